@@ -1,8 +1,4 @@
-"""Files that are wrong, end to end: traces, configs and catalogs, and what is too large, too deep, absent or no text.
-
-Absurd files are read in one process with a limit on its address space, so that a file read whole fails the test and
-not the machine.
-"""
+"""YAML that would blow up is refused in one sentence, in a process with a limit on its address space."""
 
 from __future__ import annotations
 

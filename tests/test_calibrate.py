@@ -1,4 +1,4 @@
-"""Scales of synthetic runs are found again; what cannot be is refused; the catalog file carries what was fitted."""
+"""Scales of synthetic runs are found again; what cannot be is refused."""
 
 import math
 from collections.abc import Sequence

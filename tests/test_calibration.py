@@ -1,4 +1,4 @@
-"""The fit finds what it should, inside physics; the rules catch what they should; the catalog's file is whole."""
+"""The fit finds what it should, inside physics, and agrees with the catalog's file."""
 
 import importlib.util
 import os

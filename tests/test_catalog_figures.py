@@ -1,4 +1,4 @@
-"""The catalog's efficiencies, with what stands in for a missing one, and its prices, which the script reproduces."""
+"""What stands in for an efficiency that the catalog lacks, and its prices, which the script reproduces."""
 
 from __future__ import annotations
 

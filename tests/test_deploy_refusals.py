@@ -1,4 +1,4 @@
-"""A refusal names another target only where that one runs the plan, and how to plan for the one that refuses."""
+"""A refusal names another target only where that one runs the plan, and every reason why this one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark beside a deployment: it replays the planned workload, and its job's log is the result."""
+"""The benchmark beside a deployment: it replays the planned workload, and what it measured is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stated fleet evaluated: that of a plan, one too large, one too small, one too slow; and in place of a plan."""
+"""A stated fleet evaluated: that of a plan, one too large, one too small."""
 
 from __future__ import annotations
 

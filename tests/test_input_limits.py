@@ -1,4 +1,4 @@
-"""The edge of the input: bounds of every number, tables too large, odd keys and overrides, and what cannot be."""
+"""The edge of the input: bounds of every number, and a histogram too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets judged by simulation: routing, agreement with the analytic evaluation, replayed traces, goodput."""
+"""Fleets judged by simulation: routing, agreement with the analytic evaluation, and the interval that decides."""
 
 from __future__ import annotations
 

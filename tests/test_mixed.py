@@ -1,4 +1,4 @@
-"""Fleets that mix GPU types within a stage: never dearer than brute force finds, and within every limit."""
+"""Fleets that mix GPU types within a stage: never dearer than brute force finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who can hand KV blocks to whom: every rule by hand, the rows of the programme against a flow, and whole fleets."""
+"""Who can hand KV blocks to whom: every rule by hand, and whole fleets."""
 
 from __future__ import annotations
 

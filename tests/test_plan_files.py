@@ -1,4 +1,4 @@
-"""plan.json read back: what no plan says is refused, what is no plan is not read whole, and what is read is shown."""
+"""plan.json read back: what no plan says is refused, and what is read is shown."""
 
 from __future__ import annotations
 

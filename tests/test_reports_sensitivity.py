@@ -1,4 +1,4 @@
-"""The section Sensitivity, what is on record of serving, and the deployment files: data, sentences and the pages."""
+"""The deployment files of a plan: those that are written, by the command that writes them."""
 
 from __future__ import annotations
 

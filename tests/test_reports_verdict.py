@@ -1,4 +1,4 @@
-"""The first screen of a view: what to run, with what room, how sure that is, and one row for one fleet."""
+"""The first screen of a view: how sure the answer is, and what disaggregation saves."""
 
 from __future__ import annotations
 

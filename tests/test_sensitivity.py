@@ -1,4 +1,4 @@
-"""How the least cost moves: levers, where the kind of fleet changes, break-even prices; and accuracy on record."""
+"""How the least cost moves: levers, where the kind of fleet changes, break-even prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrivals, metrics and step models."""
+"""Arrivals, metrics, step models, and the work that a run counts."""
 
 from __future__ import annotations
 

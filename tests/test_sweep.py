@@ -1,4 +1,4 @@
-"""Sweeps: the same rows from any number of workers, after a restart, and after a journal that was cut short."""
+"""Sweeps: the same rows after a killed worker, and after a journal that was cut short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployment targets: what their routers can serve, as limits on a search, and plans that are written as they are."""
+"""Deployment targets: what a workload file states of them, and plans that are written as they are."""
 
 from __future__ import annotations
 

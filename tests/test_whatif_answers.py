@@ -1,4 +1,4 @@
-"""Answers to what-if questions: scenarios against the search itself, break-even values, shadow prices, the tornado."""
+"""Answers to what-if questions: scenarios against the search itself, break-even values, curves, shadow prices."""
 
 from __future__ import annotations
 

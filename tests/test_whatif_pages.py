@@ -1,4 +1,4 @@
-"""Pages of what-if: titles say what stands in the very cells and steps below them."""
+"""The map of what-if: its headline says what stands in its cells."""
 
 from __future__ import annotations
 

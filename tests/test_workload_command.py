@@ -1,4 +1,4 @@
-"""`pdplan workload`: what it advises about a trace that the model, or a plan for its mean rate, cannot take."""
+"""`pdplan workload`: what it advises about a trace that the model cannot take."""
 
 from __future__ import annotations
 
