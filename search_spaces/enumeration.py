@@ -371,10 +371,6 @@ def block_tokens(engine: str, model: Transformer) -> int:
     return VLLM_LATENT if engine == "vllm" and model.is_latent else BLOCK_TOKENS[engine]
 
 
-PairRule = Callable[[Transformer, Parallelism, Parallelism], str | None]
-"""A rule on a prefill and a decode engine: None, or the sentence that says why they cannot talk."""
-
-
 def kv_heads(model: Transformer) -> int | None:
     """Fewest KV heads of any layer [1]; None where every layer caches latents or a state, which have no heads."""
     heads = [layer.attention.kv_heads for layer in model.layers if isinstance(layer.attention, SoftmaxAttention)]
@@ -386,56 +382,33 @@ def is_hybrid(model: Transformer) -> bool:
     return any(isinstance(group.attention, LinearAttention) for group in model.layers)
 
 
-def tensor_degrees_divide(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """Ranks map onto each other: the larger tensor degree is a multiple of the smaller."""
+def degree_refusals(
+    model: Transformer, prefill: Parallelism | End, decode: Parallelism | End
+) -> Iterator[tuple[str, str]]:
+    """NIXL's rules on the degrees of a prefill and a decode engine: those that refuse, with their reasons.
+
+    Ranks map onto each other, the larger tensor degree a multiple of the smaller. A decode rank reads from one prefill
+    rank at least as wide: no larger prefill TP over replicated KV heads. Recurrent states are handed over rank by rank.
+    No connector receives into a pipeline, and one that sends keeps one kind of cache.
+    """
     low, high = sorted((prefill.tensor, decode.tensor))
+    tensors = f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode"
     if high % low:
-        return f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode do not divide each other"
-    return None
-
-
-def decode_ranks_find_heads(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """A decode rank reads from one prefill rank at least as wide: no larger prefill TP over replicated KV heads."""
+        yield "tensor_degrees_divide", f"{tensors} do not divide each other"
     heads = kv_heads(model)
-    if heads is not None and prefill.tensor > decode.tensor and prefill.tensor > heads:
-        return f"TP {prefill.tensor} of prefill exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
-    return None
-
-
-def hybrid_degrees_agree(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """Recurrent states are handed over rank by rank: both sides have the same tensor degree."""
-    if is_hybrid(model) and prefill.tensor != decode.tensor:
-        return f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode differ, and states cannot be re-split"
-    return None
-
-
-def decode_is_one_stage(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """No connector receives into a pipeline."""
+    if heads is not None and prefill.tensor > max(decode.tensor, heads):
+        beyond = f"exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
+        yield "decode_ranks_find_heads", f"TP {prefill.tensor} of prefill {beyond}"
+    if is_hybrid(model) and high > low:
+        yield "hybrid_degrees_agree", f"{tensors} differ, and states cannot be re-split"
     if decode.pipeline > 1:
-        return f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
-    return None
-
-
-def hybrid_prefill_is_one_stage(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """A pipeline that sends keeps one kind of cache."""
+        sentence = f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
+        yield "decode_is_one_stage", sentence
     if is_hybrid(model) and prefill.pipeline > 1:
-        return f"PP {prefill.pipeline} of prefill: states of hybrid models are not sent from several pipeline stages"
-    return None
-
-
-PAIR_RULES: Mapping[str, PairRule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            tensor_degrees_divide,
-            decode_ranks_find_heads,
-            hybrid_degrees_agree,
-            decode_is_one_stage,
-            hybrid_prefill_is_one_stage,
+        sentence = (
+            f"PP {prefill.pipeline} of prefill: states of hybrid models are not sent from several pipeline stages"
         )
-    }
-)
-"""Every rule by name."""
+        yield "hybrid_prefill_is_one_stage", sentence
 
 
 def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
@@ -445,7 +418,7 @@ def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -
     >>> cannot_talk(load_model("Llama-3.1-70B"), Parallelism(tensor=2), Parallelism(tensor=4)) is None
     True
     """
-    return next((reason for rule in PAIR_RULES.values() if (reason := rule(model, prefill, decode))), None)
+    return next((reason for _, reason in degree_refusals(model, prefill, decode)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,15 +434,6 @@ class End:
     attention: str
     tensor: int
     pipeline: int
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """The degrees that matter."""
-        return Parallelism(self.tensor, self.pipeline)
-
-
-EndRule = Callable[[Problem, End, End], str | None]
-"""A rule on a prefill and a decode end: None, or the reason why they cannot talk."""
 
 
 def end_of(problem: Problem, shape: Shape) -> End:
@@ -487,57 +451,36 @@ def end_of(problem: Problem, shape: Shape) -> End:
     )
 
 
-def kv_domains_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """KV blocks have one layout within a family of accelerators."""
+HAND_OVER_RULES = (
+    *("kv_domains_agree", "kv_dtypes_agree", "weights_agree", "attention_kernels_agree", "target_takes_stages"),
+    *("tensor_degrees_divide", "decode_ranks_find_heads", "hybrid_degrees_agree", "decode_is_one_stage"),
+    "hybrid_prefill_is_one_stage",
+)
+
+
+def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[tuple[str, str]]:
+    """The rules on a prefill and a decode engine that hand over: those that refuse, with their reasons.
+
+    KV blocks are handed over as they are, have one layout within a family of accelerators and that of the attention
+    kernel; both ends serve one checkpoint; and the target has a connector for several pipeline stages.
+    """
     if prefill.kv_domain != decode.kv_domain:
-        return f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
-    return None
-
-
-def kv_dtypes_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """KV blocks are handed over as they are."""
+        yield "kv_domains_agree", f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
     if prefill.kv_dtype != decode.kv_dtype:
-        return f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
-    return None
-
-
-def weights_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """Both ends serve one checkpoint."""
+        yield "kv_dtypes_agree", f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
     if prefill.weight_dtype != decode.weight_dtype:
-        return f"{prefill.weight_dtype} weights of prefill and {decode.weight_dtype} of decode are two checkpoints"
-    return None
-
-
-def attention_kernels_agree(problem: Problem, prefill: End, decode: End) -> str | None:
-    """Both ends run one attention kernel, whose layout the blocks have."""
+        sentence = f"{prefill.weight_dtype} weights of prefill and {decode.weight_dtype} of decode are two checkpoints"
+        yield "weights_agree", sentence
     if prefill.attention != decode.attention:
         pair = f"{prefill.attention or 'any GPU'} and {decode.attention or 'any GPU'}"
-        return f"{problem.engine} has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
-    return None
-
-
-def target_takes_stages(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """The target has a connector that hands over from several pipeline stages."""
-    if problem.target is None or prefill.pipeline == 1:
-        return None
-    target = target_of(problem.target)
-    if problem.engine in target.stage_by_stage:
-        return None
-    return f"PP {prefill.pipeline} of prefill: {target.title} does not hand over from several pipeline stages"
-
-
-def _by_degrees(rule: PairRule) -> EndRule:
-    return lambda problem, prefill, decode: rule(problem.model, prefill.parallelism, decode.parallelism)
-
-
-END_RULES: Mapping[str, EndRule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (kv_domains_agree, kv_dtypes_agree, weights_agree, attention_kernels_agree, target_takes_stages)
-    }
-    | {name: _by_degrees(rule) for name, rule in PAIR_RULES.items()}
-)
-"""Every rule by name."""
+        sentence = f"{problem.engine} has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
+        yield "attention_kernels_agree", sentence
+    if problem.target is not None and prefill.pipeline > 1:
+        target = target_of(problem.target)
+        if problem.engine not in target.stage_by_stage:
+            sentence = f"{target.title} does not hand over from several pipeline stages"
+            yield "target_takes_stages", f"PP {prefill.pipeline} of prefill: {sentence}"
+    yield from degree_refusals(problem.model, prefill, decode)
 
 
 def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
@@ -548,8 +491,7 @@ def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
 
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
     """First rule by which the two cannot talk, as (rule name, reason); None if they can."""
-    rules = END_RULES.items()
-    return next(((name, reason) for name, rule in rules if (reason := rule(problem, prefill, decode))), None)
+    return next(hand_over_refusals(problem, prefill, decode), None)
 
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:

@@ -26,10 +26,11 @@ from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
 from search_spaces.checks import feasibility_faults
 from search_spaces.enumeration import (
-    END_RULES,
+    HAND_OVER_RULES,
     Rule,
     Shape,
     end_of,
+    hand_over_refusals,
     kv_cache_has_kernels,
     pair_refusal,
     weights_have_kernels,
@@ -112,14 +113,13 @@ def three_offers(name: str = "Llama-3.1-8B") -> Problem:
 def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
     prefill, decode, reason = CASES[rule]
     asked = replace(three_offers(MODELS.get(rule, "Llama-3.1-8B")), target=TARGETS.get(rule))
-    ends = end_of(asked, prefill), end_of(asked, decode)
-    said = {name: found for name, one in END_RULES.items() if (found := one(asked, *ends)) is not None}
-    assert said == {rule: reason}
+    refusals = dict(hand_over_refusals(asked, end_of(asked, prefill), end_of(asked, decode)))
+    assert refusals == {rule: reason}
     assert pair_refusal(asked, prefill, decode) == reason
 
 
 def test_every_rule_has_a_case_and_equals_can_talk() -> None:
-    assert set(CASES) == set(END_RULES)
+    assert set(CASES) == set(HAND_OVER_RULES)
     for name in ("Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"):
         assert pair_refusal(three_offers(name), H100, H100) is None
     latents = replace(three_offers("DeepSeek-V3"), engine="sglang")
