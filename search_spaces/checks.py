@@ -24,16 +24,10 @@ from .enumeration import (
     Shape,
     candidates,
     end_of,
-    engine_runs_there,
     enumerate_shapes,
-    kv_cache_has_kernels,
-    model_and_one_request_fit,
     pair_refusal,
     partners,
     refusal,
-    target_schedules_there,
-    tensor_keeps_weight_blocks,
-    weights_have_kernels,
 )
 from .faults import Fault
 from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
@@ -273,13 +267,12 @@ def cross_faults(
         yield from objective_faults(sections["objective"], constraints, sections["accelerators"])
 
 
-_FIT = model_and_one_request_fit.__name__
 _MENDS = {
-    engine_runs_there.__name__: "state another engine, or other accelerators",
-    target_schedules_there.__name__: "leave the target out, or state other accelerators",
-    weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
-    tensor_keeps_weight_blocks.__name__: "allow a smaller search.tensor_parallel, or search.expert_parallel",
-    kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
+    "engine_runs_there": "state another engine, or other accelerators",
+    "target_schedules_there": "leave the target out, or state other accelerators",
+    "weights_have_kernels": "state another weight_dtype, engine or accelerator",
+    "tensor_keeps_weight_blocks": "allow a smaller search.tensor_parallel, or search.expert_parallel",
+    "kv_cache_has_kernels": "state kv_dtype: bf16, another engine or another accelerator",
 }
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
 
@@ -340,7 +333,7 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
-        if rule == _FIT:
+        if rule == "model_and_one_request_fit":
             mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
         yield Fault(
             ("accelerators", index),
@@ -351,11 +344,10 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
 
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
     """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
-    order = list(RULES)
     rulings = [
         (candidate, ruling)
         for candidate in candidates(problem, offer)
         if (ruling := refusal(problem, candidate)) is not None
     ]
-    shape, (rule, reason) = max(rulings, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
+    shape, (rule, reason) = max(rulings, key=lambda item: (RULES.index(item[1][0]), item[0].parallelism.gpus))
     return rule, shape, reason

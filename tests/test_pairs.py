@@ -27,13 +27,11 @@ from optimizer.verification.demand import simulated_trace
 from search_spaces.checks import feasibility_faults
 from search_spaces.enumeration import (
     HAND_OVER_RULES,
-    Rule,
     Shape,
     end_of,
     hand_over_refusals,
-    kv_cache_has_kernels,
     pair_refusal,
-    weights_have_kernels,
+    refusals,
 )
 from search_spaces.problem import Problem
 from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
@@ -144,26 +142,26 @@ def test_every_rule_has_a_case_and_equals_can_talk() -> None:
     ],
 )
 def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) -> None:
-    assert (refused(weights_have_kernels, engine, accelerator(gpu), model(), dtype) is None) == runs
+    assert (refused("weights_have_kernels", engine, accelerator(gpu), model(), dtype) is None) == runs
 
 
-def refused(rule: Rule, engine: str, gpu: Accelerator, served: Transformer, dtype: str) -> str | None:
+def refused(rule: str, engine: str, gpu: Accelerator, served: Transformer, dtype: str) -> str | None:
     given = problem(model=served, engine=engine, offers=(replace(offer("H100"), accelerator=gpu),))
-    return rule(given, Shape(0, Parallelism(), dtype, dtype))
+    return dict(refusals(given, Shape(0, Parallelism(), dtype, dtype))).get(rule)
 
 
 def test_precisions_beside_the_table() -> None:
     mxfp4 = replace(model(), native_weight_dtype="fp4", weight_scale=WeightScale(1, 32, 1.0))
     old_amd = replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
-    assert refused(weights_have_kernels, "trtllm", accelerator("H100"), mxfp4, "fp4") is None
-    assert refused(weights_have_kernels, "vllm", old_amd, model(), "fp8") == (
+    assert refused("weights_have_kernels", "trtllm", accelerator("H100"), mxfp4, "fp4") is None
+    assert refused("weights_have_kernels", "vllm", old_amd, model(), "fp8") == (
         "MI300X has no fp8 units, and vllm no kernels that expand fp8 weights there"
     )
-    assert refused(weights_have_kernels, "vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
+    assert refused("weights_have_kernels", "vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
     latent = model("DeepSeek-V3")
-    assert refused(kv_cache_has_kernels, "vllm", accelerator("A100-80"), model(), "fp8") is None
-    assert refused(kv_cache_has_kernels, "sglang", accelerator("A100-80"), latent, "fp8") is None
-    assert refused(kv_cache_has_kernels, "vllm", accelerator("H200"), latent, "fp8") is None
+    assert refused("kv_cache_has_kernels", "vllm", accelerator("A100-80"), model(), "fp8") is None
+    assert refused("kv_cache_has_kernels", "sglang", accelerator("A100-80"), latent, "fp8") is None
+    assert refused("kv_cache_has_kernels", "vllm", accelerator("H200"), latent, "fp8") is None
 
 
 Talks = NDArray[np.bool_]

@@ -18,7 +18,7 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, hand_over_refusals, pair_refusal
+from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, hand_over_refusals, pair_refusal, refusals
 from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
 
@@ -97,7 +97,8 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
 def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched_settings = with_wanted(problem, config)
     offer, shape = wider.offers[config.offer], config.shape(wider)
-    rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
+    reasons = dict(refusals(wider, shape))
+    rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
