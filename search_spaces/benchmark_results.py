@@ -26,8 +26,8 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
 
-from .faults import Fault, Source
 from .faults import Path as Keys
+from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
 from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
@@ -178,7 +178,7 @@ class Document(Mapping[str, Any]):
     has what is asked for.
     """
 
-    def __init__(self, file: JsonText | YamlText, content: Mapping[str, Any], label: str, keys: Keys = ()) -> None:
+    def __init__(self, file: JsonText | Source, content: Mapping[str, Any], label: str, keys: Keys = ()) -> None:
         """Take the object at these keys of a value of the file; label: where that is, as results say it."""
         self.file = file
         self.content = content
@@ -295,29 +295,13 @@ class Document(Mapping[str, Any]):
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
-@dataclass(frozen=True, slots=True)
-class YamlText:
-    """A YAML file of results, with the questions that a `JsonText` answers."""
-
-    source: Source
-
-    @property
-    def name(self) -> str:
-        """What stands for the file in messages."""
-        return self.source.name
-
-    def error(self, sentence: str, path: Keys = ()) -> InputError:
-        """The error of the value at a path, with its line."""
-        return InputError(self.source.render([Fault(path, sentence)]))
-
-
 def documents(path: Path) -> Iterator[Document]:
     """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
     text = read_text(path, LARGEST_RESULTS, "a benchmark result")
     if path.suffix in {".yaml", ".yml"}:
         source, _ = parse_source(text, name)
-        yield Document(YamlText(source), source.value, "")
+        yield Document(source, source.value, "")
         return
     decoder, place = json.JSONDecoder(), after_space(text, 0)
     if place == len(text):

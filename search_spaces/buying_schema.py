@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds
@@ -37,6 +37,18 @@ Dollars = Annotated[float, number(DOLLARS)]
 Power = Annotated[float, quantity(Kind.POWER, bounds.POWER)]
 
 
+def _whole_day(rates: list[float]) -> list[float]:
+    if len(rates) != HOURS_PER_DAY:
+        raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
+    if max(rates) <= 0:
+        raise house_error("has no rate above 0")
+    return rates
+
+
+WHOLE_DAY = AfterValidator(_whole_day)
+"""Rates of 24 hours, not all of them zero."""
+
+
 class DemandSection(Section):
     """How the demand grows; the rate of the workload file, or its planned hour, is that of the first month."""
 
@@ -52,19 +64,10 @@ class DemandSection(Section):
     """Probability of growth as at the lower end [1]; 0.3 where that end is a 10 % quantile, 0.185 for a 5 % one."""
     high_probability: Chance = 0.3
     """Probability of growth as at the upper end [1]; the rest is as expected."""
-    by_hour: list[Annotated[float, number(bounds.HOURLY_RATE)]] | None = None
+    by_hour: Annotated[list[Annotated[float, number(bounds.HOURLY_RATE)]], WHOLE_DAY] | None = None
     """24 rates in any unit: the shape of a day, its highest hour the workload's rate. Default: the workload's own."""
     levels: Annotated[int, count(LEVELS)] = 16
     """Rates at which a fleet is searched for; every hour is served by the fleet of the next level above."""
-
-    @field_validator("by_hour")
-    @classmethod
-    def _whole_day(cls, rates: list[float] | None) -> list[float] | None:
-        if rates is not None and len(rates) != HOURS_PER_DAY:
-            raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
-        if rates is not None and max(rates) <= 0:
-            raise house_error("has no rate above 0")
-        return rates
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -112,15 +112,6 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
             yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
 
 
-def role_faults(search: SearchSection) -> Iterator[Fault]:
-    """Prefill engines need decode engines and the other way round, unless colocated ones are there."""
-    roles = search.roles
-    if roles is not None and not roles:
-        yield Fault(("search", "roles"), "is empty, but needs at least one role")
-    elif roles is not None and len(set(roles)) == 1 and "colocated" not in roles:
-        yield Fault(("search", "roles"), f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
-
-
 def objective_faults(
     objective: ObjectiveSection, constraints: ConstraintsSection, entries: Sequence[AcceleratorSection]
 ) -> Iterator[Fault]:
@@ -217,15 +208,6 @@ def _limit_hint(lengths: LengthsSection | None) -> str:
     return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
 
 
-def price_faults(
-    entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator], basis: PriceBasis
-) -> Iterator[Fault]:
-    """Where prices of one basis are asked for, every accelerator is quoted on it or has a price of the user's."""
-    for index, (entry, accelerator) in enumerate(zip(entries, accelerators, strict=True)):
-        if entry.price is None and accelerator.price_on(basis) is None:
-            yield Fault(("accelerators", index), unquoted(accelerator, basis))
-
-
 def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
     """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
     quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
@@ -252,14 +234,14 @@ def cross_faults(
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         basis = basis_of(sections.get("prices"))
-        if accelerators and basis is not None:
-            yield from price_faults(sections["accelerators"], accelerators, basis)
+        pairs = zip(sections["accelerators"], accelerators, strict=True) if accelerators and basis is not None else ()
+        for index, (entry, accelerator) in enumerate(pairs):
+            if basis is not None and entry.price is None and accelerator.price_on(basis) is None:
+                yield Fault(("accelerators", index), unquoted(accelerator, basis))
     search = sections.get("search")
-    if search is not None:
-        yield from role_faults(search)
-        if model is not None:
-            yield from degree_faults(search, model)
-            yield from token_faults(search, model)
+    if search is not None and model is not None:
+        yield from degree_faults(search, model)
+        yield from token_faults(search, model)
     if sections.get("target") not in {None, NO_TARGET}:
         yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:

@@ -85,20 +85,16 @@ class Histogram:
         >>> seen.share_within(1.0), seen.share_within(0.8)
         ((0.98, 0.98), (0.9, 0.98))
         """
-        low, high = (float(self.counts[:, within].sum()) / self.total for within in self._within(limit))
-        return low, high
+        low, high = replace(self, counts=self.counts.sum(axis=0, keepdims=True)).shares_within(limit)
+        return float(low[0]), float(high[0])
 
     def shares_within(self, limit: float) -> tuple[FloatArray, FloatArray]:
         """The same of every step [1]; of one without observations 1."""
-        per_step = self.counts.sum(axis=1)
+        lower, per_step = np.concatenate([[-np.inf], self.bounds[:-1]]), self.counts.sum(axis=1)
+        whole, in_part = self.bounds <= limit * (1.0 + ROUNDED), lower < limit * (1.0 - ROUNDED)
         divisor = np.where(per_step > 0.0, per_step, 1.0)
-        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in self._within(limit))
+        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in (whole, in_part))
         return np.where(per_step > 0.0, low, 1.0), np.where(per_step > 0.0, high, 1.0)
-
-    def _within(self, limit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Buckets that are wholly, and those that are at least in part, within a limit."""
-        lower = np.concatenate([[-np.inf], self.bounds[:-1]])
-        return self.bounds <= limit * (1.0 + ROUNDED), lower < limit * (1.0 - ROUNDED)
 
     @property
     def longest(self) -> float:

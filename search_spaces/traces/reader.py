@@ -221,11 +221,8 @@ def rows_of(
         if len(block_lists) < len(hashes):
             yield table
             continue
-        ids, counts = (
-            _hash_array(list(chain.from_iterable(block_lists))),
-            np.array([len(blocks) for blocks in block_lists]),
-        )
-        yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
+        counts = np.array([len(blocks) for blocks in block_lists], dtype=np.int64)
+        yield replace(table, hash_ids=_hash_array(list(chain.from_iterable(block_lists))), hash_counts=counts)
 
 
 def joined(chunks: list[Rows]) -> Rows:
@@ -322,10 +319,6 @@ def parse_object(raw: bytes, where: str = "") -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
 def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
     """The keys of all values in an object and the objects in it.
 
@@ -350,6 +343,10 @@ def nested_value(record: Mapping[str, Any], key: str) -> Any:
     first, _, rest = key.partition(NESTED)
     below = record.get(first)
     return nested_value(below, rest) if isinstance(below, Mapping) else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
