@@ -32,7 +32,7 @@ from costmodel.quoting import shown
 from costmodel.transformer import DTYPE_BYTES
 from search_spaces import bounds
 from search_spaces.bounds import Bounds
-from search_spaces.buying_schema import WHOLE_DAY, ProcurementSection
+from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.fields import (
     Section,
     Text,

@@ -24,7 +24,7 @@ from optimizer.recommend.search import Level
 from pdplan.files import read_plan
 from search_spaces import bounds
 from search_spaces.benchmark_results import read_results
-from search_spaces.buying_schema import TermsFile
+from search_spaces.buying_terms import TermsFile
 from search_spaces.catalog import load_catalog
 from search_spaces.fields import Reader, member, quantity, share
 from search_spaces.files import shown_path

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from search_spaces.buying_schema import ProcurementSection
-from search_spaces.buying_terms import owned_price
+from search_spaces.buying_terms import ProcurementSection, owned_price
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import (
