@@ -25,6 +25,7 @@ from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
 from .benchmark_results import Document, documents
+from .quantities import rounded
 from .traces.summary import workload_block
 
 FloatArray = NDArray[np.float64]
@@ -161,7 +162,7 @@ def read_scrape(path: Path) -> Scrape:
     for document in documents(path):
         where = document.where
         for row in _result(document):
-            labels = {key: value for key, value in row.at("metric").items() if isinstance(value, str)}
+            labels = {key: value for key, value in row.at("metric").content.items() if isinstance(value, str)}
             name = labels.pop("__name__", "")
             if not name:
                 raise row.error(
@@ -169,7 +170,7 @@ def read_scrape(path: Path) -> Scrape:
                     "metric",
                 )
             try:
-                samples = [[float(time), float(value)] for time, value in row.get("values") or ()]
+                samples = [[float(time), float(value)] for time, value in row.content.get("values") or ()]
             except (TypeError, ValueError):
                 raise row.error("must be pairs of a time and a number", "values") from None
             series.setdefault(name, []).append((labels, np.array(samples, dtype=np.float64).reshape(-1, 2)))
@@ -184,9 +185,9 @@ def _result(document: Document) -> list[Document]:
     data = document.at("data")
     if data.text("resultType") != "matrix":
         raise data.error(
-            f"is {data.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"
+            f"is {data.content.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"
         )
-    rows = data.get("result")
+    rows = data.content.get("result")
     return [data.item("result", index) for index in range(len(rows) if isinstance(rows, list) else 0)]
 
 
@@ -280,9 +281,9 @@ class Traffic:
         every_isl, every_osl = np.maximum(np.repeat(isl, osl.size), 1.0), np.maximum(np.tile(osl, isl.size), 1.0)
         return workload_block(
             coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets),
-            request_rate=float(f"{rate or self.request_rate:.4g}"),
-            burstiness=float(f"{self.burstiness:.4g}"),
-            prefix_hit_share=float(f"{self.prefix_hit_share or 0.0:.4g}"),
+            request_rate=rounded(rate or self.request_rate),
+            burstiness=rounded(self.burstiness),
+            prefix_hit_share=rounded(self.prefix_hit_share or 0.0),
             max_tokens=min(self.max_tokens, most_tokens or self.max_tokens),
         )
 
