@@ -26,6 +26,7 @@ from costmodel.quoting import name_list
 
 from .benchmark_results import Document, documents
 from .quantities import rounded
+from .traces.reader import TRACE_NAMES
 from .traces.summary import workload_block
 
 FloatArray = NDArray[np.float64]
@@ -44,20 +45,8 @@ class Series(StrEnum):
     OSL = "generated tokens"
 
 
-NAMES: Mapping[Series, tuple[str, ...]] = {
-    Series.TTFT: ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
-    Series.TPOT: ("vllm:request_time_per_output_token_seconds",),
-    Series.GAP: (
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "sglang:inter_token_latency_seconds",
-        "sglang:time_per_output_token_seconds",
-    ),
-    Series.E2E: ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds"),
-    Series.ISL: ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram"),
-    Series.OSL: ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram"),
-}
-"""vLLM 0.6 to 0.33 (vllm/v1/metrics/loggers.py) and SGLang 0.5; vLLM before 0.11 calls gaps time_per_output_token."""
+NAMES = {series: TRACE_NAMES["metrics"][series.name] for series in Series}
+"""What vLLM and SGLang call them; the first that has observations counts."""
 
 
 @dataclass(frozen=True, slots=True)
