@@ -154,9 +154,9 @@ def precision_sentence(plan: Plan) -> str:
 def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nothing is drafted."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
-    stated = plan.provenance.inputs.get("model", {}).get("speculation")
-    if not drafted or not stated:
+    if not drafted:
         return ""
+    stated = plan.provenance.inputs["model"]["speculation"]
     tokens = tokens_per_step(stated["acceptance"], drafted)
     fact = f"A decode step makes {tokens:.2f} tokens of a request, if {clean(stated['method'], 10)} drafts are accepted"
     fact += f" as often as assumed ({percent(stated['acceptance'][0])} at the first position)."

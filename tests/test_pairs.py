@@ -16,7 +16,7 @@ from optimizer.fleets.fleet import even_mix
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
-from search_spaces.enumeration import END_RULES, Shape, end_of, pair_refusal
+from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense
@@ -34,6 +34,11 @@ CASES = {
         replace(H100, kv_dtype="fp8"),
         H100,
         "KV dtype fp8 of prefill and bf16 of decode differ",
+    ),
+    "drafts_agree": (
+        replace(H100, speculative_tokens=1),
+        H100,
+        "speculative tokens 1 of prefill and 0 of decode differ, and with them the KV blocks",
     ),
     "weights_agree": (
         H100,
@@ -95,14 +100,13 @@ def three_offers(name: str = "Llama-3.1-8B") -> Problem:
 def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
     prefill, decode, reason = CASES[rule]
     asked = replace(three_offers(MODELS.get(rule, "Llama-3.1-8B")), target=TARGETS.get(rule))
-    ends = end_of(asked, prefill), end_of(asked, decode)
-    said = {name: found for name, one in END_RULES.items() if (found := one(asked, *ends)) is not None}
-    assert said == {rule: reason}
+    refusals = dict(hand_over_refusals(asked, end_of(asked, prefill), end_of(asked, decode)))
+    assert refusals == {rule: reason}
     assert pair_refusal(asked, prefill, decode) == reason
 
 
 def test_every_rule_has_a_case_and_equals_can_talk() -> None:
-    assert set(CASES) == set(END_RULES)
+    assert set(CASES) == set(HAND_OVER_RULES)
     for name in ("Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"):
         assert pair_refusal(three_offers(name), H100, H100) is None
     latents = replace(three_offers("DeepSeek-V3"), engine="sglang")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,9 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
-        console.show([asdict(quote) for quote in quotes] if as_json else _quote_page(accelerator, quotes))
+        console.show(
+            [quote.model_dump(mode="json") for quote in quotes] if as_json else _quote_page(accelerator, quotes)
+        )
         return
     entry = _entry(accelerator, basis)
     console.show(entry if as_json else _gpu_page(entry))
