@@ -32,7 +32,7 @@ from optimizer.procurement.autoscale import (
 from optimizer.search.limits import replicas_at
 from optimizer.verification.judge import ClassJudgement, Judgement, simulated_fleet
 from pdplan.cli import cli, run
-from reports.answers.autoscale import autoscale_document
+from reports.answers.operation import autoscale_document
 from reports.views.terminal import render_document
 from tests.optimizer_cases import instance_of, limit, problem, workload
 

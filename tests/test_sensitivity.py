@@ -15,7 +15,8 @@ from optimizer.plans.records import Sensitivity
 from optimizer.recommend.search import Brake
 from optimizer.whatif.answer import STEP_TIME, Answer, answer, answer_at, nothing
 from optimizer.whatif.curves import Step, break_even
-from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
+from optimizer.whatif.plan_sensitivity import kind_of, sensitivity
+from optimizer.whatif.sensitivity import levers
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error

@@ -369,28 +369,6 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
     }
 
 
-def chunk_rows(curve: ChunkCurve) -> list[dict[str, Any]]:
-    """A flat row for each chunk."""
-    return [
-        {
-            "chunk_tokens": row.chunk,
-            "outcome": row.outcome,
-            "simulated": row.simulated,
-            **{
-                f"{item.name}.{metric}_{label}_s": getattr(values, label)
-                for item in row.classes
-                for metric, values in (("ttft", item.ttft_s), ("tpot", item.tpot_s))
-                for label in ("p50", "p90", "p95", "p99")
-            },
-            **{f"{item.name}.attainment": item.attainment for item in row.classes},
-            "goodput_rps": row.goodput,
-            "replicas_needed": row.replicas,
-            "cost_needed_usd_per_hour": row.cost,
-        }
-        for row in curve.rows
-    ]
-
-
 def chunk_document(curve: ChunkCurve) -> Document:
     """What each chunk makes of the fleet, for the class with the least room: latencies, goodput, and what it costs."""
     own, slos = next(row for row in curve.rows if row.chunk == curve.own), curve.problem.slos

@@ -33,7 +33,7 @@ from reports.numbers import (
     significant,
 )
 from reports.text import clean, plural
-from reports.verdict import served_rate
+from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
 from reports.words import misses_used
 
 OTHER_RATE: Final = 0.05
@@ -42,11 +42,10 @@ HOURS: Final = 24.0
 """Of a day."""
 MISMATCH: Final = 1.1
 """Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
-MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
-def simulation_document(simulation: Simulated) -> Document:
-    """The answer of a simulation."""
+def simulation_document(simulation: Simulated, *, next_step: str = "") -> Document:
+    """The answer of a simulation; next_step: the command that a reader would want next."""
     judgement = simulation.judgement
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
@@ -65,6 +64,7 @@ def simulation_document(simulation: Simulated) -> Document:
             _rates(simulation),
         ),
         positive=judgement.proven,
+        next_step=next_step,
     )
 
 
@@ -95,14 +95,6 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
         name = clean(item.name, 30)
         shares.append(f"{share} of {name} meet the SLO ({goal} asked, 95 % interval {low} to {high})")
     return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
-
-
-def deciding_words(judgements: Sequence[Judgement], most: int) -> str:
-    """Say how many requests of a run would decide all of these; most: that it can have."""
-    enough = max(requests_to_decide(item) or most + 1 for item in judgements)
-    if enough > most:
-        return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
-    return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
 
 
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
@@ -370,14 +362,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
         ]
         for number, item in enumerate(point.classes)
     ]
-
-
-def requests_to_decide(judgement: Judgement) -> int | None:
-    """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
-    if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
-        return None
-    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
-    return math.ceil(judgement.deciding / digit) * digit
 
 
 # --- the record ------------------------------------------------------------------------------------------------------
