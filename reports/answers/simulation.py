@@ -126,11 +126,11 @@ def source_words(simulation: Simulated) -> str:
     if request.balancing is not None:
         source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
     if request.concurrency:
-        return f"{source}, {request.concurrency} at a time"
+        source += f", {request.concurrency} at a time"
     if simulation.hits is not None:
         source += f", {percent(simulation.hits)} of its prompt tokens found in prefix caches by its hash blocks"
-    demand, is_own_rate = simulation.plan.demand_rps, request.trace is not None and request.rate is None
-    if is_own_rate and abs(judgement.rate / demand - 1.0) > OTHER_RATE:
+    demand, has_own_rate = simulation.plan.demand_rps, request.trace is not None and not request.concurrency
+    if has_own_rate and request.rate is None and abs(judgement.rate / demand - 1.0) > OTHER_RATE:
         source += f", at its own rate; the plan is for {rate(demand)} (--rate)"
     return source
 
