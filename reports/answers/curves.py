@@ -176,7 +176,7 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
         f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated_count else ""
     )
     return said(
-        f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Each step ends where its fleet "
         f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",

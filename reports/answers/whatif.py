@@ -35,10 +35,10 @@ ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
 EFFORTS: Final = {
-    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula; --full searches all "
-    "fleets, and says what any other could save.",
-    "full": "The search of pdplan optimize --effort quick, by formula.",
-    "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
+    "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
+    "all fleets, and says what any other could save.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
+    "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 GAP: Final = "No fleet of any shape saves more than the gap."
 MOST_MAPS: Final = 6
