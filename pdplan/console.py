@@ -96,11 +96,6 @@ class Console:
         if self.verbose or not self.quiet:
             click.echo(f"pdplan: warning: {text}", err=True)
 
-    def hint(self, command: str) -> None:
-        """Name the next command, where a person reads along."""
-        if sys.stdout.isatty():
-            self.note(f"\nNext: {command}")
-
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, float], None] | None]:
         """Give a callback (stage, share done) that redraws one line on stderr; None where nobody would see it."""

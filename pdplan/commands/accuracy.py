@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,12 +92,11 @@ def calibrate(
     if output is not None and is_kept:
         write_text(output, _overlay(calibration, source, catalog, console.command), force=force)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
-    console.show(value if as_json else calibration_document(value))
+    writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
+    console.show(value if as_json else replace(calibration_document(value), next_step=writing if is_kept else ""))
     if not is_kept:
         raise InputError(f"{calibration.refusal} (--force keeps the fit)")
-    if output is None:
-        console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
-    else:
+    if output is not None:
         following = [
             "pdplan",
             "estimate",
