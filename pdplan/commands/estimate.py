@@ -114,7 +114,6 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
-    console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
 def _problem(flags: Flags) -> Problem:
@@ -291,4 +290,5 @@ def _page(value: dict[str, Any]) -> Document:
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)
-    return Document((title,), (Section(table=table), Section(facts=facts)))
+    following = "pdplan init   # a workload file; pdplan optimize then finds the fleet"
+    return Document((title,), (Section(table=table), Section(facts=facts)), next_step=following)
