@@ -171,6 +171,62 @@ def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
             TARGETS[target].files(deployment_of(plan, target, model="org/name"))
 
 
+MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
+EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
+NGRAM = Ask(draft="ngram", drafted=4)
+DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
+    ("vllm", "vllm", MTP, ['speculative-config: \'{"method":"mtp","num_speculative_tokens":3}\'', "size: 2048"]),
+    ("vllm", "vllm", EAGLE3, ['{"method":"eagle3","model":"org/draft","num_speculative_tokens":2}']),
+    ("vllm", "vllm", NGRAM, ['{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}']),
+    ("llmd", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "sglang", MTP, ["- --speculative-num-steps\n"]),
+    ("dynamo", "trtllm", MTP, ['"speculative_config":{"decoding_type":"MTP","max_draft_len":3}']),
+    (
+        "sglang",
+        "sglang",
+        MTP,
+        [
+            "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-num-draft-tokens 4 "
+            "--speculative-eagle-topk 1 ",
+            "--cuda-graph-max-bs-decode 512",
+        ],
+    ),
+    ("sglang", "sglang", EAGLE3, ["--speculative-algorithm EAGLE3 --speculative-draft-model-path org/draft "]),
+    ("sglang", "sglang", NGRAM, ["--speculative-algorithm NGRAM ", "--speculative-ngram-max-bfs-breadth 1 "]),
+    (
+        "trtllm",
+        "trtllm",
+        MTP,
+        ["speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n", "  max_batch_size: 512\n"],
+    ),
+    ("trtllm", "trtllm", EAGLE3, ["decoding_type: Eagle3\n  speculative_model: org/draft\n  max_draft_len: 2\n"]),
+    ("trtllm", "trtllm", NGRAM, ["disable_overlap_scheduler: true\n", "  max_matching_ngram_size: 4\n"]),
+]
+
+
+@pytest.mark.parametrize(("target", "engine", "ask", "words"), DRAFTED)
+def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: Ask, words: list[str]) -> None:
+    split = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
+    pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
+    plan = plan_of(pools, replace(ask, engine=engine))
+    deployment = deployment_of(plan, target)
+    files = TARGETS[target].files(deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    found = launches(deployment, files)
+    assert {(one.settings.draft, one.settings.draft_model) for one in found} == {(ask.draft, ask.draft_model)}
+    assert engines(found) == planned(plan)
+    assert faults(deployment, files) == []
+    number = r"((?:num_speculative_tokens|max_draft_len)\W+|speculative-num-(?:steps|draft-tokens)\s+(?:- ')?)(\d)"
+    more = {
+        path: re.sub(number, lambda match: f"{match[1]}{int(match[2]) + 1}", text, flags=re.MULTILINE)
+        for path, text in files.items()
+    }
+    sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
+    assert any(sentence in fault for _, fault in faults(deployment, more))
+
+
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None
@@ -184,7 +240,7 @@ def engines(found: tuple[Launch, ...]) -> Counter[tuple[object, ...]]:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
         limits = (told.max_num_seqs, told.max_num_batched_tokens)
-        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype)
+        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype, told.speculative_tokens)
         count[(*key, one.nodes * one.node_gpus)] += one.replicas
     return count
 
@@ -195,7 +251,7 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
     for pool in plan.pools:
         degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
         limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
-        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
+        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype, pool.speculative_tokens)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
 

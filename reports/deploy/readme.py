@@ -60,6 +60,7 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
     target, apart = deployment.options.target, deployment.disaggregated
+    drafting = next((pool for pool in deployment.pools if pool.settings.draft), None)
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
     (rows,) = objects(
         "readme/settings.yaml",
@@ -67,6 +68,9 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         first=deployment.pools[0],
         value=value,
         copies=any(pool.settings.redundant for pool in deployment.pools),
+        drafting=drafting,
+        acceptance=_acceptance(deployment),
+        series=facts.fact("metrics").get(deployment.engine, {}),
         hit=deployment.demand.prefix_share,
         percentage=percentage,
         knows_prefixes=deployment.routes_by_prefix and not scatters,
@@ -75,6 +79,12 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         ucx=vendor_fact(deployment.pools[0], "ucx") if target in {"dynamo", "llmd"} else "",
     )
     return tuple(SettingRow(*row) for row in rows)
+
+
+def _acceptance(deployment: Deployment) -> str:
+    """The shares of drafted tokens that the plan takes to be accepted, by position; empty where none are drafted."""
+    shares = next((pool.config.speculation.acceptance for pool in deployment.pools if pool.config.speculation), ())
+    return ", ".join(percentage(share) for share in shares) + " by position" * (len(shares) > 1)
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
