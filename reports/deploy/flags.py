@@ -336,8 +336,8 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
 def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     seqs, tokens = per_rank(pool)
-    refuse_copies(pool)
-    transfer = None
+    _refuse_copies(pool)
+    transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
         ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
         buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
@@ -347,9 +347,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "expert": pool.settings.expert > 1,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
-        "graphs": None
-        if pool.role is Role.PREFILL or deployment.on_cpu
-        else graph_tokens(seqs, pool.settings.verified),
+        "graphs": graph_tokens(seqs, pool.settings.verified) if has_graphs else None,
         "transfer": transfer,
         "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
@@ -493,7 +491,7 @@ def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refuse_copies(pool: DeployedPool) -> None:
+def _refuse_copies(pool: DeployedPool) -> None:
     """Raise an error where vLLM may not keep second copies of experts, which are for its load balancer alone."""
     dtype = pool.config.weight_dtype
     if pool.settings.redundant and dtype not in BALANCED_DTYPES:
