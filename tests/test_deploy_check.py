@@ -302,6 +302,26 @@ REFUSED: list[tuple[tuple[Case, ...], Ask, str, str]] = [
     ((ALONE,), Ask(weight_dtype="int4"), "vllm", "assumes int4 weights, but Llama-3.1-8B is published in bf16"),
     (TWO_GPUS, Ask("DeepSeek-V3", "fp8", "fp8"), "vllm", "no attention kernel of vllm runs latent attention with fp8 "),
     ((Case("colocated", "MI300X"),), Ask(), "dynamo", "MI300X is a GPU of amd, .*choose --target vllm"),
+    ((ALONE,), Ask(draft="eagle3", drafted=1), "vllm", "by eagle3, but nothing says with which weights; state model."),
+    (
+        (ALONE,),
+        Ask(draft="eagle3", drafted=1, draft_model="/draft"),
+        "vllm",
+        "draft_model '/draft' is not below the folder of --model",
+    ),
+    (
+        (Case("colocated", pp=2),),
+        Ask(draft="ngram", drafted=1),
+        "vllm 0.24.0",
+        "vLLM 0.24.0 does not draft tokens by ngram in PP 2; .*, or write for vLLM 0.31.0 or later",
+    ),
+    ((Case("colocated", pp=2),), Ask(engine="trtllm", draft="ngram", drafted=1), "trtllm", "does not draft tokens by"),
+    (
+        (Case("colocated", ep=8, dp=8, tokens=8192),),
+        Ask(MOE, engine="sglang", draft="ngram", drafted=1),
+        "sglang",
+        "SGLang does not draft by ngram with DP 8",
+    ),
 ]
 
 
