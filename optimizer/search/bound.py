@@ -33,7 +33,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 
 from .fleet_program import (
@@ -178,10 +178,8 @@ def generating_work(instance: Instance, settings: Settings, tau: float) -> Float
 def prefill_work(instance: Instance, settings: Settings) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
-    flows, stages = instance.flows, tables.pipeline[settings.shape]
-    service = prompt_service(flows, tables.prefill_time[at], flows.chunks_of(tables.rank_chunks[at]), stages)
-    shared = np.minimum(tables.prefill_shared[at] / stages[:, None], service)
-    return np.asarray(shared / tables.ranks[settings.shape][:, None])
+    lanes = tables.pipeline[settings.shape] * tables.ranks[settings.shape]
+    return np.asarray(np.minimum(tables.prefill_shared[at], tables.prefill_time[at]) / lanes[:, None])
 
 
 def sending_work(instance: Instance, settings: Settings) -> FloatArray:
