@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds, predict_misses, still_holds
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import Instance, at_volume, make_settings
 from optimizer.search.bound import keeping_up, sending_work
-from optimizer.search.limits import still_holds
 from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload

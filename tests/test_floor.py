@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import goodput_volume, predict_misses
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, with_names
+from optimizer.fleets.evaluate import goodput_volume, predict_misses, still_holds
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance, Settings, at_volume
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
@@ -27,7 +27,6 @@ from optimizer.search.bound import (
     prefill_work,
     sending_work,
 )
-from optimizer.search.limits import shared_out, still_holds
 from optimizer.search.search import FleetSearch, cheapest_held
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload

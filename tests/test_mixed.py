@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, misses_of, predict_misses
+from optimizer.fleets.evaluate import holds, misses_of, predict_misses, still_holds
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
-from optimizer.search.limits import still_holds
-from optimizer.search.mixtures import Kind, Mixing, Mixture, leanest
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
-from optimizer.search.traffic_split import Stage
 from search_spaces.problem import Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -192,17 +190,3 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
         served = np.flatnonzero(pool.route)
         assert set(pool.route.tolist()) <= {0.0, 1.0}
         assert np.diff(served).tolist() == [1] * (served.size - 1)
-
-
-def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
-    given = known(*COLOCATED_CASES[0])
-    fleet = leanest(given)
-    larger = Fleet((*fleet.pools, fleet.pools[0]))
-    stage = Stage(COLOCATED, np.ones(2))
-    for best, pools in ((larger, 2), (fleet, 2), (None, None)):
-        mixture = None if best is None else Mixture(best, cost_of(given, best), stage, ((), ()))
-        mixing = Mixing(given, cost_of(given, fleet), Kind.TYPES, mixture)
-        mixing.wait([stage])
-        mixing.run()
-        assert (None if mixing.best is None else len(mixing.best.fleet.pools)) == pools
-        assert mixing.cost == pytest.approx(cost_of(given, fleet))

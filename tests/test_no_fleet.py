@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import plan_below_floor
 from optimizer.recommend.search import Level
+from optimizer.search.bound import check_floors, fastest_step
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, model, offer, slo, workload
 from tests.report_cases import text_of as render_plan

@@ -20,7 +20,8 @@ import pdplan
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.words import dollars
-from optimizer.fleets.binding import limits_by_use, pool_binding, volume_bindings
+from optimizer.fleets.build_plan import pool_binding, volume_bindings
+from optimizer.fleets.error_bars import limits_by_use
 from optimizer.fleets.evaluate import Headroom, pool_headroom
 from optimizer.fleets.fleet import billed_gpus
 from optimizer.loads.engine_table import Resource

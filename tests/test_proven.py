@@ -9,8 +9,7 @@ import pytest
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
-from optimizer.recommend.search import FormulaResult, proof_of
-from optimizer.search.alternatives import Rival
+from optimizer.recommend.search import FormulaResult, Rival, proof_of
 from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle
 

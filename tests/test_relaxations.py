@@ -9,10 +9,10 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.diagnose import without_limits
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.nearest_miss import lifts
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.search.bound import without_limits
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import judge
 from search_spaces.problem import Constraints, Problem, Routing

@@ -16,9 +16,8 @@ from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import comparison, search
-from optimizer.recommend.comparison import compared, judged_rivals, with_cheaper_rival
-from optimizer.recommend.search import Brake, Effort, FormulaResult, Level
-from optimizer.search.alternatives import Restriction, Rival, restrictions
+from optimizer.recommend.comparison import comparison_rows, judged_rivals, recommended, with_cheaper_rival
+from optimizer.recommend.search import Brake, Effort, FormulaResult, Level, Restriction, Rival, restrictions
 from optimizer.verification.bench import Verdict, fleet_key
 from optimizer.verification.verify import SearchResult
 from search_spaces.problem import Problem
@@ -113,8 +112,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rows_of(result: FormulaResult, bench: Any, winner: Fleet) -> dict[str, Alternative]:
     """The comparison by label."""
-    judged = list(judged_rivals(result, bench, bench.verdict(winner), EFFORT))
-    return {row.label: row for row in compared(result, bench, bench.verdict(winner), PROOF, judged)}
+    verdict = bench.verdict(winner)
+    judged = judged_rivals(result, bench, verdict, EFFORT)
+    best = recommended(small(), winner, PROOF, verdict=verdict)
+    return {row.label: row for row in comparison_rows(small(), best, winner, result.rivals[1:], judged)}
 
 
 def test_a_row_gives_up_what_it_can_spare_and_stays_within_its_restriction(bench: Any) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.binding import binding
+from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import pool_state

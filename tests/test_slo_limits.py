@@ -19,10 +19,10 @@ from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, si
 from costmodel.simulator.metrics import gap_edges, within
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.diagnose import check_floors
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
+from optimizer.search.bound import check_floors
 from optimizer.verification.judge import judge
 from reports.asked import asked
 from reports.deploy.describe import limits_of as replayed_limits

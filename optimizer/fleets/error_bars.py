@@ -29,7 +29,7 @@ from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Balancing, Problem
+from search_spaces.problem import Balancing, Billing, Problem
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
     error_table,
@@ -41,7 +41,6 @@ from search_spaces.serving_error import (
 )
 from search_spaces.targets import undeployed
 
-from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
 
@@ -267,6 +266,20 @@ def assumptions(instance: Instance) -> list[str]:
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
     return sentences + _arrivals(problem)
+
+
+def limits_by_use(problem: Problem) -> list[str]:
+    """What the limits count where whole nodes are billed; nothing where none is stated that could count otherwise."""
+    by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
+    limits = problem.constraints
+    limit_values = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
+    if not by_node or all(limit is None for limit in limit_values):
+        return []
+    names = join_words([offer.accelerator.name for offer in by_node])
+    return [
+        f"Whole nodes of {names} are billed: the budget pays for all of their GPUs; inventory, power and max_gpus "
+        "count those that engines use."
+    ]
 
 
 def _prefix_hits(problem: Problem) -> str:

@@ -20,7 +20,7 @@ from costmodel.metric import Metric
 from costmodel.policy import SCHEDULERS
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
-from optimizer.loads.engine_table import Resource
+from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
 
 from .fleet import Fleet, FleetPool, hand_over_mix
@@ -138,6 +138,18 @@ def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
 def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> bool:
     """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it."""
     return holds(instance, predict_misses(instance, fleet, loads))
+
+
+def still_holds(instance: Instance, fleet: Fleet) -> bool:
+    """Whether a fleet keeps every goal, and its network cards carry what is handed over."""
+    tables, rate = instance.tables, instance.flows.rate
+    busy = [
+        float(pool.route * rate @ tables.kv_transferred[pool.shape]) / tables.links[pool.shape] / pool.replicas
+        for pool in fleet.pools
+        if pool.role is not Role.COLOCATED
+    ]
+    cards_suffice = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
+    return cards_suffice and holds_at(instance, fleet)
 
 
 def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:

@@ -16,16 +16,14 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.simulator import prepare
-from optimizer.fleets.binding import binding
-from optimizer.fleets.build_plan import build_plan, provenance
+from optimizer.fleets.build_plan import binding, build_plan, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.diagnose import check_floors, check_shapes, floors
 from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_cost, proof_of_judged
-from optimizer.search.alternatives import with_cheapest_first
+from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.search import at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.record import as_simulated
@@ -38,8 +36,7 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .comparison import (
-    compared,
-    formula_rows,
+    comparison_rows,
     judged_rivals,
     precision_savings,
     recommended,
@@ -198,7 +195,10 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
-        plan = _by_formula(draft, result)
+        instance = result.instance
+        first = recommended(instance, result.fleet, result.proof, result.volume)
+        rows = comparison_rows(instance, first, result.fleet, result.rivals[1:])
+        plan = draft.plan(instance, result.fleet, result.proof, result.volume, rows)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
@@ -220,18 +220,6 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _by_formula(draft: Draft, result: FormulaResult) -> Plan:
-    """The plan of the cheapest fleet of the comparison, by formula."""
-    instance, proof = result.instance, result.proof
-    best, *rivals = with_cheapest_first(instance, result.rivals)
-    if best is not result.rivals[0]:
-        proof = proof_of_cost(proof.few_pools, proof.floor, best.cost(instance))
-    row = recommended(instance, best.fleets[0], proof, result.volume)
-    return draft.plan(
-        instance, best.fleets[0], proof, result.volume, formula_rows(instance, best.fleets[0], row, rivals)
-    )
-
-
 def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
@@ -241,7 +229,8 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof, rival_results)
+    first = recommended(result.instance, winner.fleet, proof, bench.volume, winner)
+    rows = comparison_rows(result.instance, first, winner.fleet, result.rivals[1:], rival_results)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
@@ -275,7 +264,7 @@ def _undecided_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
     first = recommended(instance, fleet, proof, result.volume)
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, formula_rows(instance, fleet, first, rivals))
+    return draft.plan(instance, fleet, proof, result.volume, comparison_rows(instance, first, fleet, rivals))
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:

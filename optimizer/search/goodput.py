@@ -18,7 +18,7 @@ from optimizer.loads.instance import Instance, at_volume
 from search_spaces.problem import Goal
 
 from .bound import least_per_demand, most_volume
-from .mixtures import cheaper_of_more_pools
+from .mixtures import cheaper_mixture
 from .search import FleetSearch, cheapest_held, unmixed
 
 SEARCHES = 24
@@ -121,4 +121,4 @@ def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fl
     """
     there = FleetSearch.of(at_volume(search.instance, volume), search.settings, search.late)
     cheapest_held(there, search.instance.problem, below)  # for which engines are enough apart
-    return cheaper_of_more_pools(there, [fleet], below)
+    return cheaper_mixture(there, fleet, below)

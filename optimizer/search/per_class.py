@@ -12,11 +12,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, keeps_limits, with_names
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Billing, Constraints, Offer, Pools
-
-from .limits import keeps_every_limit
 
 FloatArray = NDArray[np.float64]
 
@@ -50,7 +48,7 @@ def by_class(instance: Instance, solve: Solve) -> Fleet:
         return Fleet(())
     turns = (_in_turn(instance, solve, order) for order in (classes, classes[::-1]))
     fleets = (_together(instance, class_fleets) for class_fleets in turns if class_fleets)
-    return next((fleet for fleet in fleets if keeps_every_limit(instance, fleet)), Fleet(()))
+    return next((fleet for fleet in fleets if keeps_limits(instance, fleet)), Fleet(()))
 
 
 def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:

@@ -32,7 +32,7 @@ from optimizer.fleets.evaluate import (
     pool_headroom,
     reach,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
@@ -40,7 +40,6 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.targets import any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
-from .limits import classes_apart, gets_whole
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -312,7 +311,11 @@ def bisected(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int
 
 
 def most_engines(
-    problem: Problem, other_gpus: FloatArray | IntArray, engine_gpus: FloatArray, top: IntArray, below: float = np.inf
+    problem: Problem,
+    other_gpus: FloatArray | IntArray,
+    engine_gpus: FloatArray,
+    top: IntArray,
+    below: FloatArray | float = np.inf,
 ) -> IntArray:
     """Engines, `top` at most, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
 

@@ -14,8 +14,7 @@ from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.binding import attainment_binding, binding
-from optimizer.fleets.build_plan import engine_pools, pool_routes
+from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools, pool_routes
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, ENDS, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate

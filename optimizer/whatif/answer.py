@@ -26,13 +26,11 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
-from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
-from optimizer.loads.diagnose import check_floors
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_settings
 from optimizer.plans.plan import Binding, Plan, Status
@@ -40,6 +38,7 @@ from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
+from optimizer.search.bound import check_floors
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome

@@ -13,10 +13,9 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
 from optimizer.fleets.evaluate import evaluate, holds, holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import SimulatedLatencies
-from optimizer.search.limits import with_replicas
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Problem
