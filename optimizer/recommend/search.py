@@ -402,7 +402,7 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
         "shapes_feasible": len(enumeration.shapes),
         "shapes_dropped": dict(enumeration.dropped),
         "settings": space.settings.size,
-        "fleets_evaluated": len(space.held),
+        "fleets_evaluated": len(space.reached),
         "flows": int(space.instance.flows.isl.size),
     }
     return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})

@@ -445,12 +445,12 @@ class WithoutRefuted(FleetSearch):
         if not cases:
             return search
         values = {item.name: getattr(search, item.name) for item in fields(search)}
-        return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": tuple(map(engines_of, cases))})
+        return cls(**values | {"pool_sizes": {}, "reached": {}, "refuted": tuple(map(engines_of, cases))})
 
-    def carries(self, picks: Picks, volume: float) -> bool:
-        """Whether a fleet keeps every goal at `volume` times the demand, and is not refuted there."""
-        known_miss = volume >= 1.0 and is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not known_miss and FleetSearch.carries(self, picks, volume)
+    def holds(self, picks: Picks) -> bool:
+        """Whether a fleet keeps every goal, and is not refuted."""
+        known_miss = is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
+        return not known_miss and FleetSearch.holds(self, picks)
 
 
 def confirmed(problem: Problem, best: Answer) -> Answer:
