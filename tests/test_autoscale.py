@@ -19,7 +19,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import HandOver, make_trace, simulate
 from costmodel.simulator.metrics import Attainment, Overload, within
 from costmodel.simulator.trace import draw_lengths
-from optimizer.fleets.evaluate import holds, largest_load, predict_misses
+from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import (
@@ -62,8 +62,8 @@ def day(start_up: float, least: int = 1) -> Day:
 def test_replicas_are_the_fewest_that_hold(volume: float) -> None:
     instance, fleet = case()
     count = replicas_at(instance, fleet, volume)
-    assert holds(instance, predict_misses(instance, with_replicas(fleet, count), volume))
-    assert count[0] == 1 or not holds(instance, predict_misses(instance, with_replicas(fleet, count - 1), volume))
+    assert evaluate(instance, with_replicas(fleet, count), volume).holds
+    assert count[0] == 1 or not evaluate(instance, with_replicas(fleet, count - 1), volume).holds
 
 
 def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
@@ -85,14 +85,14 @@ def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     small = with_replicas(fleet, day(0.0).need[0])
 
     def most(one: Fleet) -> float:
-        return largest_load(lambda volume: predict_misses(instance, one, volume).stable)
+        return largest_load(lambda volume: evaluate(instance, one, volume).stable)
 
     queue = 0.25 * (1.0 - most(small)) / (most(fleet) - 1.0)
     assert 0.0 < queue < 11.0
     assert day(0.0).late == 0.0
     assert day(900.0).late == pytest.approx((0.25 + queue) / 15.0)
-    low = float(predict_misses(instance, small, 0.25).attainment[0])
-    good = float(predict_misses(instance, fleet, 1.0).attainment[0])
+    low = float(evaluate(instance, small, 0.25).attainment[0])
+    good = float(evaluate(instance, fleet, 1.0).attainment[0])
     assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
     assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
 
@@ -105,7 +105,7 @@ def test_the_fluid_queue_is_as_late_as_a_rise_simulated_in_real_time() -> None:
 
     def most(engines: int) -> float:
         smaller = with_replicas(fleet, np.array([engines]))
-        return rate * largest_load(lambda one: predict_misses(instance, smaller, one).stable)
+        return rate * largest_load(lambda one: evaluate(instance, smaller, one).stable)
 
     start, late, end = 10.0, 60.0, 110.0
     high = 1.6 * most(few)

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.search.mixtures import WORTH, cheaper_mixture, leanest
 from optimizer.search.search import FleetSearch, at_best_split, cheapest_held
@@ -34,7 +34,7 @@ def known_at(rate: float) -> tuple[FleetSearch, Fleet]:
 
 
 def keeps_its_goals(known: FleetSearch, fleet: Fleet) -> bool:
-    return holds(known.instance, predict_misses(known.instance, fleet))
+    return evaluate(known.instance, fleet).holds
 
 
 RATES = (20.0, 30.0, 40.0, 50.0, 60.0, 70.0)

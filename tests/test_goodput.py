@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
+from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
 from optimizer.recommend.optimize import optimize
@@ -56,9 +56,9 @@ def test_no_small_fleet_serves_more(limits: Constraints) -> None:
     instance = search.instance
     fleet, most = best_serving(search)
     assert keeps_limits(instance, fleet)
-    assert holds(instance, predict_misses(instance, fleet, most * (1.0 - 5e-3)))
+    assert evaluate(instance, fleet, most * (1.0 - 5e-3)).holds
     enough = most * (1.0 + 2.0 * MORE)
-    assert not [other for other in every_fleet(search) if holds(instance, predict_misses(instance, other, enough))]
+    assert not [other for other in every_fleet(search) if evaluate(instance, other, enough).holds]
     assert most <= most_served_at_all(search, most, 10.0) < 2.0 * most
 
 

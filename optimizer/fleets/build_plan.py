@@ -54,7 +54,7 @@ from .error_bars import (
     step_errors,
     step_intervals,
 )
-from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, holds, pool_headroom
+from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, pool_headroom
 from .fleet import (
     Fleet,
     FleetPool,
@@ -419,7 +419,7 @@ def build_plan(
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    share = 1.0 if holds(instance, evaluation) else LIGHT  # so that of a fleet that misses, pools tell of themselves
+    share = 1.0 if evaluation.holds else LIGHT  # so that of a fleet that misses, pools tell of themselves
     headrooms = [pool_headroom(instance, fleet, at, volume, others=share) for at in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)

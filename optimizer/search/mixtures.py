@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import class_goals, holds, misses_of, still_holds
+from optimizer.fleets.evaluate import Evaluation, class_goals, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, fleet_gpus, with_names
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
@@ -367,11 +367,11 @@ class Mixing:
         self.left -= 1
         instance, fleet = self.search.instance, Fleet((*pools, *stage.others))
         first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
-        if holds(instance, misses_of(instance, fleet, (first, second, *rest))):
+        if Evaluation(instance, fleet, (first, second, *rest)).holds:
             return False, False
         idle = [self.search.state(setting, 1, IDLE) for setting, _ in picks]
-        alone = [misses_of(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
-        missing = [not holds(instance, misses) for misses in alone]
+        alone = [Evaluation(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
+        missing = [not misses.holds for misses in alone]
         if any(missing):
             return missing[0], missing[1]
         slack = [float((misses.attainment - class_goals(instance)).min()) for misses in alone]

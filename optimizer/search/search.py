@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
+    Evaluation,
     class_attainment,
     class_goals,
     goodput_volume,
     holds_at,
     keeps_goals,
-    misses_of,
     pool_headroom,
-    reach,
 )
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
@@ -144,7 +143,7 @@ class FleetSearch:
         """Whether a fleet keeps every goal."""
         if picks not in self.reached:
             states = tuple(self.state(*pick) for pick in picks)
-            self.reached[picks] = reach(self.instance, self.fleet(picks), states)
+            self.reached[picks] = Evaluation(self.instance, self.fleet(picks), states).goal_share
         return self.reached[picks] >= 1.0
 
     def enough(self, setting: int, most: int) -> int | None:
@@ -171,8 +170,8 @@ class FleetSearch:
         """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
         if engines < self.least[setting]:
             return False
-        misses = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
-        in_time = np.clip(1.0 - misses.ttft - misses.full, 0.0, 1.0)
+        misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+        in_time = np.clip(1.0 - misses.late_first - misses.full, 0.0, 1.0)
         return misses.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
 
     def cut_short(self, looks: int = 0) -> bool:
@@ -196,7 +195,7 @@ class FleetSearch:
         if not state.stable:
             return False
         if role == DECODE:
-            return reach(self.instance, self.fleet(((setting, engines),)), (state,)) >= 1.0
+            return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
         slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
         late = np.where(slack < 0.0, 1.0, 0.0)
