@@ -156,8 +156,8 @@ def many_buckets() -> None:
 
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
-    from optimizer.fleets.error_bars import at_quantile, slow_end
     from optimizer.fleets.fleet import fleet_cost
+    from optimizer.loads.instance import at_quantile, slow_end
     from optimizer.search.bound import least_cost
     from optimizer.search.search import at_best_split, unmixed
     from search_spaces.loader import load_problem

@@ -19,7 +19,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, factor_at, slow_end, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -43,18 +43,8 @@ from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import (
-    accuracy_records,
-    assumptions,
-    factor_at,
-    hardware_remarks,
-    other_precisions,
-    price_remarks,
-    slow_end,
-    step_errors,
-    step_intervals,
-)
-from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, pool_headroom
+from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
+from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
     FleetPool,
@@ -157,21 +147,6 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
     per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
     chunk = min(per_step, float(tables.rank_chunks[pool.shape, pool.chunk]))
     return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), running
-
-
-def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
-    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
-    tables = instance.tables
-    used: dict[Resource, float] = {}
-    if pool.role is not Role.DECODE:
-        used[Resource.TIME] = state.utilization
-    if pool.role is not Role.PREFILL:
-        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
-        used[Resource.KV_MEMORY] = state.memory
-    if pool.role is not Role.COLOCATED:
-        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
-        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
-    return {str(resource): float(use) for resource, use in used.items()}
 
 
 def operating_point(instance: Instance, pool: FleetPool, state: PoolState, binding: Resource) -> OperatingPoint:

@@ -258,6 +258,21 @@ def _first_to_give(
     return max(growth, key=lambda resource: growth[resource])
 
 
+def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
+    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
+    tables = instance.tables
+    used: dict[Resource, float] = {}
+    if pool.role is not Role.DECODE:
+        used[Resource.TIME] = state.utilization
+    if pool.role is not Role.PREFILL:
+        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
+        used[Resource.KV_MEMORY] = state.memory
+    if pool.role is not Role.COLOCATED:
+        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
+        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
+    return {str(resource): float(use) for resource, use in used.items()}
+
+
 def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
     """What a pool that generates has less of left: KV memory or slots."""
     return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS

@@ -18,9 +18,8 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, planned_instance, slow_end
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance, Late, instance_of_problem
+from optimizer.loads.instance import Instance, Late, at_quantile, instance_of_problem, planned_instance, slow_end
 from optimizer.plans.plan import Alternative, Plan, Status, Worth
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus

@@ -9,12 +9,20 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.fleets.build_plan import engine_pools, utilization
-from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.evaluate import evaluate, utilization
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    make_settings,
+    planned_instance,
+)
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead

@@ -17,10 +17,10 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.simulator import prepare
 from optimizer.fleets.build_plan import binding, build_plan, provenance
-from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
+from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
+from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_instance, slow_end
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.search.bound import check_floors, check_shapes, floors

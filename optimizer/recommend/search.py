@@ -16,10 +16,19 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
-from optimizer.loads.instance import COLOCATED, ROLES, BoolArray, Deadline, Instance, Late, Settings, never
+from optimizer.loads.instance import (
+    COLOCATED,
+    ROLES,
+    BoolArray,
+    Deadline,
+    Instance,
+    Late,
+    Settings,
+    never,
+    planned_instance,
+)
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos

@@ -27,12 +27,11 @@ from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from optimizer.fleets.build_plan import engine_pools, fleet_bindings
-from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_settings
+from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
