@@ -32,7 +32,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
-from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
+from optimizer.search.goodput import best_serving, goodput_gap
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, near_fleets, unmixed
@@ -286,22 +286,15 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     Without one, no engine is allowed at all: no work is too little where the rate is open.
     """
     instance, objective = space.instance, space.instance.problem.objective
-    by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    fleet, served_volume = best_serving(space)
+    fleet, volume = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
-    if by_price:
-        value, ceiling = per_dollar(instance, (fleet, served_volume)), most_per_dollar_at_all(space)
-    else:
-        value, ceiling = served_volume, most_served_at_all(space, served_volume, deadline.left())
-        deadline.late()
-    gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
-    proof, volume = (
-        Proof(status_of(gap), None, gap),
-        float(min(served_volume, objective.max_volume)) if by_price else served_volume,
-    )
-    return FormulaResult(instance, proof, volume, (Rival((fleet,)),))
+    gap = goodput_gap(space, (fleet, volume), deadline.left())
+    deadline.late()
+    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        volume = min(volume, objective.max_volume)
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
 
 
 def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
@@ -540,19 +533,13 @@ def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
-    late = effort.brake.stopped
-    bench = make_bench(result.instance, result.volume, effort.runs, late)
+    rate = result.instance.problem.workload.request_rate
+    bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
     try:
-        return _confirmed_below(_simulated_volume(bench, result.fleet), bench, result, effort)
+        goodput = goodput_of(bench, result.fleet, rate * bench.volume, bench.late, held=False)
+        return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
-
-
-def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
-    """Multiple of the demand up to which one run keeps every goal [1]."""
-    rate = bench.instance.problem.workload.request_rate
-    goodput = goodput_of(bench, fleet, rate * bench.volume, bench.late, held=False)
-    return goodput.rate * bench.part(fleet).parts / rate
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
