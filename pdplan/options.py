@@ -23,9 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
-"""Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+"""Names of `search_spaces.problem.TARGETS`, which is slow to import."""
 NO_TARGET = "none"
-"""`search_spaces.targets.NO_TARGET`."""
+"""`search_spaces.problem.NO_TARGET`."""
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
@@ -87,14 +87,13 @@ def read_as(reader: Callable[[], Any]) -> Callback:
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        from search_spaces.fields import stated
         from search_spaces.yaml_source import parse_value
 
         parsed_value: object = None
         with suppress(InputError):  # a text that is no YAML is refused as it is
             parsed_value = parse_value(value)
         try:
-            return stated(reader(), value if parsed_value is None else parsed_value)
+            return reader().read(value if parsed_value is None else parsed_value)
         except InputError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -225,8 +224,20 @@ class UsablePath(click.Path):
         return Path(value)
 
 
+UNREACHED = 10**9
+"""Upper bounds above this one are not worth telling."""
+
+
 class Whole(click.IntRange):
-    """A whole number within bounds; unlike click's own, it says so."""
+    """A whole number within bounds; unlike click's own, it says so in words."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        """Name the value in the help."""
+        return "N"
+
+    def _describe_range(self) -> str:
+        """Say the bounds; one that nobody comes near is left out."""
+        return f"{self.min:,} or more" if self.max is None or self.max > UNREACHED else f"{self.min:,} to {self.max:,}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read the number."""

@@ -29,7 +29,7 @@ from costmodel.units import MICRO, MILLI
 from .faults import Fault, Source
 from .faults import Path as Keys
 from .files import LARGEST_RESULTS, read_text, shown_path
-from .json_source import JsonText, json_kind, json_shown
+from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
 from .yaml_source import parse_source
 
@@ -65,7 +65,8 @@ class Latency:
 
     def times(self, factor: float) -> Latency:
         """The same statistics of a time `factor` [1] as long."""
-        return Latency(*(_times_factor(time, factor) for time in (self.mean, self.p50, self.p90, self.p99, self.p95)))
+        figures = (self.mean, self.p50, self.p90, self.p99, self.p95)
+        return Latency(*(None if figure is None else figure * factor for figure in figures))
 
     def share_within(self, limit: float) -> tuple[float, float]:
         """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
@@ -77,10 +78,6 @@ class Latency:
         met = [share for share, time in quantiles if time is not None and time <= limit]
         above = [share for share, time in quantiles if time is not None and time > limit]
         return max(met, default=0.0), min(above, default=1.0)
-
-
-def _times_factor(figure: float | None, factor: float) -> float | None:
-    return None if figure is None else figure * factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,39 +319,28 @@ def documents(path: Path) -> Iterator[Document]:
         source, _ = parse_source(text, name)
         yield Document(YamlText(source), source.value, "")
         return
-    decoder = json.JSONDecoder()
-    place, count = 0, 0
-    while place := _next_value(text, place):
-        file = JsonText(name, text, place - 1)
+    decoder, place = json.JSONDecoder(), after_space(text, 0)
+    if place == len(text):
+        raise InputError(f"{name}: is empty, but must have benchmark results")
+    alone = True
+    while place < len(text):
+        file = JsonText(name, text, place)
         try:
-            value, end = decoder.raw_decode(text, place - 1)
+            value, end = decoder.raw_decode(text, place)
         except RecursionError:
             raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
         except ValueError as error:
-            line = text.count("\n", 0, getattr(error, "pos", place - 1)) + 1
+            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
             reason = str(error).split(":", maxsplit=1)[0]
             raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
-        alone = not count and not _next_value(text, end)
-        yield from _objects(file, value, "" if alone else f":{file.line()}")
-        place, count = end, count + 1
-    if not count:
-        raise InputError(f"{name}: is empty, but must have benchmark results")
-
-
-def _next_value(text: str, start: int) -> int:
-    """One past the index of the next character that is no white space; 0 where there is none."""
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start + 1 if start < len(text) else 0
-
-
-def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
-    items = enumerate(value) if isinstance(value, list) else [(None, value)]
-    for index, item in items:
-        path = () if index is None else (index,)
-        if not isinstance(item, dict):
-            raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
-        yield Document(file, item, label if index is None else f"{label}[{index}]", path)
+        place = after_space(text, end)
+        alone = alone and place == len(text)
+        label = "" if alone else f":{file.line()}"
+        for index, item in enumerate(value if isinstance(value, list) else [value]):
+            keys, mark = ((index,), f"{label}[{index}]") if isinstance(value, list) else ((), label)
+            if not isinstance(item, dict):
+                raise file.error(f"is {json_kind(item)}, but must be an object with results", keys)
+            yield Document(file, item, mark, keys)
 
 
 def _as_number(value: object) -> float | None:
@@ -424,11 +410,6 @@ class Format(BaseModel):
         """Whether an object has all paths of one of the alternatives."""
         return any(all(map(document.has, paths)) for paths in self.marks)
 
-    def read(self, document: Document) -> Iterable[Record]:
-        """The records of an object."""
-        reader = READERS.get(self.tool)
-        return [self.run(document)] if reader is None else reader(self, document)
-
     def run(self, document: Document) -> BenchmarkRun:
         """The run of an object whose figures are where the row says."""
         isl, osl = document.length(self.isl), document.length(self.osl)
@@ -443,7 +424,7 @@ class Format(BaseModel):
             tpot=self._tpot(document, osl, ttft, e2e),
             model=document.text(*self.model),
             engine=document.text(*self.engine),
-            spread=_drawn_spread(document) if "/" in self.isl[0] else _length_spread(document.at(*self.isl)),
+            spread=_spread(document, self.isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
             in_flight=document.figure(self.in_flight),
             request_rate=rate,
@@ -461,13 +442,17 @@ class Format(BaseModel):
 
     def time(self, document: Document, pattern: str) -> Latency:
         """The statistics of one time [s], in the unit that stands beside them."""
-        unit, place = self.unit, f"{pattern}.{{}}"
-        if "{}" in pattern:
-            place = pattern
-        elif pattern:
-            unit = _unit(document.at(pattern), self.unit)
+        if not pattern:
+            return Latency()
+        unit, place = self.unit, pattern
+        if "{}" not in pattern:
+            metric, place = document.at(pattern), f"{pattern}.{{}}"
+            unit = (metric.text("unit", "units") or unit).lower().removesuffix("/token")
+            if unit not in TIME_UNITS:
+                key = "unit" if "unit" in metric else "units"
+                raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
-        return Latency(*(_times_factor(figure, TIME_UNITS[unit]) for figure in figures)) if pattern else Latency()
+        return Latency(*figures).times(TIME_UNITS[unit])
 
     def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
@@ -486,14 +471,6 @@ class Format(BaseModel):
         return tpot.times(whole.typical / tpot.typical)
 
 
-def _unit(metric: Document, usual: str) -> str:
-    unit = (metric.text("unit", "units") or usual).lower().removesuffix("/token")
-    if unit not in TIME_UNITS:
-        key = "unit" if "unit" in metric else "units"
-        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
-    return unit
-
-
 def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     """TPOT from the whole request [s]: (e2e - TTFT) / (OSL - 1), of the means and of the medians.
 
@@ -507,8 +484,11 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
-def _drawn_spread(document: Document) -> float:
-    """1 - shortest / longest prompt: from the prompts where the file has them, else from the option that drew them."""
+def _spread(document: Document, isl: Paths) -> float:
+    """1 - shortest / longest prompt: of the metric or of the prompts, else as the option says that drew them."""
+    if "/" not in isl[0]:
+        shortest, most = document.at(*isl).number("min"), document.at(*isl).number("max")
+        return 1.0 - shortest / most if shortest and most else 0.0
     lengths = document.get("input_lens")
     if isinstance(lengths, list) and lengths:
         if not all(isinstance(length, int | float) for length in lengths):
@@ -518,11 +498,6 @@ def _drawn_spread(document: Document) -> float:
     ratio = document.get("random_range_ratio")
     drawn = document.text("dataset_name") in {"random", "random-ids"} and isinstance(ratio, int | float)
     return min(max(1.0 - float(ratio or 0.0), 0.0), 1.0) if drawn else 0.0
-
-
-def _length_spread(metric: Document) -> float:
-    shortest, longest = metric.number("min"), metric.number("max")
-    return 1.0 - shortest / longest if shortest and longest else 0.0
 
 
 Load = tuple[float | None, float | None]
@@ -576,8 +551,8 @@ def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
     server = document.at("input_config.endpoint").get("use_server_token_count") is True
     if server and isinstance(met, int | float) and set(goals) <= set(AIPERF_GOALS):
-        limits = tuple(_times_factor(goals.number(name), MILLI) for name in AIPERF_GOALS)
-        run = replace(run, goals=limits, attainment=float(met))
+        limits = (goals.number(name) for name in AIPERF_GOALS)
+        run = replace(run, goals=tuple(limit and limit * MILLI for limit in limits), attainment=float(met))
     yield run
 
 
@@ -708,12 +683,11 @@ _HINTS = {
 
 def read_results(paths: Iterable[Path]) -> list[Record]:
     """All runs and steps of the files in their order; InputError names the place of what cannot be read."""
-    return [record for path in paths for document in documents(path) for record in _records(document)]
-
-
-def _records(document: Document) -> Iterable[Record]:
-    form = next((form for form in formats() if form.recognizes(document)), None)
-    if form is None:
-        hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {', '.join(Tool)}")
-        raise document.error(f"is not the result of a known benchmark tool; {hint}")
-    return form.read(document)
+    records: list[Record] = []
+    for document in (document for path in paths for document in documents(path)):
+        form = next((form for form in formats() if form.recognizes(document)), None)
+        if form is None:
+            hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {', '.join(Tool)}")
+            raise document.error(f"is not the result of a known benchmark tool; {hint}")
+        records += READERS[form.tool](form, document) if form.tool in READERS else [form.run(document)]
+    return records

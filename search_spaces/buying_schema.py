@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds
 from .catalog import normalized_name
-from .fields import Section, Text, at_most, choice, count, house_error, listed, number, quantity, share
+from .fields import Section, Text, at_most, choice, count, house_error, number, one_or_more, quantity, share
 from .quantities import Kind
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
@@ -169,7 +169,7 @@ class ProcurementSection(Section):
     accelerators: Annotated[
         list[TypeSection],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        BeforeValidator(listed, json_schema_input_type=list[TypeSection] | TypeSection),
+        one_or_more(TypeSection),
     ] = Field(default_factory=list)
     """Contracts by GPU type; a type that is left out is rented on demand at the price of the workload file."""
     decide_every_months: Annotated[int, count(bounds.MONTHS)] = 3

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.accelerator import Accelerator, Origin, Price, PriceBasis
+from costmodel.accelerator import Accelerator, Origin, PriceBasis
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shown
 from costmodel.units import KILO
@@ -29,7 +29,7 @@ from .buying_schema import (
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
-from .fields import faults_of
+from .fields import faults_of, sections_of
 from .problem import Offer, Problem
 from .quotes import basis_of
 from .yaml_source import read_source
@@ -79,16 +79,10 @@ def _missing(problem: Problem) -> str:
 def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
     source, faults = read_source(path)
     check_kind(source, "file of terms", TERMS_SCHEMA)
-    file = TermsFile()
-    try:
-        file = TermsFile.model_validate(source.value)
-    except ValidationError as error:
-        places = {fault.path for fault in faults}
-        new_faults = faults_of(error, TermsFile.model_json_schema())
-        faults = [*faults, *(fault for fault in new_faults if source.settle(fault.path) not in places)]
-    faults += _unknown(file.accelerators, problem)
-    if faults:
-        raise InputError(source.render(faults))
+    file = sections_of(source, faults, TermsFile)
+    unknown = _unknown(file.accelerators, problem)
+    if unknown:
+        raise InputError(source.render(unknown))
     return file
 
 
@@ -145,15 +139,19 @@ def _is(entry: TypeSection, name: str) -> bool:
 def terms_of(section: ProcurementSection, problem: Problem, source: str = "") -> Terms:
     """The terms of a sound section; source: where its contracts were stated."""
     entries = {normalized_name(entry.name): entry for entry in section.accelerators}
+    block = ProcurementSection.model_validate(problem.inputs.get("procurement") or {})
     contracts: list[Contract] = []
     draw = []
     for index, offer in enumerate(problem.offers):
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
         contracts += [replace(item, offer=index) for item in _contracts(entry, offer, section, source)]
         if entry.owned is None and offer.owned:
-            contracts.append(_owned_contract(offer, index, _owned_running(offer, section, problem)))
-        own = entry.owned or entry.purchase
-        draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
+            follows = math.isclose(offer.owned_usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
+            running = owned_price(offer.accelerator, section) if follows else offer.owned_usd_per_hour
+            own = "workload file, accelerators"
+            contracts.append(Contract(index, Tier.OWNED, running=running, held=offer.owned, source=own))
+        upkeep = entry.owned or entry.purchase
+        draw.append(((upkeep and upkeep.power) or offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity
     forecast = Forecast(
         months=demand.months,
@@ -217,7 +215,8 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
-        own_quote = _own_reserved(offer.accelerator, years)
+        quotes = (offer.accelerator.price, *offer.accelerator.other_prices)  # the user's own where they are stated
+        own_quote = next((q for q in quotes if q.term_years == years and q.origin is Origin.STATED), None)
         reserved_price = stated_price if stated_price is not None or own_quote is None else own_quote.usd_per_hour
         if reserved_price is not None:
             monthly, term = reserved_price * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
@@ -230,25 +229,6 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
         ownership = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
         contracts.append(ownership)
     return contracts
-
-
-def _own_reserved(accelerator: Accelerator, years: int) -> Price | None:
-    """The reserved price of the user's own quotes for so many years, if there is one."""
-    prices = (accelerator.price, *accelerator.other_prices)
-    return next((price for price in prices if price.term_years == years and price.origin is Origin.STATED), None)
-
-
-def _owned_contract(offer: Offer, index: int, running: float) -> Contract:
-    """GPUs that the accelerators of the workload file say are owned; index: of their offer."""
-    source = "workload file, accelerators"
-    return Contract(index, Tier.OWNED, running=running, held=offer.owned, source=source)
-
-
-def _owned_running(offer: Offer, section: ProcurementSection, problem: Problem) -> float:
-    """What the workload file states for one GPU that is owned [$/h], or what follows from the terms in force."""
-    block = ProcurementSection.model_validate(problem.inputs.get("procurement") or {})
-    follows = math.isclose(offer.owned_usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
-    return owned_price(offer.accelerator, section) if follows else offer.owned_usd_per_hour
 
 
 def _purchase(purchase: PurchaseSection, running: float, source: str) -> Contract:

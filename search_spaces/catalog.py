@@ -41,7 +41,7 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, faults_of, house_error, number, quantity, reader
+from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source
@@ -128,13 +128,6 @@ def _changes(entry: type[Section], **more: Any) -> type[Section]:
     return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
 
 
-def _known_engine(value: object) -> str:
-    try:
-        return engine_name(str(value))
-    except UnknownNameError as error:
-        raise house_error(str(error)) from None
-
-
 _EfficiencyChanges = dict[
     Annotated[str, choice(*KERNEL_CLASSES)], dict[Annotated[str, choice(*WIDER)], EfficiencyChange]
 ]
@@ -156,7 +149,9 @@ class OverlayFile(Section):
 
     accelerators: dict[str, EntryChanges] = Field(default_factory=dict)
     """By name, changes to an entry of the catalog, or a new one."""
-    engines: dict[Annotated[str, reader(_known_engine)], EngineChange] = Field(default_factory=dict)
+    engines: dict[Annotated[str, Reader(lambda word: engine_name(str(word)), {"type": "string"})], EngineChange] = (
+        Field(default_factory=dict)
+    )
     """Host times by engine."""
 
 
@@ -247,13 +242,8 @@ def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCata
     """The catalog after the user's file; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
     check_kind(source, "catalog")
-    faults += _name_faults(source.value, catalog)
-    try:
-        file = OverlayFile.model_validate(source.value)
-    except ValidationError as error:
-        faults += faults_of(error, OverlayFile.model_json_schema())
-    if faults:
-        raise InputError(source.render(faults))
+    file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
+    faults = []
     for name, change in file.accelerators.items():
         try:
             catalog = _overlaid(catalog, name, change, overlay.name)

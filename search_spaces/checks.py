@@ -11,6 +11,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
@@ -23,18 +24,20 @@ from .enumeration import (
     Enumeration,
     Shape,
     candidates,
+    end_of,
     engine_runs_there,
     enumerate_shapes,
     kv_cache_has_kernels,
     model_and_one_request_fit,
+    pair_refusal,
+    partners,
     refusal,
     target_schedules_there,
     tensor_keeps_weight_blocks,
     weights_have_kernels,
 )
 from .faults import Fault
-from .kv_hand_over import end_of, pair_refusal, partners
-from .problem import Goal, Pools, Problem
+from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
@@ -46,7 +49,6 @@ from .schema import (
     WorkloadSection,
 )
 from .search_space import allowed_degrees, search_space
-from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
 """How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
@@ -248,6 +250,20 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
 
 
+def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """Tokens are drafted by a stated method, and no limit is on gaps between tokens, which come several at a time."""
+    model, search = sections.get("model"), sections.get("search")
+    stated = getattr(search, "speculative_tokens", None)
+    drafted = (model is not None and model.speculation is not None) and (stated is None or max(stated) > 0)
+    if stated and max(stated) > 0 and model is not None and model.speculation is None:
+        yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
+    limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
+    for index in limited if drafted else ():
+        yield Fault(
+            ("slo", index), "limits itl_p99, which is not predicted with speculative decoding; limit tpot instead"
+        )
+
+
 def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
@@ -260,6 +276,7 @@ def cross_faults(
         if accelerators and basis is not None:
             yield from price_faults(sections["accelerators"], accelerators, basis)
     search = sections.get("search")
+    yield from speculation_faults(sections)
     if search is not None:
         yield from role_faults(search)
         if model is not None:
@@ -287,8 +304,8 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
     space = problem.space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    dtypes = len(problem.weight_dtypes) * len(problem.kv_dtypes)
-    ways = math.prod(len(values) for values in degrees) * len(problem.offers) * dtypes
+    choices = (problem.weight_dtypes, problem.kv_dtypes, problem.speculative_tokens)
+    ways = math.prod(len(values) for values in (*degrees, *choices)) * len(problem.offers)
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]
@@ -333,6 +350,9 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
     """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
     for index, offer in enumerate(problem.offers):
         rule, shape, reason = _closest(problem, index)
+        split = shape.parallelism
+        degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
+        split_words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
@@ -341,14 +361,8 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         yield Fault(
             ("accelerators", index),
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
-            f"with {_degrees_of(shape)}, {reason}; {mend}",
+            f"with {split_words}, {reason}; {mend}",
         )
-
-
-def _degrees_of(shape: Shape) -> str:
-    split = shape.parallelism
-    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
 
 
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:

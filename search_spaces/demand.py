@@ -133,7 +133,14 @@ def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
 
 def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:
     """Return the workload of a histogram or of named distributions."""
-    buckets, longest = _buckets(lengths, base, context_length)
+    if lengths.isl is not None and lengths.osl is not None:
+        isl, osl = _lengths(lengths.isl, (*LENGTHS, "isl")), _lengths(lengths.osl, (*LENGTHS, "osl"))
+        longest = math.ceil(isl.longest + osl.longest)
+        buckets, longest = discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
+    elif isinstance(lengths.histogram, str):
+        buckets, longest = _histogram(read_histogram(base / lengths.histogram), HISTOGRAM)
+    else:
+        buckets, longest = _histogram([(row.isl, row.osl, row.share) for row in lengths.histogram or ()], HISTOGRAM)
     workload = Workload(
         isl=buckets.isl,
         osl=buckets.osl,
@@ -162,15 +169,6 @@ def planned_rate(diurnal: Diurnal) -> float:
     return max(rates[max(rank, 1) - 1], min(rate for rate in rates if rate > 0))
 
 
-def _buckets(section: LengthsSection, base: FilePath, context_length: int) -> tuple[Buckets, int]:
-    """Return the histogram and the longest ISL + OSL [token]."""
-    if section.isl is not None and section.osl is not None:
-        isl, osl = _lengths(section.isl, (*LENGTHS, "isl")), _lengths(section.osl, (*LENGTHS, "osl"))
-        longest = math.ceil(isl.longest + osl.longest)
-        return discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
-    return _histogram(list(_rows(section, base)), HISTOGRAM)
-
-
 def _lengths(section: LengthDistribution, place: Path) -> Lengths:
     try:
         if section.lognormal is not None:
@@ -181,14 +179,6 @@ def _lengths(section: LengthDistribution, place: Path) -> Lengths:
         return discrete.fixed(section.fixed or 0.0)
     except InputError as error:
         raise FaultsError(Fault(place, str(error))) from error
-
-
-def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
-    histogram = section.histogram
-    if isinstance(histogram, str):
-        yield from read_histogram(base / histogram)
-    else:
-        yield from ((row.isl, row.osl, row.share) for row in histogram or ())
 
 
 def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:

@@ -64,6 +64,7 @@ def parse_config(
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
     weight_dtype, main_parts, own_dtypes = _quantization(fields, layers)
+    offset = fields.optional("learned_position_offset")
     return Transformer(
         name=name,
         hidden=hidden,
@@ -74,7 +75,7 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        position_embeddings=_position_rows(fields),
+        position_embeddings=0 if offset is None else fields.count("max_position_embeddings") + offset,
         native_weight_dtype=weight_dtype,
         quantized=main_parts,
         own_dtypes=own_dtypes,
@@ -196,19 +197,14 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
     last = layers - 1 if fields.get("moe_layer_end_index") in {None, -1} else fields.count("moe_layer_end_index")
-    switches = _expert_switches(fields, layers)
+    if isinstance(fields.get("moe_layer_freq"), list):  # one switch per layer (MiMo), or a period (DeepSeek)
+        switches = fields.switches("moe_layer_freq", layers) or []
+    else:
+        switches = [layer % (fields.optional("moe_layer_freq", low=1) or 1) == 0 for layer in range(layers)]
     return tuple(
         first <= layer <= last and layer not in dense and (layer + 1) % step == 0 and switches[layer]
         for layer in range(layers)
     )
-
-
-def _expert_switches(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
-    """`moe_layer_freq`: a period (DeepSeek), or one switch per layer (MiMo)."""
-    if isinstance(fields.get("moe_layer_freq"), list):
-        return tuple(fields.switches("moe_layer_freq", layers) or [])
-    period = fields.optional("moe_layer_freq", low=1) or 1
-    return tuple(layer % period == 0 for layer in range(layers))
 
 
 def _has_gate(fields: ConfigFields) -> bool:
@@ -282,11 +278,6 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
     return is_tied
 
 
-def _position_rows(fields: ConfigFields) -> int:
-    offset = fields.optional("learned_position_offset")
-    return 0 if offset is None else fields.count("max_position_embeddings") + offset
-
-
 def _quantization(
     fields: ConfigFields, layers: list[tuple[Attention, FeedForward]]
 ) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]]]:
@@ -340,11 +331,8 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
 
 def _stated_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     notations = (_coded_kinds, _listed_kinds, _compressed_kinds, _delta_kinds, _mamba_kinds, _switched_kinds)
-    for notation_of in (*notations, _periodic_kinds, _chunked_kinds, _windowed_kinds):
-        kinds = notation_of(fields, layers)
-        if kinds is not None:
-            return kinds
-    return ("full_attention",) * layers
+    kinds = (notation_of(fields, layers) for notation_of in (*notations, _chunked_kinds, _windowed_kinds))
+    return next(filter(None, kinds), ("full_attention",) * layers)
 
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -386,13 +374,10 @@ def _mamba_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 
 def _switched_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
+    """MiMo: a switch for each layer; Qwen3-Next: a period."""
     switches = fields.switches("hybrid_layer_pattern", layers)
-    if switches is None:
-        return None
-    return tuple("sliding_attention" if switch else "full_attention" for switch in switches)
-
-
-def _periodic_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
+    if switches is not None:
+        return tuple("sliding_attention" if switch else "full_attention" for switch in switches)
     interval = fields.optional("full_attention_interval", low=1)
     return None if interval is None else _kinds_by_interval(interval, layers, "linear_attention")
 

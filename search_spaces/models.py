@@ -13,6 +13,7 @@ mixer and of a feed-forward are the fields of `costmodel.attention` and `costmod
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import cache, reduce
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import Field, create_model
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
@@ -42,7 +43,7 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .bounds import Bounds
-from .fields import Section, Text, choice, count, faults_of
+from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
@@ -203,6 +204,9 @@ def _words_of(name: str) -> set[str]:
 
 def model_entry(model: Transformer) -> dict[str, Any]:
     """What `pdplan models` shows of a model, ready for JSON; sizes in bytes, lengths in tokens."""
+    kinds = Counter[str]()
+    for group in model.layers:
+        kinds[attention_kind(group.attention)] += group.count
     return {
         "name": model.name,
         "parameters": model.parameters,
@@ -211,9 +215,12 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "vocabulary": model.vocab,
         "kv_bytes_per_token": {dtype: model.kv_bytes_per_token(dtype) for dtype in ("bf16", "fp8")},
-        "kv_bytes_per_token_beyond_windows": {dtype: _beyond_windows(model, dtype) for dtype in ("bf16", "fp8")},
+        "kv_bytes_per_token_beyond_windows": {
+            dtype: float(model.kv_bytes(BEYOND + 1.0, dtype) - model.kv_bytes(BEYOND, dtype))
+            for dtype in ("bf16", "fp8")
+        },
         "state_bytes_per_request": model.state_bytes,
-        "attention": _attention_summary(model),
+        "attention": [{"kind": kind, "layers": count} for kind, count in kinds.items()],
         "experts": max(group.feed_forward.experts for group in model.layers),
         "experts_per_token": max(group.feed_forward.experts_per_token for group in model.layers),
         "native_weight_dtype": model.native_weight_dtype,
@@ -222,20 +229,6 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "source": model.source,
         "date": model.date,
     }
-
-
-def _beyond_windows(model: Transformer, dtype: str) -> float:
-    """KV bytes that one more token adds once every window is full [byte/token]."""
-    return float(model.kv_bytes(BEYOND + 1.0, dtype) - model.kv_bytes(BEYOND, dtype))
-
-
-def _attention_summary(model: Transformer) -> list[dict[str, Any]]:
-    """Number of layers by kind of attention, in the order of the model."""
-    layers: dict[str, int] = {}
-    for group in model.layers:
-        kind = attention_kind(group.attention)
-        layers[kind] = layers.get(kind, 0) + group.count
-    return [{"kind": kind, "layers": count} for kind, count in layers.items()]
 
 
 def attention_kind(attention: Attention) -> str:
@@ -467,17 +460,7 @@ class ArchitectureFile(Section):
 def read_architecture(path: Path) -> Transformer:
     """The model of an architecture file; InputError with the line of whatever is wrong in it."""
     source, faults = read_source(path)
-    try:
-        file = ArchitectureFile.model_validate(source.value)
-    except ValidationError as error:
-        schema_faults = (
-            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
-            for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
-        )
-        raise InputError(source.render([*faults, *schema_faults])) from None
-    if faults:
-        raise InputError(source.render(faults))
-    return file.transformer()
+    return sections_of(source, faults, ArchitectureFile).transformer()
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:

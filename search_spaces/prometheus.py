@@ -172,7 +172,11 @@ def read_scrape(path: Path) -> Scrape:
                     "has no __name__: query the series as they are, without rate(), sum() or histogram_quantile()",
                     "metric",
                 )
-            series.setdefault(name, []).append((labels, _samples(row)))
+            try:
+                samples = [[float(time), float(value)] for time, value in row.get("values") or ()]
+            except (TypeError, ValueError):
+                raise row.error("must be pairs of a time and a number", "values") from None
+            series.setdefault(name, []).append((labels, np.array(samples, dtype=np.float64).reshape(-1, 2)))
     if not series:
         raise InputError(f"{where}: the answer of the query has no series; check its selector and its time range")
     return Scrape(where, {name: tuple(rows) for name, rows in series.items()})
@@ -190,20 +194,15 @@ def _result(document: Document) -> list[Document]:
     return [data.item("result", index) for index in range(len(rows) if isinstance(rows, list) else 0)]
 
 
-def _samples(row: Document) -> FloatArray:
-    values = row.get("values")
-    try:
-        table = np.array([[float(time), float(value)] for time, value in values or ()], dtype=np.float64)
-    except (TypeError, ValueError):
-        raise row.error("must be pairs of a time and a number", "values") from None
-    return table.reshape(-1, 2)
-
-
 def _histogram(file: str, name: str, rows: Iterable[tuple[Mapping[str, str], FloatArray]]) -> Histogram | None:
     """Increases of cumulative buckets, added over all series; replicas may start, end and restart in the range."""
     bounds, cumulative = set[float](), dict[tuple[float, float], float]()
     for labels, samples in rows:
-        bound = _bound(file, name, labels)
+        try:
+            bound = float(labels["le"])
+        except (KeyError, ValueError):
+            fault = f"a series of {name}_bucket has no label le with the end of its bucket"
+            raise InputError(f"{file}: {fault}") from None
         bounds.add(bound)
         for time, increase in zip(samples[1:, 0].tolist(), _increases(samples[:, 1]).tolist(), strict=True):
             cumulative[time, bound] = cumulative.get((time, bound), 0.0) + increase
@@ -223,13 +222,6 @@ def _increases(values: FloatArray) -> FloatArray:
     """
     steps = np.diff(values)
     return np.where(steps < 0.0, values[1:], steps)
-
-
-def _bound(file: str, name: str, labels: Mapping[str, str]) -> float:
-    try:
-        return float(labels["le"])
-    except (KeyError, ValueError):
-        raise InputError(f"{file}: a series of {name}_bucket has no label le with the end of its bucket") from None
 
 
 def needed_series(scrape: Scrape, series: Series) -> Histogram:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
 
@@ -141,7 +142,7 @@ EXAMPLES: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
 )
 
 
-class QuantityError(ValueError):
+class QuantityError(InputError):
     """A text is not a quantity of the kind wanted; the message is a clause without its place."""
 
 
@@ -204,8 +205,9 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
-        units = f"{allowed_units(kind)}{_unit_hint(unit, kind)}"
-        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {units}")
+        alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]  # b is no B, and M no m
+        hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
+        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed_units(kind)}{hint}")
     return _in_base(float(match.group()), scale)
 
 
@@ -245,19 +247,9 @@ def as_probability(text: str) -> float | None:
 _PERCENTILE = re.compile(r"[pP]([0-9]+(?:\.[0-9]+)?)")
 
 
-def _unit_hint(unit: str, kind: Kind) -> str:
-    """A hint for a unit that is another one but for case."""
-    alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]
-    return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
-
-
 def _in_base(number: float, scale: float) -> float:
     """The product; for units below the base, whose inverse is whole, by division, which rounds 5us to 5e-6 exactly."""
     return number * scale if scale >= 1 else number / round(1 / scale)
-
-
-def _in_unit(value: float, scale: float) -> float:
-    return value / scale if scale >= 1 else value * round(1 / scale)
 
 
 def allowed_units(kind: Kind) -> str:
@@ -279,7 +271,7 @@ def format_quantity(value: float, kind: Kind) -> str:
         return f"${value:.15g}/h" if float(f"{value:.15g}") == value else f"${value!r}/h"
     texts = []
     for unit, scale in sorted(UNITS[kind].items(), key=lambda item: item[1], reverse=True):
-        text = f"{_in_unit(value, scale):.15g}"
+        text = f"{value / scale if scale >= 1 else value * round(1 / scale):.15g}"
         if scale <= abs(value) and unit not in _BIT_UNITS and _in_base(float(text), scale) == value:
             texts.append(f"{text}{unit}")
     if texts:

@@ -211,16 +211,10 @@ def _price(commitment: Commitment, quotes: Sequence[Quote]) -> Price:
         quotes=len(quotes),
         origin=Origin.ASSUMED if is_assumed else quotes[0].origin,
         source=f"{'assumed price' if is_guess else _LABELS[commitment]}: {providers}",
-        date=_newest(quotes),
+        date=max((day.date for day in quotes if _DAY.fullmatch(day.date)), default=quotes[0].date or "undated"),
         basis=basis,
         term_years=term,
     )
-
-
-def _newest(quotes: Sequence[Quote]) -> str:
-    """Newest full date among quotes, else what they say of theirs."""
-    days = [quote.date for quote in quotes if _DAY.fullmatch(quote.date)]
-    return max(days, default=quotes[0].date or "undated")
 
 
 @cache

@@ -18,13 +18,11 @@ from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
 from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files
-from search_spaces.enumeration import memory_refused
-from search_spaces.kv_hand_over import cannot_talk
+from search_spaces.enumeration import cannot_talk, memory_refused
 from search_spaces.models import load_model
 
 ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 """The engine that each target is tried with."""
-GPUS = ("A100-80", "H100", "H200", "B200", "L40S")
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 
 

@@ -97,17 +97,3 @@ def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
     fewest = next(count for count in range(1, 9) if still_holds(instance, known.fleet(((first, 40), (later, count)))))
     assert fewest == known.least[later] == np.ceil(max(steps @ rate, sent @ rate))
     assert fewest < np.maximum(steps, sent) @ rate
-
-
-def test_limits_are_kept_and_prices_may_differ() -> None:
-    instance = at(25.0, "H100", "L40S", max_gpus=2)
-    known = evaluated(instance)
-    few = cheapest_held(known, instance.problem)
-    free = cheapest_held(known, replace(instance.problem, constraints=Constraints()))
-    assert free is not None
-    assert few is None or few[1] >= free[1]
-    assert cheapest_held(known, instance.problem, below=free[1]) is None
-    offers = tuple(replace(one, usd_per_hour=2.0 * one.usd_per_hour) for one in instance.problem.offers)
-    double = cheapest_held(known, replace(instance.problem, offers=offers, constraints=Constraints()))
-    assert double is not None
-    assert double[1] == pytest.approx(2.0 * free[1])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import evaluate, goodput_volume, still_holds
+from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance, Settings, at_volume
 from optimizer.plans.plan import Status
@@ -23,12 +23,10 @@ from optimizer.search.bound import (
     late_first_tokens,
     late_tokens,
     least_cost,
-    most_volume,
     prefill_work,
     sending_work,
 )
-from optimizer.search.search import FleetSearch, cheapest_held
-from search_spaces.problem import Constraints
+from optimizer.search.search import FleetSearch
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 SHORT_AND_LONG = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.3), (20000.0, 400.0, 0.1))
@@ -151,22 +149,6 @@ def test_engines_that_are_late_when_idle_are_not_what_the_floor_is_made_of() -> 
     floor = least_cost(one, every)
     assert floor is not None
     assert floor >= one.problem.offers[0].usd_per_hour
-
-
-def test_no_more_is_served_than_the_most_volume() -> None:
-    """Within a budget: what the cheapest fleet of the demand serves is no more than its budget could at all."""
-    unscaled, every = unit(0, "H100", "L40S")
-    instance = at_volume(unscaled, 20.0)
-    found = cheapest_held(FleetSearch.of(instance, every), instance.problem)
-    assert found is not None
-    budget = Constraints(budget=found[1] * (1.0 + 1e-9))
-    limited = replace(instance, problem=replace(instance.problem, constraints=budget))
-    most = most_volume(limited, every)
-    assert most is not None
-    assert most >= 1.0 - 1e-6
-    fleet = FleetSearch.of(limited, every).fleet(found[0])
-    assert most >= goodput_volume(limited, fleet) * (1.0 - 2e-3)
-    assert most_volume(instance, every) is None
 
 
 def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:

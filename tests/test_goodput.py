@@ -12,8 +12,6 @@ import pytest
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from optimizer.search.goodput import MORE, best_serving, goodput_gap
 from optimizer.search.search import FleetSearch, evaluated
 from search_spaces.problem import Constraints, Goal, Objective
@@ -81,19 +79,3 @@ def test_nothing_is_served_without_engines() -> None:
     assert best_serving(sought(Objective(Goal.MAX_GOODPUT), Constraints(max_gpus=0))) == none
     without = sought(Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 100.0, 100.0), Constraints(max_gpus=0))
     assert best_serving(without) == none
-
-
-def test_the_plan_of_a_budget_has_a_gap_that_is_true() -> None:
-    asked = problem(
-        workload=workload(1.0, ((300.0, 100.0, 0.7), (6000.0, 200.0, 0.3))),
-        slos=(slo(1.0, 0.05, 0.9),),
-        space=ENGINES,
-        offers=OFFERS,
-        objective=Objective(Goal.MAX_GOODPUT),
-        constraints=Constraints(budget=8.0),
-    )
-    plan, instance = optimize(asked, level=Level.QUICK), instance_of(asked)
-    most = max(goodput_volume(instance, fleet) for fleet in every_fleet(evaluated(instance), 2))
-    assert plan.goodput_rps >= most * (1.0 - 2.0 * MORE)
-    assert plan.gap is not None
-    assert most <= plan.goodput_rps / (1.0 - plan.gap)

@@ -17,7 +17,7 @@ from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
-from search_spaces.problem import Constraints, Offer, Problem, Routing
+from search_spaces.problem import Constraints, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 Buckets = tuple[tuple[float, float, float], ...]
@@ -149,18 +149,6 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     cards = [given.instance.problem.offers[given.instance.tables.offer[pool.shape]] for pool in mixed.pools]
     routes = {card.accelerator.name: pool.route.tolist() for card, pool in zip(cards, mixed.pools, strict=True)}
     assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
-
-
-def only_one_of_each() -> tuple[Offer, ...]:
-    return offer("H100", inventory=1), offer("L40S", inventory=1)
-
-
-def test_a_mix_is_found_where_no_single_type_is_enough() -> None:
-    given = known_of(posed(LONG_AND_SHORT, 13.0, (), offers=only_one_of_each()))
-    assert not unmixed(given).pools
-    fleet = leanest(given)
-    assert [pool.replicas for pool in fleet.pools] == [1, 1]
-    assert keeps_limits(given.instance, fleet)
 
 
 @pytest.mark.parametrize(

@@ -53,14 +53,6 @@ def one_more_engine() -> tuple[Plan, Plan]:
     return plan, priced(plan, [more, *plan.pools[1:]])
 
 
-def test_a_plan_does_not_differ_from_itself() -> None:
-    for name in NAMES:
-        found = compare(load(name), load(name))
-        assert found.same
-        assert found.pools == found.inputs == ()
-        assert headline(found) == "The plans do not differ."
-
-
 def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     found = compare(*one_more_engine())
     (change,) = found.pools
@@ -101,15 +93,6 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
         ("workload.lengths.histogram", "1 row", "1 row, other ones"),
         ("slo.batch", None, "there"),
     ]
-
-
-def test_a_class_that_one_plan_lacks_is_compared_with_nothing_and_is_one_change() -> None:
-    found = compare(load("disaggregated"), load("colocated"))
-    slos = next(section.table for section in comparison_document(found).sections if section.title == "SLOs")
-    assert slos is not None
-    assert ("chat", "meet the SLO", "✓ 95.8 %", "–", "–") in slos.rows
-    assert ("default", "TTFT limit", "–", "1 s", "–") in slos.rows
-    assert [change.name for change in found.inputs].count("slos.chat") == 1
 
 
 def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:

@@ -84,14 +84,6 @@ def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, n
         assert ("pdplan optimize serves the recorded requests" in found[0]) == (len(times) >= 1000)
 
 
-def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:
-    path = trace("t.csv", busy(3.0))
-    assert notes_of(path, "--rate", "3/s", "-o", "w.yaml") == []
-    assert load_problem(Path("w.yaml")).workload.request_rate == 3.0
-    assert len(notes_of(path, "--rate", "2.5/s")) == 1
-    assert "# Note: " not in Path("w.yaml").read_text("utf-8")
-
-
 @pytest.mark.parametrize("at", [1, 2500, 4999])
 def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
     times = steady(2500, 2.0)
@@ -103,12 +95,3 @@ def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: 
     assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
     assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
     assert not any("waves" in note or "busiest" in note for note in found)
-
-
-def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:
-    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
-    run(path, "-o", "w.yaml", "--model", "Llama-3.1-8B")
-    recorded = load_problem(Path("w.yaml")).recorded
-    assert recorded is not None
-    assert recorded.arrival.size == recorded.of == 1999
-    assert recorded.isl.min() == 100

@@ -119,6 +119,7 @@ def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_model_len=config.max_model_len,
                 memory_fraction=config.memory_fraction,
+                speculative_tokens=instance.tables.shapes[pool.shape].speculative_tokens,
                 usd_per_hour=own / int(gpus[offer]) * float(costs[offer]),
             )
         )

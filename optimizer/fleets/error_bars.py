@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Origin
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
@@ -19,13 +20,12 @@ from optimizer.plans.plan import ErrorBars, Range, StepError
 from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
-from search_spaces.problem import Balancing, Billing, Problem
+from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
     is_seen,
     load_serving_error,
 )
-from search_spaces.targets import undeployed
 
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
@@ -189,6 +189,8 @@ def assumptions(instance: Instance) -> list[str]:
     sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
+    if problem.speculation is not None:
+        sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
 
 
@@ -204,6 +206,17 @@ def limits_by_use(problem: Problem) -> list[str]:
         f"Whole nodes of {names} are billed: the budget pays for all of their GPUs; inventory, power and max_gpus "
         "count those that engines use."
     ]
+
+
+def _acceptance(speculation: Speculation) -> str:
+    """How many drafted tokens are accepted, which the text decides and no error bar covers."""
+    shares = join_words([percentage(share) for share in speculation.acceptance])
+    last = " and later ones" if len(speculation.acceptance) == 1 else ""
+    position = "position" if len(speculation.acceptance) == 1 else "positions, in order"
+    return (
+        f"Of tokens drafted by {speculation.draft}, {shares} are accepted at the first {position}{last}. The "
+        "error bars do not cover this; measure it on your own prompts."
+    )
 
 
 def _prefix_hits(problem: Problem) -> str:

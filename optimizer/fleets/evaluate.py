@@ -23,7 +23,7 @@ from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
 
-from .fleet import Fleet, FleetPool, hand_over_mix
+from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
 
 FloatArray = NDArray[np.float64]
@@ -193,6 +193,25 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
     ]
     cards_suffice = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
     return cards_suffice and holds_at(instance, fleet)
+
+
+def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
+    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do.
+
+    Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
+    """
+    replicas = np.array([pool.replicas for pool in fleet.pools])
+    if not holds_at(instance, fleet, volume):
+        return replicas
+    price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
+    for index in sorted(range(len(price)), key=lambda number: -price[number]):
+        low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
+        while high - low > 1:
+            replicas[index] = (low + high) // 2
+            meets_goals = holds_at(instance, fleet.resized(replicas), volume)
+            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
+        replicas[index] = high
+    return replicas
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:

@@ -65,15 +65,21 @@ class Fleet:
         """The pools in one role."""
         return tuple(pool for pool in self.pools if pool.role is role)
 
+    def resized(self, replicas: Sequence[int] | IntArray) -> Fleet:
+        """The same pools with other numbers of replicas."""
+        sizes = zip(self.pools, replicas, strict=True)
+        return Fleet(tuple(replace(pool, replicas=int(count)) for pool, count in sizes))
+
 
 Named = tuple[str, Fleet]
 
 
 def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
-    """The engine config of a pool, scheduler limits filled in; a decode step has a token for each request that runs."""
+    """The engine config of a pool, scheduler limits filled in; a decode step has room for every request's tokens."""
     tables = instance.tables
     seqs, budget = int(tables.seqs[pool.seqs]), int(tables.chunks[pool.chunk])
-    budget = max(budget, seqs) if pool.role is Role.DECODE else budget
+    verified = 1 + tables.shapes[pool.shape].speculative_tokens
+    budget = max(budget, verified * seqs) if pool.role is Role.DECODE else budget
     return engine_config(instance.problem, tables.shapes[pool.shape], pool.role, seqs, budget)
 
 

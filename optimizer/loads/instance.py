@@ -231,4 +231,5 @@ def _possible(instance: Instance, settings: Settings) -> BoolArray:
         fits &= price <= ceiling.budget * (1.0 + 1e-9)
     longest, is_colocated = instance.flows.tpot.max(), settings.role == COLOCATED
     fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
-    return np.asarray(fits & ~(is_colocated & (table.seqs[settings.seqs] > table.chunks[settings.chunk])))
+    tokens = table.verified[shape] * table.seqs[settings.seqs]
+    return np.asarray(fits & ~(is_colocated & (tokens > table.chunks[settings.chunk])))

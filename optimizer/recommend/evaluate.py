@@ -28,7 +28,7 @@ from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
-from search_spaces.fields import member, stated
+from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
@@ -56,7 +56,7 @@ def evaluate(
     no search; base: folder from which files that a plan's problem names are looked up.
     Raises InputError for a fleet that does not serve all requests, or a plan without one.
     """
-    effort: Level | None = None if level is None else stated(member(Level), level)
+    effort: Level | None = None if level is None else member(Level).read(level)
     report = progress or silent
     prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)

@@ -26,8 +26,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import RULES
-from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
+from search_spaces.enumeration import END_RULES, RULES, end_of, pair_refusal
 from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
 

@@ -31,7 +31,7 @@ from optimizer.verification.tune import Wish
 from optimizer.verification.verify import SearchResult
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
-from search_spaces.fields import Reader, member, quantity, stated
+from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
@@ -183,7 +183,7 @@ def optimize(
 def _option(name: str, reader: Reader, value: object) -> Any:
     """An option as the command line reads it; InputError, which names the option, for what that refuses."""
     try:
-        return stated(reader, value)
+        return reader.read(value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 

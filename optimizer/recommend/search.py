@@ -298,7 +298,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
 
 
 def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
-    """Single accelerator types, colocated only, disaggregated only, one precision only: what the whole space has."""
+    """One accelerator type, one kind of role, one precision, no speculation: where the whole space has more."""
     offers, tables, problem = instance.problem.offers, instance.tables, instance.problem
     roles, shapes = np.arange(len(ROLES))[:, None], tables.offer[None, :]
     if len(offers) > 1:
@@ -313,6 +313,9 @@ def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction
     if own.any() and not own.all():
         label = f"{problem.weight_dtype} weights and {problem.kv_dtype} KV cache only"
         yield Restriction("own_precision", label, (roles >= 0) & own)
+    plain = tables.verified == 1
+    if plain.any() and not plain.all():
+        yield Restriction("no_speculation", "no speculative decoding", (roles >= 0) & plain)
 
 
 def compare(search: FleetSearch, best: Rival) -> list[Rival]:

@@ -29,8 +29,7 @@ from optimizer.fleets.evaluate import Evaluation, class_goals, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, fleet_gpus, with_names
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
-from search_spaces.problem import Problem, Routing
-from search_spaces.targets import any_target
+from search_spaces.problem import Problem, Routing, any_target
 
 from .bound import keeping_up
 from .search import BESIDE, TIMES, FleetSearch, bisected, most_engines, settled, unmixed

@@ -35,8 +35,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, 
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
-from search_spaces.problem import Goal, Problem
-from search_spaces.targets import any_target
+from search_spaces.problem import Goal, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 

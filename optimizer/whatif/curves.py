@@ -34,9 +34,8 @@ from optimizer.search.search import SAME_COST, settled
 from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
-from search_spaces.levers import LEVERS
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import Scenario, changed, scenario_problem
+from search_spaces.scenarios import LEVERS, Scenario, changed, scenario_problem
 
 from .answer import Answer, Case, Effort, Missed, answer, answer_at, is_simple, look, nothing, own_value, unproven
 

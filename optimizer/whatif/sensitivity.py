@@ -375,7 +375,7 @@ def sensitivity(
             complete = False
             break
         if progress is not None:
-            progress(f"moving {lever.key}", number / len(moved_levers))
+            progress(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
             rows.append(_moved(problem, base, lever, here))
     break_evens = []

@@ -60,7 +60,7 @@ class Flags:
 @click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal replicas that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
 @weight_dtype_option
-@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="KV cache; default: the engine's own.")
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="Precision of the KV cache; default: the engine's own.")
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE",
     help="Share of HBM that the engine used; default: the engine's.",
@@ -89,8 +89,8 @@ def calibrate(
     overhead. -o writes a catalog file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in
     workload.yaml.
 
-    Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
-    model does not know what ran. --force keeps the fit.
+    Exits with 2 and writes nothing when the fit does not explain the results: a flag is wrong, or the
+    cost model does not know what ran. --force keeps the fit.
     """
     from reports.answers.accuracy import calibration_dict, calibration_document
     from reports.text import plural

@@ -23,9 +23,8 @@ from pdplan.options import (
     pass_console,
     value_of,
 )
-from reports.document import Document, Facts, Section, said, table_of
+from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, listed, money, percent, si, significant
-from reports.table import Column
 from reports.text import plural
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ ALL_PRICES = "all"
     is_flag=False,
     flag_value=ALL_PRICES,
     metavar="[BASIS|FILE]",
-    help="Alone behind NAME: every quote, by provider and commitment, with its date. With on-demand, reserved, spot or "
-    "tco: those quotes as prices. With a CSV file: your own quotes.",
+    help="After NAME, without a value: every quote, by provider and commitment, with its date. With on-demand, "
+    "reserved, spot or tco: those quotes as prices. With a CSV file: your own quotes.",
 )
 @json_option
 @console_options
@@ -90,8 +89,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
 def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
     """The accelerator ready for JSON, its price on the basis first: null where nobody quotes one."""
     from search_spaces.catalog import entry_dict, price_dict
+    from search_spaces.problem import undeployed
     from search_spaces.serving_error import is_seen
-    from search_spaces.targets import undeployed
 
     price = accelerator.price_on(basis)
     other_prices = [

@@ -58,7 +58,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
-@click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
+@click.option("--model", default="Llama-3.1-70B", show_default=True, metavar="NAME", help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
 @click.option(
     "--buckets",
@@ -90,7 +90,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
     `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
-    Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
+    For a trace of sessions (session_id with delays, or Bailian's chat_id), it shows and writes the sessions.
     """
     from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model

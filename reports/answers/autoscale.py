@@ -9,10 +9,8 @@ import numpy as np
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
-from optimizer.procurement.resilience import with_replicas
-from reports.charts import Frame, Stack, draw_stacks
+from reports.charts import Frame, Stack, draw_stacks, round_steps
 from reports.document import Chart, Document, Section, Table, table_of
-from reports.drawing import round_steps
 from reports.numbers import count, duration, hourly, money, percent, rate, significant
 from reports.text import plural
 
@@ -176,7 +174,7 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
 def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
     """Dollars of every hour that its replicas cost, of what the whole fleet costs."""
     whole, load = fleet_cost(instance, fleet), instance.problem.workload.request_rate
-    costs = [fleet_cost(instance, with_replicas(fleet, row)) for row in day.need]
+    costs = [fleet_cost(instance, fleet.resized(row)) for row in day.need]
     rates = (day.volume * load).tolist()
     words = [
         " + ".join(f"{n} {pool.name}" for n, pool in zip(row, fleet.pools, strict=True)) for row in day.need.tolist()

@@ -10,6 +10,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
+from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import finite
 from reports.numbers import hourly, money, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
@@ -22,8 +23,6 @@ from reports.verdict import (
     slo_result_sentence,
 )
 from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
-
-from .plan import class_table, fleet_table, limit_sentences
 
 SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""

@@ -8,9 +8,8 @@ from typing import Any, Final
 from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
-from reports.document import Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, percent, signed_percent
-from reports.table import Column
 from reports.text import plural
 from reports.verdict import waste_sentence
 from search_spaces.bounds import RUN_REQUESTS

@@ -10,9 +10,8 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
-from search_spaces.problem import Balancing
+from search_spaces.problem import Balancing, target_of
 from search_spaces.recorded import Recorded
-from search_spaces.targets import target_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,16 @@ from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
+from optimizer.fleets.evaluate import replicas_at
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
-from optimizer.procurement.autoscale import replicas_at
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
+from search_spaces.enumeration import block_tokens
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
-from search_spaces.kv_hand_over import block_tokens
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
-from search_spaces.problem import Problem
+from search_spaces.problem import Problem, target_of
 from search_spaces.recorded import Recorded
-from search_spaces.targets import target_of
 
 from . import facts
 from .deployment import (

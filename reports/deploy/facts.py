@@ -13,7 +13,7 @@ import yaml
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from search_spaces.targets import target_of
+from search_spaces.problem import target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
 SWITCH: Final = "switch"

@@ -22,7 +22,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from search_spaces.json_source import JsonText, json_kind
-from search_spaces.targets import target_of
+from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device, Settings, UndeployableError

@@ -3,7 +3,7 @@
 A rule is a named function of the plan's deployment and of what was read back from the files; it yields one sentence
 for each place where it is broken. It judges what the files say, not what was meant. What no rule is about is compared
 with what pdplan writes (`checking`). The rules on hand-overs are those that the search itself keeps to
-(`search_spaces.kv_hand_over`).
+(`search_spaces.enumeration`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
-from search_spaces.kv_hand_over import cannot_talk
+from search_spaces.enumeration import cannot_talk
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings

@@ -13,7 +13,7 @@ from reports.asked import asked
 from reports.numbers import duration, percent_beside
 from reports.text import clean, plural
 from reports.words import slo_words
-from search_spaces.targets import target_of
+from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import ClassLimits, Deployment, Options

@@ -81,8 +81,8 @@ def _quantiles(values: FloatArray) -> dict[str, Any]:
 def is_session_trace(path: Path) -> bool:
     """Whether the first line of a file is a turn of a session; what cannot be read is left to who reads it."""
     try:
-        number, line = next(read_lines(path), (1, b""))
-        return line.lstrip().startswith(b"{") and _kind(parse_object(f"{path}:{number}", line)) is not None
+        _, line = next(read_lines(path), (1, b""))
+        return line.lstrip().startswith(b"{") and _kind(parse_object(line)) is not None
     except InputError:
         return False
 
@@ -94,7 +94,7 @@ def read_sessions(path: Path, limit: int | None = None) -> SessionSummary:
     whole = False
     for number, line in islice(read_lines(path), limit):
         where = f"{path}:{number}"
-        row = parse_object(where, line)
+        row = parse_object(line, where)
         kind = _kind(row)
         if kind is None:
             raise InputError(f"{where}: the turn has no session_id or chat_id, but those above have")
