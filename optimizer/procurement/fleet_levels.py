@@ -19,8 +19,7 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
-from optimizer.search.mixtures import or_mixed
-from optimizer.search.per_class import of_class
+from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.verification.bench import fleet_key
 from optimizer.whatif.answer import Case, WithoutRefuted, engines_of, is_refuted, priced, without_prices

@@ -16,7 +16,6 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
@@ -34,8 +33,7 @@ from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, 
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.goodput import best_serving, goodput_gap
 from optimizer.search.mixtures import leanest, or_mixed
-from optimizer.search.per_class import by_class
-from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, near_fleets, unmixed
+from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
     MOST_CONFIRMED,
@@ -213,20 +211,11 @@ def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress =
     return result
 
 
-def cheapest_by_formula(space: FleetSearch) -> Fleet:
-    """The cheapest fleet that holds when it is evaluated; an empty one where none is found."""
-    if not classes_apart(space.instance.problem):
-        return leanest(space)
-    fleet = by_class(space.instance, lambda alone: leanest(evaluated(alone, space.late)))
-    meets_goals = fleet.pools and holds_at(space.instance, fleet)
-    return fleet if meets_goals else Fleet(())
-
-
 def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
     if not classes_apart(space.instance.problem):
         return unmixed(space, below)
-    fleet = cheapest_by_formula(space)
+    fleet = leanest(space)
     return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
 
 
@@ -234,7 +223,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
-    fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
+    fleet = leanest(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
         floor = _floor(space, deadline)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
@@ -458,7 +447,7 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
     if late():
         return None
     space = at_best_split(instance, late, usable)
-    fleet = cheapest_by_formula(space)
+    fleet = leanest(space)
     return Solution(space.instance, fleet) if fleet.pools else None
 
 

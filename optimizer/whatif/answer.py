@@ -36,8 +36,9 @@ from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
+from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
@@ -323,7 +324,7 @@ def _whole(problem: Problem, *, proven: bool) -> Answer:
         result = search_by_formula(space, Deadline())
         fleet, proof, floor = result.fleet, result.proof, result.proof.floor
     else:
-        fleet, proof = cheapest_by_formula(space), Proof(Status.TIME_LIMIT, None, None)
+        fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
     if not fleet.pools:
         return why_none(problem, proof.status)
     best = _answer_of(problem, _case(demand.key, space.instance, fleet))
