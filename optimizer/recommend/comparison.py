@@ -101,20 +101,21 @@ def with_cheaper_rival(
     return best
 
 
-def recommended(
-    instance: Instance, fleet: Fleet, proof: Proof, volume: float = 1.0, verdict: Verdict | None = None
-) -> Alternative:
-    """The row of the plan's own fleet."""
-    return fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
-
-
 def comparison_rows(
-    instance: Instance, best: Alternative, fleet: Fleet, rivals: Sequence[Rival], results: Iterable[JudgedRival] = ()
+    instance: Instance,
+    fleet: Fleet,
+    proof: Proof,
+    rivals: Sequence[Rival] = (),
+    results: Iterable[JudgedRival] = (),
+    *,
+    volume: float = 1.0,
+    verdict: Verdict | None = None,
 ) -> list[Alternative]:
     """The row of the plan's fleet first, then the best under each restriction by price, simulated as far as possible.
 
-    results: the searches of the rivals that were simulated.
+    verdict: on the plan's fleet, None by formula; results: the searches of the rivals that were simulated.
     """
+    best = fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
     searches, cost = {id(rival): search for rival, search in results}, fleet_cost(instance, fleet)
     rows = [
         best.model_copy(update={"kind": rival.restriction.kind, "label": rival.restriction.label, "why_not": SAME})

@@ -24,7 +24,7 @@ from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_o
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.search.bound import check_floors, check_shapes, floors
-from optimizer.search.search import at_best_split
+from optimizer.search.search import SAME_COST, at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.record import as_simulated
 from optimizer.verification.tune import Wish
@@ -39,7 +39,6 @@ from .comparison import (
     comparison_rows,
     judged_rivals,
     precision_savings,
-    recommended,
     safe_fleet,
     with_cheaper_rival,
 )
@@ -195,10 +194,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
-        instance = result.instance
-        first = recommended(instance, result.fleet, result.proof, result.volume)
-        rows = comparison_rows(instance, first, result.fleet, result.rivals[1:])
-        plan = draft.plan(instance, result.fleet, result.proof, result.volume, rows)
+        plan = _formula_plan(draft, result, result.fleet)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
@@ -212,7 +208,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     if best.winner is not None:
         return _confirmed_plan(draft, result, bench, best, best.winner)
     if best.undecided is not None and holds_at(result.instance, best.undecided, result.volume):
-        return _undecided_plan(draft, result, best.undecided)
+        return _formula_plan(draft, result, best.undecided)
     nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
     miss = explain(result.instance, effort) or Miss()
     none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
@@ -229,8 +225,8 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    first = recommended(result.instance, winner.fleet, proof, bench.volume, winner)
-    rows = comparison_rows(result.instance, first, winner.fleet, result.rivals[1:], rival_results)
+    rivals = result.rivals[1:], rival_results
+    rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
@@ -257,14 +253,14 @@ def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: flo
     return plan.model_copy(update=changes)
 
 
-def _undecided_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
-    """The plan of the best by formula that no simulation refuted before the time was up."""
+def _formula_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
+    """The plan by formula of the best fleet, or of the best that no simulation refuted before the time was up."""
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
-    first = recommended(instance, fleet, proof, result.volume)
-    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, comparison_rows(instance, first, fleet, rivals))
+    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - SAME_COST)]
+    rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
+    return draft.plan(instance, fleet, proof, result.volume, rows)
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
@@ -277,12 +273,11 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
-        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof)])
+        return draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
     winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    plan = draft.plan(
-        instance, solution.fleet, proof, rows=[recommended(instance, winner.fleet, proof, verdict=winner)]
-    )
+    rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
+    plan = draft.plan(instance, solution.fleet, proof, rows=rows)
     plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 

@@ -436,18 +436,12 @@ def fastest_step(instance: Instance) -> float:
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:
-    """Shortest time in which any engine of the space computes a prompt of each flow when it is idle [s], (flows,).
-
-    With small chunks the stages of a pipeline overlap.
-    """
-    table, stages = instance.tables, instance.tables.pipeline[:, None]
+    """Shortest time in which any engine of the space computes a prompt of each flow when it is idle [s], (flows,)."""
+    if Role.COLOCATED in instance.problem.space.roles:
+        return np.asarray(_colocated_prompt(instance).min(axis=(0, 1)))
+    table = instance.tables
     chunks = instance.flows.chunks_of(table.rank_chunks)
-    best = prompt_latency(table.prefill_alone, chunks, stages).min(axis=(0, 1))
-    if Role.COLOCATED not in instance.problem.space.roles:
-        return np.asarray(best)
-    deep = stages[:, :, None, None]
-    turns = table.mixed_alone * (table.chunk_count / deep + 1.0 - 1.0 / deep)
-    return np.asarray(np.minimum(best, turns.min(axis=(0, 1, 2))))
+    return np.asarray(prompt_latency(table.prefill_alone, chunks, table.pipeline[:, None]).min(axis=(0, 1)))
 
 
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:
