@@ -45,7 +45,7 @@ from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.kv_hand_over import block_tokens  # noqa: E402
+from search_spaces.enumeration import block_tokens  # noqa: E402
 from search_spaces.measured_engines import Deployment, batches_of, deployments_of  # noqa: E402
 from search_spaces.measured_predictions import Predicted, predict_serving  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402

@@ -40,7 +40,7 @@ from costmodel.host import ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import Steady  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.answers.accuracy import LEAST_RANKED, kendall_tau  # noqa: E402
-from search_spaces.engines import FittedServing, engine_names, load_serving_policy, serving_policy  # noqa: E402
+from search_spaces.engines import engine_names, load_serving_policy, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
@@ -120,7 +120,7 @@ class Fit:
         """The fitted policy of an engine."""
         overhead = replace(load_serving_policy(engine).overhead, step=self.values["step_us"] * MICRO)
         shared = {name: self.values[name] for name in WITH_POLICY}
-        return serving_policy(engine, overhead, FittedServing(arrival_ms=self.values[f"{engine} arrival_ms"], **shared))
+        return serving_policy(engine, overhead, shared | {"arrival_ms": self.values[f"{engine} arrival_ms"]})
 
     def predict(self, table: Table) -> Steady:
         """The steady state of a table."""

@@ -38,7 +38,7 @@ from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
-from search_spaces.targets import TARGETS  # noqa: E402
+from search_spaces.problem import TARGETS  # noqa: E402
 
 DRAWN, LARGE, TYPES, TIMES = 60, 10, 5, 10.0
 """Problems that are drawn, of those that are made larger, and their GPU types and factor on the rate."""

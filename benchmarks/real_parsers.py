@@ -44,7 +44,7 @@ from reports.deploy.deployment import Options  # noqa: E402
 from reports.deploy.facts import checked_version  # noqa: E402
 from reports.deploy.files import write_deployment  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
-from search_spaces.targets import TARGETS  # noqa: E402
+from search_spaces.problem import TARGETS  # noqa: E402
 
 WORKLOADS = ("examples/chat.yaml", "examples/agents.yaml", "benchmarks/current/deepseek-v4-flash-gb200.yaml")
 ENGINES = ("vllm", "sglang")

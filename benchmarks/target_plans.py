@@ -28,7 +28,7 @@ from optimizer.recommend.search import Level  # noqa: E402
 from reports.deploy.deployment import Options  # noqa: E402
 from reports.deploy.facts import checked_version  # noqa: E402
 from reports.deploy.files import target_files  # noqa: E402
-from search_spaces.targets import TARGETS  # noqa: E402
+from search_spaces.problem import TARGETS  # noqa: E402
 
 CHECKPOINT = "an-org/a-checkpoint"
 """Weights in the planned precision: which ones are published is not asked here."""

@@ -278,7 +278,7 @@ def deployment_options(
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
     from reports.deploy.files import planned_target
-    from search_spaces.targets import TARGET_NAMES
+    from search_spaces.problem import TARGET_NAMES
 
     name, targets = target or planned_target(plan), TARGET_NAMES
     if name not in targets:
@@ -339,12 +339,10 @@ def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dic
 
 def _value(name: str, reader: Any, value: object) -> Any:
     """An option as the command line reads it, None if not stated; InputError, which names it, for what that refuses."""
-    from search_spaces.fields import stated
-
     if value is None:
         return None
     try:
-        return stated(reader, value)
+        return reader.read(value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 

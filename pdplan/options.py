@@ -23,9 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
-"""Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+"""Names of `search_spaces.problem.TARGETS`, which is slow to import."""
 NO_TARGET = "none"
-"""`search_spaces.targets.NO_TARGET`."""
+"""`search_spaces.problem.NO_TARGET`."""
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
@@ -87,14 +87,13 @@ def read_as(reader: Callable[[], Any]) -> Callback:
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        from search_spaces.fields import stated
         from search_spaces.yaml_source import parse_value
 
         parsed_value: object = None
         with suppress(InputError):  # a text that is no YAML is refused as it is
             parsed_value = parse_value(value)
         try:
-            return stated(reader(), value if parsed_value is None else parsed_value)
+            return reader().read(value if parsed_value is None else parsed_value)
         except InputError as error:
             raise click.BadParameter(str(error)) from None
 

@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Options
-from search_spaces.targets import target_of
+from search_spaces.problem import target_of
 
 from .deploy import facts
 from .deploy.deployment import UndeployableError

@@ -22,8 +22,8 @@ from costmodel.simulator import Result
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
 from optimizer.verification.judge import Judgement, Run, in_time
-from search_spaces.levers import kind_of, number_of
 from search_spaces.quantities import Kind, QuantityError
+from search_spaces.scenarios import kind_of, number_of
 
 Row = Mapping[str, Any]
 
@@ -50,6 +50,7 @@ SETTINGS: Final = (
     "data_parallel",
     "weight_dtype",
     "kv_dtype",
+    "speculative_tokens",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
@@ -98,7 +99,10 @@ def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
         before[pool.role] += 1
         name = pool.role + (str(before[pool.role]) if before[pool.role] > 1 else "")
         yield f"{name}.gpu", pool.accelerator
-        yield from ((f"{name}.{setting}", getattr(pool, setting)) for setting in SETTINGS)
+        settings = {setting: getattr(pool, setting) for setting in SETTINGS}
+        if not pool.speculative_tokens:
+            del settings["speculative_tokens"]
+        yield from ((f"{name}.{setting}", value) for setting, value in settings.items())
 
 
 def _lever_column(key: str, value: Any) -> tuple[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from optimizer.whatif.answer import Answer, Missed
-from search_spaces.levers import LEVERS, kind_of, number_of
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
+from search_spaces.scenarios import LEVERS, kind_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
 from .numbers import exact, hourly, monthly, percent, quantity, significant

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Range, Status
@@ -149,6 +150,21 @@ def precision_sentence(plan: Plan) -> str:
             dtype_words = weights
         savings.append(f"{dtype_words} would save {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
+
+
+def speculation_sentence(plan: Plan) -> str:
+    """Say what speculative decoding saves, and on which acceptance that rests; empty where nothing is drafted."""
+    drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
+    if not drafted:
+        return ""
+    stated = plan.provenance.inputs["model"]["speculation"]
+    tokens = tokens_per_step(stated["acceptance"], drafted)
+    fact = f"A decode step makes {tokens:.2f} tokens of a request, if {clean(stated['method'], 10)} drafts are accepted"
+    fact += f" as often as assumed ({percent(stated['acceptance'][0])} at the first position)."
+    rows = [row for row in plan.alternatives if row.kind == "no_speculation" and row.cost_usd_per_hour is not None]
+    costs = [row.cost_usd_per_hour for row in rows if row.cost_usd_per_hour is not None]
+    saving = f" Without speculative decoding the cheapest fleet found costs {hourly(costs[0])}." if costs else ""
+    return fact + saving
 
 
 MOST_LESS: Final = 4

@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.targets import NO_TARGET
+from search_spaces.problem import NO_TARGET
 
 from .asked import ClassTarget, asked
 from .numbers import (
@@ -65,6 +65,7 @@ _KINDS: Final = {
     "colocated_only": "colocated only",
     "disaggregated_only": "disaggregated only",
     "own_precision": "the model's own precision",
+    "no_speculation": "no speculative decoding",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
     "other_engines": "runner-up",
@@ -113,8 +114,9 @@ def has_fleet(plan: Plan) -> bool:
 
 
 def split_words(pool: EnginePool) -> str:
-    """Write how one replica of a pool splits the model."""
-    return layout_words(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    """Write how one replica of a pool splits the model, and how many tokens it drafts."""
+    degrees = pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel
+    return layout_words(*degrees) + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
 def gpus_per_engine(pool: EnginePool) -> int:

@@ -14,24 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
 
-from .faults import Fault, Source
 from .faults import Path as Keys
+from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
-from .json_source import JsonText, json_kind, json_shown
+from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
-from .yaml_source import parse_source
+from .yaml_source import parse_source, shipped_table
 
 
 class Tool(StrEnum):
@@ -65,7 +63,8 @@ class Latency:
 
     def times(self, factor: float) -> Latency:
         """The same statistics of a time `factor` [1] as long."""
-        return Latency(*(_times_factor(time, factor) for time in (self.mean, self.p50, self.p90, self.p99, self.p95)))
+        figures = (self.mean, self.p50, self.p90, self.p99, self.p95)
+        return Latency(*(None if figure is None else figure * factor for figure in figures))
 
     def share_within(self, limit: float) -> tuple[float, float]:
         """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
@@ -77,10 +76,6 @@ class Latency:
         met = [share for share, time in quantiles if time is not None and time <= limit]
         above = [share for share, time in quantiles if time is not None and time > limit]
         return max(met, default=0.0), min(above, default=1.0)
-
-
-def _times_factor(figure: float | None, factor: float) -> float | None:
-    return None if figure is None else figure * factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,28 +169,18 @@ class MeasuredStep:
 Record = BenchmarkRun | MeasuredStep
 
 
-class Document(Mapping[str, Any]):
+@dataclass(frozen=True, slots=True)
+class Document:
     """One JSON object of a result file, which knows where it stands and reads its fields as what they must be.
 
     Fields are named by dotted paths, in which a number is an index of a list; of several paths the first counts that
-    has what is asked for.
+    has what is asked for. keys_above: to the content in the file; label: where that is, as results say it.
     """
 
-    def __init__(self, file: JsonText | YamlText, content: Mapping[str, Any], label: str, keys: Keys = ()) -> None:
-        """Take the object at these keys of a value of the file; label: where that is, as results say it."""
-        self.file = file
-        self.content = content
-        self.label = label
-        self.keys_above = keys
-
-    def __getitem__(self, key: str) -> Any:
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
+    file: JsonText | Source
+    content: Mapping[str, Any]
+    label: str
+    keys_above: Keys = ()
 
     @property
     def where(self) -> str:
@@ -242,7 +227,7 @@ class Document(Mapping[str, Any]):
         if above.endswith(".*"):
             items = self._value(above.removesuffix(".*"))[0]
             return isinstance(items, list) and any(isinstance(item, Mapping) and key in item for item in items)
-        return key in (self.at(above) if above else self)
+        return key in (self.at(above) if above else self).content
 
     def number(self, *paths: str) -> float | None:
         """The first number above zero at these paths; None where all are missing, null or not above zero."""
@@ -269,7 +254,7 @@ class Document(Mapping[str, Any]):
             requests = self.needed(count)
             return self.needed(total) / requests
         metric = self.at(*paths)
-        return metric.needed("avg" if "avg" in metric else "mean")
+        return metric.needed("avg" if "avg" in metric.content else "mean")
 
     def figure(self, paths: Sequence[str]) -> float | None:
         """The first figure at these paths: a number, the mean of an object, or a quotient; None where none is there."""
@@ -298,63 +283,36 @@ class Document(Mapping[str, Any]):
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
-@dataclass(frozen=True, slots=True)
-class YamlText:
-    """A YAML file of results, with the questions that a `JsonText` answers."""
-
-    source: Source
-
-    @property
-    def name(self) -> str:
-        """What stands for the file in messages."""
-        return self.source.name
-
-    def error(self, sentence: str, path: Keys = ()) -> InputError:
-        """The error of the value at a path, with its line."""
-        return InputError(self.source.render([Fault(path, sentence)]))
-
-
 def documents(path: Path) -> Iterator[Document]:
     """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
     text = read_text(path, LARGEST_RESULTS, "a benchmark result")
     if path.suffix in {".yaml", ".yml"}:
         source, _ = parse_source(text, name)
-        yield Document(YamlText(source), source.value, "")
+        yield Document(source, source.value, "")
         return
-    decoder = json.JSONDecoder()
-    place, count = 0, 0
-    while place := _next_value(text, place):
-        file = JsonText(name, text, place - 1)
+    decoder, place = json.JSONDecoder(), after_space(text, 0)
+    if place == len(text):
+        raise InputError(f"{name}: is empty, but must have benchmark results")
+    alone = True
+    while place < len(text):
+        file = JsonText(name, text, place)
         try:
-            value, end = decoder.raw_decode(text, place - 1)
+            value, end = decoder.raw_decode(text, place)
         except RecursionError:
             raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
         except ValueError as error:
-            line = text.count("\n", 0, getattr(error, "pos", place - 1)) + 1
+            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
             reason = str(error).split(":", maxsplit=1)[0]
             raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
-        alone = not count and not _next_value(text, end)
-        yield from _objects(file, value, "" if alone else f":{file.line()}")
-        place, count = end, count + 1
-    if not count:
-        raise InputError(f"{name}: is empty, but must have benchmark results")
-
-
-def _next_value(text: str, start: int) -> int:
-    """One past the index of the next character that is no white space; 0 where there is none."""
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start + 1 if start < len(text) else 0
-
-
-def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
-    items = enumerate(value) if isinstance(value, list) else [(None, value)]
-    for index, item in items:
-        path = () if index is None else (index,)
-        if not isinstance(item, dict):
-            raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
-        yield Document(file, item, label if index is None else f"{label}[{index}]", path)
+        place = after_space(text, end)
+        alone = alone and place == len(text)
+        label = "" if alone else f":{file.line()}"
+        for index, item in enumerate(value if isinstance(value, list) else [value]):
+            keys, mark = ((index,), f"{label}[{index}]") if isinstance(value, list) else ((), label)
+            if not isinstance(item, dict):
+                raise file.error(f"is {json_kind(item)}, but must be an object with results", keys)
+            yield Document(file, item, mark, keys)
 
 
 def _as_number(value: object) -> float | None:
@@ -424,11 +382,6 @@ class Format(BaseModel):
         """Whether an object has all paths of one of the alternatives."""
         return any(all(map(document.has, paths)) for paths in self.marks)
 
-    def read(self, document: Document) -> Iterable[Record]:
-        """The records of an object."""
-        reader = READERS.get(self.tool)
-        return [self.run(document)] if reader is None else reader(self, document)
-
     def run(self, document: Document) -> BenchmarkRun:
         """The run of an object whose figures are where the row says."""
         isl, osl = document.length(self.isl), document.length(self.osl)
@@ -443,7 +396,7 @@ class Format(BaseModel):
             tpot=self._tpot(document, osl, ttft, e2e),
             model=document.text(*self.model),
             engine=document.text(*self.engine),
-            spread=_drawn_spread(document) if "/" in self.isl[0] else _length_spread(document.at(*self.isl)),
+            spread=_spread(document, self.isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
             in_flight=document.figure(self.in_flight),
             request_rate=rate,
@@ -456,18 +409,22 @@ class Format(BaseModel):
         )
 
     def _load(self, document: Document) -> Load:
-        of_trace = any(document.get(path) == RATE_OF_A_TRACE for path in self.rate)
+        of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
         return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
 
     def time(self, document: Document, pattern: str) -> Latency:
         """The statistics of one time [s], in the unit that stands beside them."""
-        unit, place = self.unit, f"{pattern}.{{}}"
-        if "{}" in pattern:
-            place = pattern
-        elif pattern:
-            unit = _unit(document.at(pattern), self.unit)
+        if not pattern:
+            return Latency()
+        unit, place = self.unit, pattern
+        if "{}" not in pattern:
+            metric, place = document.at(pattern), f"{pattern}.{{}}"
+            unit = (metric.text("unit", "units") or unit).lower().removesuffix("/token")
+            if unit not in TIME_UNITS:
+                key = "unit" if "unit" in metric.content else "units"
+                raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
-        return Latency(*(_times_factor(figure, TIME_UNITS[unit]) for figure in figures)) if pattern else Latency()
+        return Latency(*figures).times(TIME_UNITS[unit])
 
     def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
@@ -486,14 +443,6 @@ class Format(BaseModel):
         return tpot.times(whole.typical / tpot.typical)
 
 
-def _unit(metric: Document, usual: str) -> str:
-    unit = (metric.text("unit", "units") or usual).lower().removesuffix("/token")
-    if unit not in TIME_UNITS:
-        key = "unit" if "unit" in metric else "units"
-        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
-    return unit
-
-
 def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     """TPOT from the whole request [s]: (e2e - TTFT) / (OSL - 1), of the means and of the medians.
 
@@ -507,22 +456,20 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
-def _drawn_spread(document: Document) -> float:
-    """1 - shortest / longest prompt: from the prompts where the file has them, else from the option that drew them."""
-    lengths = document.get("input_lens")
+def _spread(document: Document, isl: Paths) -> float:
+    """1 - shortest / longest prompt: of the metric or of the prompts, else as the option says that drew them."""
+    if "/" not in isl[0]:
+        shortest, most = document.at(*isl).number("min"), document.at(*isl).number("max")
+        return 1.0 - shortest / most if shortest and most else 0.0
+    lengths = document.content.get("input_lens")
     if isinstance(lengths, list) and lengths:
         if not all(isinstance(length, int | float) for length in lengths):
             raise document.error("must be an array of numbers", "input_lens")
         longest = max(lengths)
         return 1.0 - min(lengths) / longest if longest > 0 else 0.0
-    ratio = document.get("random_range_ratio")
+    ratio = document.content.get("random_range_ratio")
     drawn = document.text("dataset_name") in {"random", "random-ids"} and isinstance(ratio, int | float)
     return min(max(1.0 - float(ratio or 0.0), 0.0), 1.0) if drawn else 0.0
-
-
-def _length_spread(metric: Document) -> float:
-    shortest, longest = metric.number("min"), metric.number("max")
-    return 1.0 - shortest / longest if shortest and longest else 0.0
 
 
 Load = tuple[float | None, float | None]
@@ -532,7 +479,7 @@ Load = tuple[float | None, float | None]
 def _aiperf_load(document: Document) -> Load:
     """AIPerf 0.13 has phases, of which warm-up ones may stand first; AIPerf before 0.10 and GenAI-Perf have none."""
     settings = document.at("input_config")
-    phases = settings.get("phases")
+    phases = settings.content.get("phases")
     for index in range(len(phases) if isinstance(phases, list) else 0):
         phase = settings.item("phases", index)
         if phase.text("kind") in {None, "profiling"}:
@@ -554,7 +501,7 @@ def _guidellm_load(document: Document) -> Load:
 def _llmd_load(document: Document) -> Load:
     """v0.1 has the load generator's own words, of which stages need the number of theirs; v0.2 has one form."""
     words = document.at("scenario.load.standardized", "scenario.load.args")
-    stage = document.at("scenario.load.metadata").get("stage")
+    stage = document.at("scenario.load.metadata").content.get("stage")
     rate = words.number("rate_qps", "request_rate", "rate", f"load.stages.{stage}.rate")
     return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
@@ -573,18 +520,18 @@ AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
     run = form.run(document)
-    goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
-    server = document.at("input_config.endpoint").get("use_server_token_count") is True
-    if server and isinstance(met, int | float) and set(goals) <= set(AIPERF_GOALS):
-        limits = tuple(_times_factor(goals.number(name), MILLI) for name in AIPERF_GOALS)
-        run = replace(run, goals=limits, attainment=float(met))
+    goals, met = document.at("input_config.slos"), document.at("good_request_fraction").content.get("avg")
+    server = document.at("input_config.endpoint").content.get("use_server_token_count") is True
+    if server and isinstance(met, int | float) and set(goals.content) <= set(AIPERF_GOALS):
+        limits = (goals.number(name) for name in AIPERF_GOALS)
+        run = replace(run, goals=tuple(limit and limit * MILLI for limit in limits), attainment=float(met))
     yield run
 
 
 def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """The runs of one file."""
     model = document.text("config.model", "args.model")
-    for index, run in enumerate(document["benchmarks"]):
+    for index, run in enumerate(document.content["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
         benchmark = form.run(document.item("benchmarks", index))
@@ -593,7 +540,7 @@ def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
 
 def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
     """One step a point: the median of its repetitions, without the first where there are several (it warms up)."""
-    for index, item in enumerate(document["results"]):
+    for index, item in enumerate(document.content["results"]):
         passes = item.get("fpms") if isinstance(item, Mapping) else None
         if not isinstance(passes, list):
             raise document.error("has no forward passes (fpms)", "results", index)
@@ -633,11 +580,11 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """One result, which states its own deployment and the nominal lengths."""
     mean = (1.0 + SHORTEST) / 2.0
     isl, osl = (length * mean for length in _nominal_lengths(document))
-    split = document.get("disagg") is True
+    split = document.content.get("disagg") is True
     own_layout = Stated(
         accelerator=document.text("hw") or "",
         precision=document.text("precision") or "",
-        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document else ""),
+        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document.content else ""),
         decode=_workers(document, "decode_") if split else None,
     )
     output = document.number("output_tput_per_gpu")  # of the GPUs that decode
@@ -662,7 +609,7 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
 def _nominal_lengths(document: Document) -> tuple[float, float]:
     """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
     thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
-    if thousands and "isl" not in document:
+    if thousands and "isl" not in document.content:
         return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
     return document.needed("isl"), document.needed("osl")
 
@@ -672,7 +619,7 @@ def _workers(document: Document, prefix: str) -> Layout:
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
         raise document.error("is missing, so the layout is not known", f"{prefix}tp")
-    attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
+    attention = str(document.content.get(f"{prefix}dp_attention", "")).lower() == "true"
     workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
     return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
 
@@ -693,8 +640,7 @@ def formats() -> tuple[Format, ...]:
     >>> formats()[0].tool.value
     'GuideLLM'
     """
-    table = yaml.safe_load((resources.files("search_spaces") / "result_formats.yaml").read_text("utf-8"))
-    return tuple(map(Format.model_validate, table.values()))
+    return tuple(map(Format.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
 
 
 _HINTS = {
@@ -708,12 +654,11 @@ _HINTS = {
 
 def read_results(paths: Iterable[Path]) -> list[Record]:
     """All runs and steps of the files in their order; InputError names the place of what cannot be read."""
-    return [record for path in paths for document in documents(path) for record in _records(document)]
-
-
-def _records(document: Document) -> Iterable[Record]:
-    form = next((form for form in formats() if form.recognizes(document)), None)
-    if form is None:
-        hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {', '.join(Tool)}")
-        raise document.error(f"is not the result of a known benchmark tool; {hint}")
-    return form.read(document)
+    records: list[Record] = []
+    for document in (document for path in paths for document in documents(path)):
+        form = next((form for form in formats() if form.recognizes(document)), None)
+        if form is None:
+            hint = next((hint for key, hint in _HINTS.items() if key in document.content), f"known: {', '.join(Tool)}")
+            raise document.error(f"is not the result of a known benchmark tool; {hint}")
+        records += READERS[form.tool](form, document) if form.tool in READERS else [form.run(document)]
+    return records

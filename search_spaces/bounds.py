@@ -123,6 +123,8 @@ DEGREE: Final = Bounds(1, 1024, "GPUs")
 MAX_NUM_SEQS: Final = Bounds(1, 2**16, "requests")
 MAX_NUM_BATCHED_TOKENS: Final = Bounds(16, 2**20, "tokens")
 """From one block of the KV cache on; beyond a million, a step would take minutes."""
+SPECULATIVE_TOKENS: Final = Bounds(0, 16, "tokens")
+ACCEPTANCE: Final = Bounds(0.0, 1.0, "")
 GPUS_PER_ENGINE: Final = Bounds(1, 4096, "GPUs")
 VOLUME: Final = Bounds(1e-3, 1e3)
 SEED: Final = Bounds(0, 2**53)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ from costmodel.calibration import (
 )
 from costmodel.engine import EngineConfig
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import EngineOverhead
 from costmodel.queues.steady_state import MANY_WAVES
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import DTYPE_BYTES, Transformer
@@ -71,12 +71,8 @@ from .quantities import rounded
 from .yaml_source import read_source
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Predict = Callable[[Scales], FloatArray]
-Scaled = Callable[[EngineConfig, Scales], EngineConfig]
-Part = tuple[IntArray, Predict]
-"""Places of the times that are predicted together among all, and their prediction."""
 DEFAULT_ENGINE = "vllm"
 CACHED = 0.01
 """Share of prompt tokens found in a prefix cache from which TTFT says nothing of the prompt's length [1]."""
@@ -108,22 +104,75 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run and the deployment that is predicted for it; ttft, tpot: what may be fitted of it [s]."""
+    """A run and the deployment that is predicted for it; ttft, tpot: what may be fitted of it [s], NaN: nothing."""
 
     run: BenchmarkRun
     deployment: Deployment
-    ttft: float | None
-    tpot: float | None
+    ttft: float
+    tpot: float
+
+    @property
+    def where(self) -> str:
+        """Its place in its file."""
+        return self.run.where
+
+    @property
+    def engine(self) -> str:
+        """The serving engine."""
+        return self.deployment.engine
+
+    @property
+    def model(self) -> Transformer:
+        """The model as the engine stores it."""
+        return self.deployment.model
+
+    @property
+    def configs(self) -> tuple[EngineConfig, ...]:
+        """One engine, or one that prefills and one that decodes."""
+        decode = self.deployment.decode
+        return (self.deployment.prefill,) if decode is None else (self.deployment.prefill, decode)
+
+    @property
+    def times(self) -> tuple[tuple[Quantity, float], ...]:
+        """What was measured [s]."""
+        return (Quantity.TTFT, self.ttft), (Quantity.TPOT, self.tpot)
+
+    @property
+    def point(self) -> tuple[float, ...]:
+        """The operating point, equal for repetitions."""
+        return self.deployment.isl, self.deployment.osl, self.deployment.concurrency
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """A forward pass and the engine that ran it."""
+    """A forward pass and the engine that ran it, with the properties of a `MeasuredRun`."""
 
     step: MeasuredStep
     model: Transformer
     config: EngineConfig
     engine: str
+
+    @property
+    def where(self) -> str:
+        """Its place in its file."""
+        return self.step.where
+
+    @property
+    def configs(self) -> tuple[EngineConfig, ...]:
+        """The engine."""
+        return (self.config,)
+
+    @property
+    def times(self) -> tuple[tuple[Quantity, float], ...]:
+        """What was measured [s]."""
+        kind = Quantity.PREFILL_STEP if self.step.prompts else Quantity.DECODE_STEP
+        return (kind, self.step.seconds), (kind, math.nan)
+
+    @property
+    def point(self) -> tuple[float, ...]:
+        """What the pass held: the arguments of `StepLoad.of`."""
+        step = self.step
+        return step.prompts, step.new, step.past, step.decodes, step.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +203,12 @@ def measured(records: Iterable[Record], setup: Setup) -> tuple[list[Row], list[N
 
 def observations(rows: Sequence[Row]) -> list[Observation]:
     """The measured times of the rows, in their order, TTFT before TPOT."""
-    times: list[Observation] = []
-    for index, row in enumerate(rows):
-        if isinstance(row, TimedStep):
-            step = row.step
-            kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
-            load = (step.prompts, step.new, step.past, step.decodes, step.context)
-            times.append(Observation(kind, step.seconds, index, load))
-        else:
-            point = (row.deployment.isl, row.deployment.osl, row.deployment.concurrency)
-            pairs = ((Quantity.TTFT, row.ttft), (Quantity.TPOT, row.tpot))
-            times += [
-                Observation(quantity, seconds, index, point) for quantity, seconds in pairs if seconds is not None
-            ]
-    return times
+    return [
+        Observation(quantity, seconds, index, row.point)
+        for index, row in enumerate(rows)
+        for quantity, seconds in row.times
+        if not math.isnan(seconds)
+    ]
 
 
 def engine_of(record: Record, setup: Setup) -> str:
@@ -202,19 +243,19 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]
     if flight is None:
         return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
     notes = []
-    ttft = run.ttft.typical
-    if not is_closed_loop and ttft is not None:
-        ttft = None
+    ttft, tpot = run.ttft.typical or math.nan, run.tpot.typical or math.nan
+    if not is_closed_loop and ttft > 0.0:
+        ttft = math.nan
         notes.append(
             "TTFT not used: requests arrived at a rate, whose bursts the fixed-concurrency model does not know"
         )
-    if run.cached > CACHED and ttft is not None:
-        ttft = None
+    if run.cached > CACHED and ttft > 0.0:
+        ttft = math.nan
         notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
     deployment = _deployment(run, setup, flight)
-    if ttft is None and run.tpot.typical is None:
+    if math.isnan(ttft) and math.isnan(tpot):
         return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]
-    return MeasuredRun(run, deployment, ttft, run.tpot.typical), [*notes, *deployment.notes]
+    return MeasuredRun(run, deployment, ttft, tpot), [*notes, *deployment.notes]
 
 
 def _unusable(run: BenchmarkRun, setup: Setup) -> str:
@@ -232,9 +273,10 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
         ran_on = _accelerator_named(run.stated.accelerator, setup.catalog)
         if ran_on is not None and ran_on.name != setup.accelerator.name:
             return f"it ran on {ran_on.name}, not on {setup.accelerator.name}"
-    ran_model = _model_named(run.model)
-    if ran_model is not None and ran_model.name != setup.model.name and ran_model.layers != setup.model.layers:
-        return f"it ran {ran_model.name}, not {setup.model.name}"
+    with suppress(InputError):
+        ran_model = measured_model(run.model or "")
+        if ran_model.name != setup.model.name and ran_model.layers != setup.model.layers:
+            return f"it ran {ran_model.name}, not {setup.model.name}"
     return ""
 
 
@@ -247,15 +289,6 @@ def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Acceler
         except UnknownNameError:
             continue
     return None
-
-
-def _model_named(name: str | None) -> Transformer | None:
-    if not name:
-        return None
-    try:
-        return measured_model(name)
-    except InputError:
-        return None
 
 
 def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
@@ -307,23 +340,7 @@ def _step(step: MeasuredStep, setup: Setup) -> TimedStep:
 
 def used_pairs(rows: Sequence[Row]) -> tuple[Pair, ...]:
     """(kernel class, dtype) of all efficiencies that the rows rest on."""
-    pairs: dict[Pair, None] = {}
-    for row in rows:
-        pairs.update(dict.fromkeys(calibrated_pairs(model_of(row), engines_of(row))))
-    return tuple(pairs)
-
-
-def model_of(row: Row) -> Transformer:
-    """The model as the row's engine stores it."""
-    return row.model if isinstance(row, TimedStep) else row.deployment.model
-
-
-def engines_of(row: Row) -> tuple[EngineConfig, ...]:
-    """The engines of a row: one, or one that prefills and one that decodes."""
-    if isinstance(row, TimedStep):
-        return (row.config,)
-    decode = row.deployment.decode
-    return (row.deployment.prefill,) if decode is None else (row.deployment.prefill, decode)
+    return tuple(dict.fromkeys(pair for row in rows for pair in calibrated_pairs(row.model, row.configs)))
 
 
 def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
@@ -332,93 +349,47 @@ def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool
     limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_accelerator`).
     """
     pairs = used_pairs(rows)
-
-    def with_scales(config: EngineConfig, scales: Scales) -> EngineConfig:
-        return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
-
-    counts = [1 if isinstance(row, TimedStep) else (row.ttft is not None) + (row.tpot is not None) for row in rows]
-    starts = np.cumsum([0, *counts]).tolist()
-    pieces = [*_run_parts(rows, starts, with_scales, catalog), *_step_parts(rows, starts, with_scales, catalog)]
-
-    def predict(scales: Scales) -> FloatArray:
-        seconds = np.empty(starts[-1])
-        for places, predict_part in pieces:
-            seconds[places] = predict_part(scales)
-        return seconds
-
-    return predict
-
-
-def step_load(row: TimedStep) -> StepLoad:
-    """What a timed pass held."""
-    step = row.step
-    return StepLoad.of(step.prompts, step.new, step.past, step.decodes, step.context)
-
-
-def _run_parts(
-    rows: Sequence[Row], starts: Sequence[int], with_scales: Scaled, catalog: AcceleratorCatalog
-) -> Iterator[Part]:
-    """Runs of one model on one engine in one mode are one batch of steady states.
-
-    starts: index of each row's first time among all.
-    """
-    runs = {
-        id(row.deployment): (start, row)
-        for row, start in zip(rows, starts, strict=False)
-        if isinstance(row, MeasuredRun)
-    }
-    for batch in batches_of([row.deployment for _, row in runs.values()]):
-        used: list[int] = []
-        places: list[int] = []
-        for position, deployment in enumerate(batch.deployments):
-            start, row = runs[id(deployment)]
-            times = [position] * (row.ttft is not None) + [position + len(batch.deployments)] * (row.tpot is not None)
-            used += times
-            places += range(start, start + len(times))
-        yield np.array(places), _run_predictor(batch, np.array(used), with_scales, catalog)
-
-
-def _run_predictor(batch: Batch, used: IntArray, with_scales: Scaled, catalog: AcceleratorCatalog) -> Predict:
-    """used: which of the TTFTs, then the TPOTs, of the batch are wanted."""
-    policy = load_serving_policy(batch.engine, catalog.engines)
-
-    def side(deployment: Deployment, scales: Scales) -> Deployment:
-        decode = None if deployment.decode is None else with_scales(deployment.decode, scales)
-        return replace(deployment, prefill=with_scales(deployment.prefill, scales), decode=decode)
-
-    def predict(scales: Scales) -> FloatArray:
-        candidate = replace(batch, deployments=tuple(side(deployment, scales) for deployment in batch.deployments))
-        steady = steady_state(candidate, scaled_policy(policy, scales))
-        return np.concatenate([steady.ttft[:, 0], steady.tpot[:, 0]])[used]
-
-    return predict
-
-
-def _step_parts(
-    rows: Sequence[Row], starts: Sequence[int], with_scales: Scaled, catalog: AcceleratorCatalog
-) -> Iterator[Part]:
-    """Passes of one engine are points of one evaluation; they come from the same flags, so they share one engine."""
-    groups: dict[tuple[str, Transformer], list[tuple[int, TimedStep]]] = defaultdict(list)
-    for start, row in zip(starts, rows, strict=False):
+    numbers = {id(row.deployment): number for number, row in enumerate(rows) if isinstance(row, MeasuredRun)}
+    batches = batches_of([row.deployment for row in rows if isinstance(row, MeasuredRun)])
+    steps: dict[tuple[str, Transformer], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
         if isinstance(row, TimedStep):
-            groups[row.engine, row.model].append((start, row))
-    for (engine, model), members in groups.items():
-        loads = [step_load(row) for _, row in members]
-        names = ("prefill_requests", "prefill_tokens", "prefill_past", "decode_requests", "decode_context")
-        load = StepLoad(*(np.concatenate([getattr(load_of, name) for load_of in loads], axis=1) for name in names))
-        overhead = load_engine_overhead(engine, catalog.engines)
-        places = np.array([start for start, _ in members])
-        yield places, _step_predictor(model, members[0][1].config, overhead, load, with_scales)
+            steps[row.engine, row.model].append(number)
+    is_measured = ~np.isnan([[seconds for _, seconds in row.times] for row in rows])
 
-
-def _step_predictor(
-    model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad, with_scales: Scaled
-) -> Predict:
     def predict(scales: Scales) -> FloatArray:
-        time = step_time_one(model, with_scales(config, scales), scaled_overhead(overhead, scales), load)
-        return np.asarray(time.total[0])
+        def scaled(config: EngineConfig) -> EngineConfig:
+            return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
+
+        seconds = np.empty((len(rows), 2))
+        for batch in batches:
+            places = [numbers[id(deployment)] for deployment in batch.deployments]
+            policy = scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
+            steady = steady_state(_scaled_batch(batch, scaled), policy)
+            seconds[places] = np.concatenate([steady.ttft, steady.tpot], axis=1)
+        for (engine, model), places in steps.items():  # passes of the same flags, so they share one engine
+            overhead = scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
+            load = StepLoad.of(*np.array([rows[place].point for place in places]).T)
+            config = scaled(rows[places[0]].configs[0])
+            seconds[places, 0] = step_time_one(model, config, overhead, load).total[0]
+        return np.asarray(seconds[is_measured])
 
     return predict
+
+
+def _scaled_batch(batch: Batch, scaled: Callable[[EngineConfig], EngineConfig]) -> Batch:
+    """The batch with its engines scaled."""
+    return replace(
+        batch,
+        deployments=tuple(
+            replace(
+                deployment,
+                prefill=scaled(deployment.prefill),
+                decode=None if deployment.decode is None else scaled(deployment.decode),
+            )
+            for deployment in batch.deployments
+        ),
+    )
 
 
 FULLEST, EMPTIEST = 1.25, 0.1
@@ -431,7 +402,9 @@ def check_possible(rows: Sequence[Row]) -> None:
     """Refuse rows that contradict themselves or the roofline."""
     for row in rows:
         if isinstance(row, TimedStep):
-            _check_step(row)
+            least = least_step(row.model, row.config, StepLoad.of(*row.point))
+            needs = f"by the roofline of {_engine(row.config)}"
+            _refuse_below(row.where, "wall time", row.step.seconds, least, needs)
         else:
             check_littles_law(row.run)
             _check_run(row)
@@ -460,7 +433,7 @@ def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows
     worst = int(np.argmax(logs))
     observation = times[worst]
     raise InputError(
-        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
+        f"{rows[observation.row].where}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
         f"prediction {_time_text(float(forecast[worst]))}, and most rows are as far off; check units, --model, --gpu "
         "and layout"
     )
@@ -468,8 +441,8 @@ def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows
 
 def check_fit(fit: ScaleFit, rows: Sequence[Row]) -> None:
     """Refuse scales that push the kernels on which the times rest beyond the data sheet's peak or bandwidth."""
-    model, config = model_of(rows[0]), engines_of(rows[0])[0]
-    beyond = above_physics(config.accelerator, model, used_pairs(rows), fit.scales)
+    config = rows[0].configs[0]
+    beyond = above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
     for name, share in beyond.items():
         limit = "memory bandwidth" if name == "memory" else "peak FLOP/s"
         raise InputError(
@@ -479,21 +452,18 @@ def check_fit(fit: ScaleFit, rows: Sequence[Row]) -> None:
         )
 
 
-def where_of(row: Row) -> str:
-    """The row's place in its file."""
-    return row.step.where if isinstance(row, TimedStep) else row.run.where
-
-
 def _check_run(row: MeasuredRun) -> None:
     deployment, run = row.deployment, row.run
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
-    model = deployment.model
-    if row.tpot is not None:
-        least = least_tpot(model, decode, _decoding(row), deployment.isl + deployment.osl / 2.0)
+    model = row.model
+    if not math.isnan(row.tpot):
+        workers = (deployment.row.decode or deployment.row.prefill).workers
+        decoding = max((run.request_throughput or 0.0) * run.gaps * row.tpot / workers, 1.0)  # by Little's law
+        least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
             run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
-    if row.ttft is not None:
+    if not math.isnan(row.ttft):
         least = least_ttft(model, prefill, deployment.isl)
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", row.ttft, least, needs)
@@ -505,20 +475,6 @@ def _check_run(row: MeasuredRun) -> None:
                 f"than the {most:.3g} that the FLOP/s of {_engine(prefill)} allow; check --gpu, the layout and the "
                 "number of replicas"
             )
-
-
-def _check_step(row: TimedStep) -> None:
-    least = least_step(row.model, row.config, step_load(row))
-    _refuse_below(row.step.where, "wall time", row.step.seconds, least, f"by the roofline of {_engine(row.config)}")
-
-
-def _decoding(row: MeasuredRun) -> float:
-    """Requests that decode at once on one worker, by Little's law; one where the throughput is not known [1]."""
-    run, deployment = row.run, row.deployment
-    if run.request_throughput is None or row.tpot is None:
-        return 1.0
-    workers = deployment.row.decode.workers if deployment.row.decode else deployment.row.prefill.workers
-    return max(run.request_throughput * run.gaps * row.tpot / workers, 1.0)
 
 
 def _refuse_below(where: str, name: str, seconds: float, least: float, needs: str) -> None:
@@ -583,7 +539,12 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     if not rows:
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
-    engine = _one_engine(rows)
+    engine, *others = dict.fromkeys(row.engine for row in rows)
+    if others:
+        raise InputError(
+            f"the results come from several engines ({', '.join([engine, *others])}), whose host times differ; "
+            "calibrate each apart, or say which it was with --engine"
+        )
     times = observations(rows)
     predict = predictor(rows, setup.catalog)
     try:
@@ -595,11 +556,19 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
     fit = fit_scales(predict, times)
     hint = "" if fit.explains else nearer_flags(records, setup, len(times))
-    notes += precision_note(records, setup, len(times)) if fit.explains else []
+    if fit.explains:  # a fit may hide that the precision is the wrong one
+        own = _catalog_error(records, setup, len(times))
+        other, flag = _nearest(records, _precisions(setup), len(times))
+        if 2.0 * other < own < math.inf:
+            errors = f"{percentage(other)} before any fit, here {percentage(own)}"
+            notes.append(Note("precision", f"with {flag} the catalog's median error is {errors}"))
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
-            efficiency, origin=Origin.FITTED, source=f"{source}; scaled from: {_root(efficiency.source)}", error=error
+            efficiency,
+            origin=Origin.FITTED,
+            source=f"{source}; scaled from: {efficiency.source.rpartition('scaled from: ')[2]}",  # the first one alone
+            error=error,
         )
         for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
@@ -621,16 +590,6 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
     best = [_nearest(records, kind, times) for kind in (_precisions(setup), gpus, layouts)]
     words = [f"with {flag} {percentage(error)}" for error, flag in sorted(best)[:2] if error < own]
     return f"median error of the catalog {join_words(words)}" if words else ""
-
-
-def precision_note(records: Sequence[Record], setup: Setup, times: int) -> list[Note]:
-    """That another precision halves the catalog's error, where one does: a fit may hide that it is the wrong one."""
-    own = _catalog_error(records, setup, times)
-    error, flag = _nearest(records, _precisions(setup), times)
-    if 2.0 * error >= own or not math.isfinite(own):
-        return []
-    comparison = f"with {flag} the catalog's median error is {percentage(error)} before any fit, here {percentage(own)}"
-    return [Note("precision", comparison)]
 
 
 def _precisions(setup: Setup) -> dict[str, Setup]:
@@ -685,18 +644,3 @@ def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
         policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
     return {**times, "origin": str(Origin.FITTED), "source": source} if times else {}
-
-
-def _one_engine(rows: Sequence[Row]) -> str:
-    engines = dict.fromkeys(row.engine if isinstance(row, TimedStep) else row.deployment.engine for row in rows)
-    if len(engines) > 1:
-        raise InputError(
-            f"the results come from several engines ({', '.join(engines)}), whose host times differ; "
-            "calibrate each apart, or say which it was with --engine"
-        )
-    return next(iter(engines))
-
-
-def _root(source: str) -> str:
-    """The source beneath earlier calibrations, so that repeated ones do not pile up."""
-    return source.rpartition("scaled from: ")[2]

@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,11 +40,12 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, faults_of, house_error, number, quantity, reader
+from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
+CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -128,13 +128,6 @@ def _changes(entry: type[Section], **more: Any) -> type[Section]:
     return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
 
 
-def _known_engine(value: object) -> str:
-    try:
-        return engine_name(str(value))
-    except UnknownNameError as error:
-        raise house_error(str(error)) from None
-
-
 _EfficiencyChanges = dict[
     Annotated[str, choice(*KERNEL_CLASSES)], dict[Annotated[str, choice(*WIDER)], EfficiencyChange]
 ]
@@ -156,14 +149,13 @@ class OverlayFile(Section):
 
     accelerators: dict[str, EntryChanges] = Field(default_factory=dict)
     """By name, changes to an entry of the catalog, or a new one."""
-    engines: dict[Annotated[str, reader(_known_engine)], EngineChange] = Field(default_factory=dict)
+    engines: dict[Annotated[str, Reader(lambda word: engine_name(str(word)), {"type": "string"})], EngineChange] = (
+        Field(default_factory=dict)
+    )
     """Host times by engine."""
 
 
 RawEntry = dict[str, Any]
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""With libyaml it is ten times as fast."""
 
 
 def normalized_name(name: str) -> str:
@@ -247,13 +239,8 @@ def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCata
     """The catalog after the user's file; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
     check_kind(source, "catalog")
-    faults += _name_faults(source.value, catalog)
-    try:
-        file = OverlayFile.model_validate(source.value)
-    except ValidationError as error:
-        faults += faults_of(error, OverlayFile.model_json_schema())
-    if faults:
-        raise InputError(source.render(faults))
+    file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
+    faults = []
     for name, change in file.accelerators.items():
         try:
             catalog = _overlaid(catalog, name, change, overlay.name)
@@ -285,8 +272,8 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
-    entries, prices = dict(_read_data("accelerators.yaml")["accelerators"]), shipped_prices()
+    efficiency = parse_efficiency(*(shipped_table(CATALOG, file) for file in ("efficiency.yaml", "in_engine.yaml")))
+    entries, prices = dict(shipped_table(CATALOG, "accelerators.yaml")["accelerators"]), shipped_prices()
     models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
@@ -401,11 +388,6 @@ def _accelerator(
         mxfp4_multiples=entry.mxfp4_multiples,
         in_engine=efficiency.in_engine(name),
     )
-
-
-def _read_data(file: str) -> Any:
-    text = resources.files("costmodel.catalog").joinpath(file).read_text("utf-8")
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader; the file is ours)
 
 
 _SHAPE_KEYS = {

@@ -11,6 +11,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
@@ -23,18 +24,14 @@ from .enumeration import (
     Enumeration,
     Shape,
     candidates,
-    engine_runs_there,
+    end_of,
     enumerate_shapes,
-    kv_cache_has_kernels,
-    model_and_one_request_fit,
+    pair_refusal,
+    partners,
     refusal,
-    target_schedules_there,
-    tensor_keeps_weight_blocks,
-    weights_have_kernels,
 )
 from .faults import Fault
-from .kv_hand_over import end_of, pair_refusal, partners
-from .problem import Goal, Pools, Problem
+from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
@@ -46,7 +43,6 @@ from .schema import (
     WorkloadSection,
 )
 from .search_space import allowed_degrees, search_space
-from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
 """How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
@@ -115,15 +111,6 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
             more = ", ..." if len(degrees_allowed) > SHOWN_DEGREES else ""
             degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
             yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
-
-
-def role_faults(search: SearchSection) -> Iterator[Fault]:
-    """Prefill engines need decode engines and the other way round, unless colocated ones are there."""
-    roles = search.roles
-    if roles is not None and not roles:
-        yield Fault(("search", "roles"), "is empty, but needs at least one role")
-    elif roles is not None and len(set(roles)) == 1 and "colocated" not in roles:
-        yield Fault(("search", "roles"), f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
 
 
 def objective_faults(
@@ -222,15 +209,6 @@ def _limit_hint(lengths: LengthsSection | None) -> str:
     return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
 
 
-def price_faults(
-    entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator], basis: PriceBasis
-) -> Iterator[Fault]:
-    """Where prices of one basis are asked for, every accelerator is quoted on it or has a price of the user's."""
-    for index, (entry, accelerator) in enumerate(zip(entries, accelerators, strict=True)):
-        if entry.price is None and accelerator.price_on(basis) is None:
-            yield Fault(("accelerators", index), unquoted(accelerator, basis))
-
-
 def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
     """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
     quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
@@ -248,6 +226,20 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
 
 
+def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """Tokens are drafted by a stated method, and no limit is on gaps between tokens, which come several at a time."""
+    model, search = sections.get("model"), sections.get("search")
+    stated = getattr(search, "speculative_tokens", None)
+    drafted = (model is not None and model.speculation is not None) and (stated is None or max(stated) > 0)
+    if stated and max(stated) > 0 and model is not None and model.speculation is None:
+        yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
+    limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
+    for index in limited if drafted else ():
+        yield Fault(
+            ("slo", index), "limits itl_p99, which is not predicted with speculative decoding; limit tpot instead"
+        )
+
+
 def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
@@ -257,14 +249,15 @@ def cross_faults(
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         basis = basis_of(sections.get("prices"))
-        if accelerators and basis is not None:
-            yield from price_faults(sections["accelerators"], accelerators, basis)
+        pairs = zip(sections["accelerators"], accelerators, strict=True) if accelerators and basis is not None else ()
+        for index, (entry, accelerator) in enumerate(pairs):
+            if basis is not None and entry.price is None and accelerator.price_on(basis) is None:
+                yield Fault(("accelerators", index), unquoted(accelerator, basis))
     search = sections.get("search")
-    if search is not None:
-        yield from role_faults(search)
-        if model is not None:
-            yield from degree_faults(search, model)
-            yield from token_faults(search, model)
+    yield from speculation_faults(sections)
+    if search is not None and model is not None:
+        yield from degree_faults(search, model)
+        yield from token_faults(search, model)
     if sections.get("target") not in {None, NO_TARGET}:
         yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:
@@ -272,13 +265,12 @@ def cross_faults(
         yield from objective_faults(sections["objective"], constraints, sections["accelerators"])
 
 
-_FIT = model_and_one_request_fit.__name__
 _MENDS = {
-    engine_runs_there.__name__: "state another engine, or other accelerators",
-    target_schedules_there.__name__: "leave the target out, or state other accelerators",
-    weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
-    tensor_keeps_weight_blocks.__name__: "allow a smaller search.tensor_parallel, or search.expert_parallel",
-    kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
+    "engine_runs_there": "state another engine, or other accelerators",
+    "target_schedules_there": "leave the target out, or state other accelerators",
+    "weights_have_kernels": "state another weight_dtype, engine or accelerator",
+    "tensor_keeps_weight_blocks": "allow a smaller search.tensor_parallel, or search.expert_parallel",
+    "kv_cache_has_kernels": "state kv_dtype: bf16, another engine or another accelerator",
 }
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
 
@@ -287,8 +279,8 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
     space = problem.space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    dtypes = len(problem.weight_dtypes) * len(problem.kv_dtypes)
-    ways = math.prod(len(values) for values in degrees) * len(problem.offers) * dtypes
+    choices = (problem.weight_dtypes, problem.kv_dtypes, problem.speculative_tokens)
+    ways = math.prod(len(values) for values in (*degrees, *choices)) * len(problem.offers)
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]
@@ -333,31 +325,27 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
     """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
     for index, offer in enumerate(problem.offers):
         rule, shape, reason = _closest(problem, index)
+        split = shape.parallelism
+        degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
+        split_words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
-        if rule == _FIT:
+        if rule == "model_and_one_request_fit":
             mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
         yield Fault(
             ("accelerators", index),
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
-            f"with {_degrees_of(shape)}, {reason}; {mend}",
+            f"with {split_words}, {reason}; {mend}",
         )
-
-
-def _degrees_of(shape: Shape) -> str:
-    split = shape.parallelism
-    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
 
 
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
     """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
-    order = list(RULES)
     rulings = [
         (candidate, ruling)
         for candidate in candidates(problem, offer)
         if (ruling := refusal(problem, candidate)) is not None
     ]
-    shape, (rule, reason) = max(rulings, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
+    shape, (rule, reason) = max(rulings, key=lambda item: (RULES.index(item[1][0]), item[0].parallelism.gpus))
     return rule, shape, reason

@@ -19,14 +19,11 @@ from typing import Any
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
-from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
+from .problem import Goal, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
 from .schema import WORKLOAD_SCHEMA, LengthsSection, WorkloadFile, WorkloadSection
+from .speculation import SpeculationSection
 from .traces.summary import quantiles_of
-
-
-def _prices(prices: str, base: Path) -> str:
-    return prices if basis_of(prices) is not None else _absolute(prices, base)
 
 
 def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, Any]:
@@ -34,7 +31,9 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
 
     Their paths become absolute, as the echo is read elsewhere.
     """
-    limits, model = problem.constraints, file.model
+    limits, model, prices = problem.constraints, file.model, file.prices
+    ratio = problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    ratio_range = {"max_volume": problem.objective.max_volume} if ratio else {}
     model_files = {"config": model.config, "architecture": model.architecture}
     return {
         "schema": file.schema_,
@@ -44,24 +43,18 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
             **{key: _absolute(path, base) for key, path in model_files.items() if path},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
+            **({} if model.speculation is None else {"speculation": _speculation(model.speculation)}),
         },
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer(offer) for offer in problem.offers],
-        **({} if file.prices is None else {"prices": _prices(file.prices, base)}),
+        **({"prices": prices if basis_of(prices) is not None else _absolute(prices, base)} if prices else {}),
         "catalog": _absolute(file.catalog, base) if file.catalog else None,
         "search": {"preset": file.search.preset, **_space(problem.space)},
-        "objective": _objective(problem.objective),
-        "constraints": {
-            "budget": limits.budget,
-            "power": limits.power,
-            "max_gpus": limits.max_gpus,
-            "max_pools": limits.max_pools,
-            "headroom": {"replicas": limits.spare_replicas},
-            "routing": (file.constraints.routing if problem.target is None else limits.routing).value,
-            "balancing": limits.balancing.value,
-            "pools": limits.pools.value,
-        },
+        "objective": file.objective.model_dump(mode="json") | ratio_range,
+        "constraints": file.constraints.model_dump(mode="json")
+        | {"balancing": limits.balancing.value}
+        | ({} if problem.target is None else {"routing": limits.routing.value}),
         "confidence": problem.confidence,
         "engine": problem.engine,
         "target": file.target,
@@ -69,6 +62,11 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
+
+
+def _speculation(section: SpeculationSection) -> dict[str, Any]:
+    acceptance = list(section.template.acceptance)
+    return {**section.model_dump(mode="json", exclude_none=True), "acceptance": acceptance}
 
 
 def _absolute(path: str, base: Path) -> str:
@@ -149,18 +147,11 @@ def _space(space: SearchSpace) -> dict[str, Any]:
     """The ranges; precisions only where they are stated."""
     ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
     ranges_written = {
-        name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}
+        name: values
+        for name, values in ranges.items()
+        if values or name not in {"weight_dtype", "kv_dtype", "speculative_tokens"}
     }
     return ranges_written | {"roles": [role.value for role in space.roles]}
-
-
-def _objective(objective: Objective) -> dict[str, Any]:
-    ratio = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    return {
-        "goal": objective.goal.value,
-        "min_volume": objective.min_volume if ratio else None,
-        "max_volume": objective.max_volume if ratio else None,
-    }
 
 
 _SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
@@ -231,7 +222,11 @@ def _length_lines(mapping: Mapping[str, Any], name: str) -> list[str]:
     """The lines of the sessions, or of the histogram of lengths."""
     if "sessions" in mapping:
         return ["  sessions:", *(f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items())]
-    rows = [f"      - {_flow(row)}" for row in mapping["lengths"]["histogram"]]
+    flows = (
+        ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
+        for row in mapping["lengths"]["histogram"]
+    )
+    rows = [f"      - {{{flow}}}" for flow in flows]
     source = _text(mapping["lengths"].get("source", name))
     return ["  lengths:", f"    source: {source}", "    histogram:  # ISL and OSL [token], share of requests", *rows]
 
@@ -239,7 +234,3 @@ def _length_lines(mapping: Mapping[str, Any], name: str) -> list[str]:
 def _text(text: str) -> str:
     """A JSON text is a YAML text too, whatever is in it."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def _flow(row: Mapping[str, float]) -> str:
-    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items()) + "}"

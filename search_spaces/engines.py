@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Annotated, Literal
-
-import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated, Any
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
@@ -20,60 +16,7 @@ from costmodel.units import MICRO
 from .bounds import NOT_NEGATIVE
 from .fields import Section, Text, member, number
 from .quantities import in_base_units
-
-NotNegative = Annotated[float, Field(ge=0)]
-
-
-class _Shipped(BaseModel):
-    """An entry of a file of the catalog."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FittedServing(_Shipped):
-    """The figures of a serving policy that are fitted to measurements; times in milliseconds."""
-
-    launch_us: NotNegative
-    arrival_ms: NotNegative
-    equal_wait: NotNegative
-    lane_balance: Annotated[float, Field(ge=1)]
-    handover_ms: NotNegative
-    handover_burst: Annotated[float, Field(ge=0, le=1)]
-
-
-class _Serving(_Shipped):
-    """How an engine schedules."""
-
-    scheduler: Scheduler
-    token_budget: Annotated[int, Field(ge=1)]
-    memory_fraction: Annotated[float, Field(gt=0, le=1)]
-    quantized_kv_dtype: Literal["bf16", "fp8"]
-    fitted: FittedServing
-
-
-class _Entry(_Shipped):
-    """One engine of engines.yaml; times in microseconds."""
-
-    aliases: tuple[str, ...] = ()
-    step_overhead_us: NotNegative
-    per_request_overhead_us: NotNegative
-    origin: Origin
-    source: Annotated[str, Field(min_length=1)]
-    serving: _Serving
-
-
-class _Memory(_Shipped):
-    """One engine of engine_memory.yaml."""
-
-    fraction_of: FractionOf
-    runtime_gib: NotNegative
-    collectives_gib: NotNegative
-    logit_copies: NotNegative
-    gathered_copies: NotNegative
-    expert_copies: NotNegative
-    sparse_latent: NotNegative
-    origin: Origin
-    source: Annotated[str, Field(min_length=1)]
+from .yaml_source import shipped_table
 
 
 class EngineChange(Section):
@@ -94,7 +37,7 @@ NO_CHANGES: EngineChanges = {}
 
 def engine_names() -> tuple[str, ...]:
     """Serving engines that the catalog knows."""
-    return tuple(sorted(_entries()))
+    return tuple(sorted(_entries("engines.yaml")))
 
 
 def engine_name(word: str) -> str:
@@ -103,11 +46,11 @@ def engine_name(word: str) -> str:
     >>> engine_name("TensorRT-LLM")
     'trtllm'
     """
-    plain = word.strip().lower()
-    for name, entry in _entries().items():
-        if plain == name or plain in entry.aliases:
+    entries, plain = _entries("engines.yaml"), word.strip().lower()
+    for name, entry in entries.items():
+        if plain == name or plain in entry.get("aliases", ()):
             return name
-    raise UnknownNameError("engine", word, _entries())
+    raise UnknownNameError("engine", word, entries)
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
@@ -116,16 +59,9 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     >>> load_engine_overhead("vllm").step > 0
     True
     """
-    entries = _entries()
-    if name not in entries:
-        raise UnknownNameError("engine", name, entries)
-    entry = _with_change(entries[name], changes.get(name))
-    return EngineOverhead(
-        step=entry.step_overhead_us * MICRO,
-        per_request=entry.per_request_overhead_us * MICRO,
-        origin=entry.origin,
-        source=entry.source,
-    )
+    entry = _entry("engines.yaml", name, changes)
+    step, request = entry["step_overhead_us"] * MICRO, entry["per_request_overhead_us"] * MICRO
+    return EngineOverhead(step, request, Origin(entry["origin"]), entry["source"])
 
 
 @cache
@@ -135,12 +71,9 @@ def load_engine_memory(name: str) -> EngineMemory:
     >>> load_engine_memory("sglang").fraction_of.value
     'startup'
     """
-    text = (resources.files("costmodel.catalog") / "engine_memory.yaml").read_text(encoding="utf-8")
-    entries = yaml.safe_load(text)
-    if name not in entries:
-        raise UnknownNameError("engine", name, entries)
-    entry = _Memory.model_validate(entries[name])
-    return EngineMemory(**in_base_units(entry.model_dump(exclude={"origin", "source"})))
+    figures = dict(_entry("engine_memory.yaml", name))
+    base = FractionOf(figures.pop("fraction_of"))
+    return EngineMemory(base, **_numbers({key: figures[key] for key in figures.keys() - {"origin", "source"}}))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
@@ -149,33 +82,38 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
     >>> load_serving_policy("sglang").scheduler.value
     'prefill_first'
     """
-    overhead = load_engine_overhead(name, changes)
-    return serving_policy(name, overhead, _with_change(_entries()[name], changes.get(name)).serving.fitted)
+    entry = _entry("engines.yaml", name, changes)
+    fitted = entry["serving"]["fitted"]
+    return serving_policy(
+        name, load_engine_overhead(name, changes), fitted | {key: entry[key] for key in fitted.keys() & entry.keys()}
+    )
 
 
-def serving_policy(name: str, overhead: EngineOverhead, serving_fit: FittedServing) -> ServingPolicy:
-    """The policy of a known engine with other fitted figures."""
-    serving = _entries()[name].serving
+def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, float]) -> ServingPolicy:
+    """The policy of a known engine with other fitted figures, by their keys in engines.yaml."""
+    serving = _entry("engines.yaml", name)["serving"]
     return ServingPolicy(
-        **serving.model_dump(exclude={"fitted"}),
-        **in_base_units(serving_fit.model_dump()),
+        scheduler=Scheduler(serving["scheduler"]),
+        **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
+        **_numbers(fitted),
         overhead=overhead,
         hand_over_steps=float(SCHEDULERS[name].pulls),
     )
 
 
-def _with_change(entry: _Entry, change: EngineChange | None) -> _Entry:
-    """The entry with the user's figures laid over it."""
-    if change is None:
-        return entry
-    figures = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
-    if change.arrival_ms is None:
-        return entry.model_copy(update=figures)
-    serving_fit = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
-    return entry.model_copy(update={**figures, "serving": entry.serving.model_copy(update={"fitted": serving_fit})})
+def _numbers(figures: Mapping[str, float]) -> dict[str, Any]:
+    return {key: float(value) for key, value in in_base_units(figures).items()}
+
+
+def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping[str, Any]:
+    """The entry of an engine, with the user's figures laid over it."""
+    entries = _entries(file)
+    if name not in entries:
+        raise UnknownNameError("engine", name, entries)
+    return {**entries[name], **(changes[name].model_dump(exclude_none=True) if name in changes else {})}
 
 
 @cache
-def _entries() -> dict[str, _Entry]:
-    text = (resources.files("costmodel.catalog") / "engines.yaml").read_text(encoding="utf-8")
-    return {name: _Entry.model_validate(entry) for name, entry in yaml.safe_load(text).items()}
+def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
+    table: Mapping[str, Mapping[str, Any]] = shipped_table("costmodel.catalog", file)
+    return table

@@ -100,14 +100,17 @@ class Source:
     def settle(self, path: Path) -> Path:
         """Return `path` as it is written here.
 
-        Steps that a short form spares (`H100` for a list of one mapping with a name) are left out; a missing key stays.
+        Steps that a short form spares (`H100` for a list of one mapping with a name) are left out, and so is the word
+        of `kind` that chose a section; a missing key stays.
 
         >>> Source("a.yaml", (), {"slo": {"ttft": 1}}).settle(("slo", 0, "tpot"))
         ('slo', 'tpot')
         """
         value, steps = self.value, list[str | int]()
         for key in path:
-            if isinstance(value, Mapping) and isinstance(key, str) and not key.startswith("<"):
+            if isinstance(value, Mapping) and isinstance(key, str):
+                if key.startswith("<") or value.get("kind") == key:
+                    continue
                 value = value.get(key)
                 steps.append(key)
             elif isinstance(value, list) and isinstance(key, int) and key < len(value):
@@ -115,20 +118,23 @@ class Source:
                 steps.append(key)
         return tuple(steps)
 
+    def error(self, sentence: str, path: Path = ()) -> InputError:
+        """The error of the value at a path."""
+        return InputError(self.render([Fault(path, sentence)]))
+
     def render(self, faults: Iterable[Fault]) -> str:
         """Return the faults in the order of the file, the first `MAX_FAULTS` of them with their lines and carets."""
         faults_in_place = [replace(fault, path=self.settle(fault.path)) for fault in faults]
         pairs = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in faults_in_place]
         pairs = list(dict.fromkeys(pairs))
         pairs.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
-        return _first_faults([self._rendered_fault(position, fault) for position, fault in pairs])
-
-    def _rendered_fault(self, position: Position | None, fault: Fault) -> str:
-        sentence = fault.told()
-        if position is None:
+        sentences = []
+        for position, fault in pairs:
             override = self.override_of(fault.path)
-            return f"{self.name}{f' (overridden by {override})' if override else ''}: {sentence}"
-        return pointed(self.name, self.lines, position, sentence)
+            where = f"{self.name}{f' (overridden by {override})' if override else ''}"
+            sentence = fault.told()
+            sentences.append(pointed(self.name, self.lines, position, sentence) if position else f"{where}: {sentence}")
+        return _first_faults(sentences)
 
 
 OURS = "pdplan."

@@ -1,17 +1,17 @@
 """Field types of the user's files: they read numbers with units and refuse in the words of the house.
 
-Each type carries its own JSON Schema, so that an editor knows the units, and raises `house_error`, so that no
+Each type carries its own JSON Schema, so that an editor knows the units, and refuses with an InputError, so that no
 message of the validation library reaches a user; what the library says itself becomes faults in `faults_of`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Annotated, Any
+from types import GenericAlias, MappingProxyType
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -26,16 +26,15 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from costmodel.errors import InputError, name_hint, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
+from costmodel.words import join_words
 
 from .bounds import Bounds
-from .faults import Fault, Path
+from .faults import Fault, Path, Source
 from .quantities import (
     BASE_UNIT,
     Kind,
-    QuantityError,
     accepted_examples,
     allowed_units,
-    alternatives,
     as_share,
     check_plain,
     finite_number,
@@ -75,23 +74,25 @@ def refusal_of(details: ErrorDetails) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """Metadata of a field type: how it is read, and what it looks like in the JSON Schema."""
+    """Metadata of a field type: how it is read, or refused with an InputError, and how its JSON Schema looks."""
 
     read: Callable[[object], Any]
     schema: dict[str, Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Only `read` decides."""
-        return core_schema.no_info_plain_validator_function(self.read)
+
+        def read(value: object) -> Any:
+            try:
+                return self.read(value)
+            except InputError as error:
+                raise house_error(str(error)) from None
+
+        return core_schema.no_info_plain_validator_function(read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
         return dict(self.schema)
-
-
-def reader(parser: Callable[[object], Any]) -> Reader:
-    """A text that a function reads, or refuses with a `house_error`."""
-    return Reader(parser, {"type": "string"})
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
@@ -103,13 +104,10 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
-        try:
-            number = parse(value, kind, forms)
-            check_plain(value, number, plain_limit, bounds.holds)
-        except QuantityError as error:
-            raise house_error(str(error)) from None
+        number = parse(value, kind, forms)
+        check_plain(value, number, plain_limit, bounds.holds)
         if not bounds.holds(number):
-            raise house_error(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
+            raise InputError(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
         return number
 
     plain: dict[str, Any] = {
@@ -126,7 +124,10 @@ def number(bounds: Bounds) -> Reader:
     """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        return _within(_finite(value, bounds.holds), value, bounds)
+        figure = _finite(value, bounds.holds)
+        if not bounds.holds(figure):
+            raise InputError(f"{shown(value)} is out of range; {bounds.sentence()}")
+        return figure
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
 
@@ -140,29 +141,21 @@ def share(
 
     forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
     """
-    example = alternatives(forms)
+    example = join_words(forms, "or")
 
     def read(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
         if fraction is None and isinstance(value, str) and finite_number(value) is None:
-            raise house_error(f"{shown(value)} is not a share; write for example {example}")
+            raise InputError(f"{shown(value)} is not a share; write for example {example}")
         figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
         if not limits.holds(figure):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
             hint = _share_hint(figure, limits, plain=fraction is None)
-            raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
+            raise InputError(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
         return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}
     return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
-
-
-def stated(reader: Reader, value: object) -> Any:
-    """What a reader makes of a value that stands in no file; InputError with its sentence."""
-    try:
-        return reader.read(value)
-    except PydanticCustomError as error:
-        raise InputError(error.message()) from None
 
 
 LIKELY_PERCENT = 2.0
@@ -176,12 +169,6 @@ def _share_hint(fraction: float, limits: Bounds, *, plain: bool) -> str:
     return f"; did you mean {correction:g} ({100 * correction:g}%)?" if likely else ""
 
 
-def _within(number: float, value: object, bounds: Bounds) -> float:
-    if not bounds.holds(number):
-        raise house_error(f"{shown(value)} is out of range; {bounds.sentence()}")
-    return number
-
-
 def _finite(value: object, accepts: Callable[[float], bool], label: str = "a number") -> float:
     """A number; one in quotes only where it would be refused without them too, for a better reason.
 
@@ -189,15 +176,15 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
     """
     number = finite_number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise house_error(f"{shown(value)} is not a number")
+        raise InputError(f"{shown(value)} is not a number")
     try:
         as_float = float(number)
     except OverflowError:  # a whole number of hundreds of digits
         as_float = math.inf
     if not math.isfinite(as_float):
-        raise house_error(f"{shown(value)} is not a finite number")
+        raise InputError(f"{shown(value)} is not a finite number")
     if isinstance(value, str) and accepts(as_float):
-        raise house_error(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
+        raise InputError(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
     return as_float
 
 
@@ -220,8 +207,8 @@ def count(bounds: Bounds) -> Reader:
     def read(value: object) -> int:
         figure = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if figure != int(figure):
-            raise house_error(f"{shown(value)} is not a whole number")
-        return int(_within(figure, value, bounds))
+            raise InputError(f"{shown(value)} is not a whole number")
+        return int(number(bounds).read(value))
 
     return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
 
@@ -229,14 +216,14 @@ def count(bounds: Bounds) -> Reader:
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
         quotes = f"; write '{shown(value)}' in quotes if the text is meant" if isinstance(value, int | float) else ""
-        raise house_error(f"{shown(value)} is not a text{quotes}")
+        raise InputError(f"{shown(value)} is not a text{quotes}")
     if not value.strip():
-        raise house_error("is empty, but must be a text")
+        raise InputError("is empty, but must be a text")
     if len(value) > MAX_TEXT:
-        raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
+        raise InputError(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
     odd = UNWRITABLE.search(value.strip())
     if odd is not None:
-        raise house_error(f"has the control character U+{ord(odd[0]):04X}; leave it out")
+        raise InputError(f"has the control character U+{ord(odd[0]):04X}; leave it out")
     return value.strip()
 
 
@@ -254,7 +241,7 @@ def word_of(value: object, words: tuple[str, ...]) -> str:
             return word
     close = nearest_name(text, words)
     hint = f"did you mean {shown(close)}? " if close else ""
-    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
+    raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
 
 
 def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:
@@ -288,18 +275,23 @@ def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
     return Reader(read, {"anyOf": [{"type": "string", "enum": list(words)}, {"type": "string", "pattern": pattern}]})
 
 
-def from_word(key: str) -> Callable[[object], object]:
-    """Let a single word stand for a mapping with one key: `H100` for `{name: H100}`."""
+def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
+    """Let a word, or a value of another kind, stand for a section of one key: `H100` for `{name: H100}`."""
+    short = (str,) if kind is str else (str, int, float)
 
     def expand(value: object) -> object:
-        return {key: value} if isinstance(value, str) else value
+        return {key: value} if isinstance(value, short) and not isinstance(value, bool) else value
 
-    return expand
+    return BeforeValidator(expand, json_schema_input_type=kind | section)
 
 
-def listed(value: object) -> object:
+def one_or_more(kind: Any) -> BeforeValidator:
     """Let one item stand for a list of one."""
-    return value if isinstance(value, list) else [value]
+
+    def listed(value: object) -> object:
+        return value if isinstance(value, list) else [value]
+
+    return BeforeValidator(listed, json_schema_input_type=GenericAlias(list, (kind,)) | kind)
 
 
 def at_most(items: int, label: str) -> BeforeValidator:
@@ -317,6 +309,8 @@ class Section(BaseModel):
     """Base of all sections of a user's file: unknown keys are faults, docstrings document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
+    forms: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one must stand there, where a section has such."""
 
     @model_validator(mode="before")
     @classmethod
@@ -327,13 +321,30 @@ class Section(BaseModel):
         names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
         return {key: item for key, item in value.items() if item is not None or key not in names}
 
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        present = [name for name in self.forms if getattr(self, name) is not None]
+        if self.forms and len(present) != 1:
+            words = f"has {' and '.join(present)}" if present else "has none of them"
+            raise house_error(f"needs exactly one of {', '.join(self.forms)}, but {words}")
+        return self
 
-def exactly_one(section: BaseModel, *names: str) -> None:
-    """Raise unless exactly one of the attributes is given."""
-    present = [name for name in names if getattr(section, name) is not None]
-    if len(present) != 1:
-        words = f"has {' and '.join(present)}" if present else "has none of them"
-        raise house_error(f"needs exactly one of {', '.join(names)}, but {words}")
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
+    """A file as its sections; InputError with all its faults: those found already, and others at other places."""
+    faults = list(faults)
+    try:
+        file = kind.model_validate(source.value)
+    except ValidationError as error:
+        places = {fault.path for fault in faults}
+        others = faults_of(error, kind.model_json_schema())
+        faults += [fault for fault in others if source.settle(fault.path) not in places]
+    if faults:
+        raise InputError(source.render(faults))
+    return file
 
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
@@ -362,26 +373,16 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
         )
     if kind == "extra_forbidden":
         comma = value is None and str(path[-1]).isdecimal()
-        return Fault(path, _COMMA if comma else _unknown_key(schema, path), on_key=True)
-    return Fault(path, _wrong_shape(kind, value, path, schema))
-
-
-def _wrong_shape(kind: str, value: object, path: Path, schema: dict[str, Any]) -> str:
-    """What is said of a value of another shape."""
-    if kind in _NOT_A_LIST:
-        return f"{shown(value)} is not a list"
+        hint = name_hint(str(path[-1]), sorted(_properties(schema, path[:-1])), "allowed")
+        return Fault(path, _COMMA if comma else f"is not a known key; {hint}", on_key=True)
+    sentence = "is not a list" if kind in _NOT_A_LIST else "cannot stand here"
     if kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        return f"{shown(value)} is not a mapping{f' with the keys {keys}' if keys else ''}"
-    return f"{shown(value)} cannot stand here"
+        sentence = f"is not a mapping{f' with the keys {keys}' if keys else ''}"
+    return Fault(path, f"{shown(value)} {sentence}")
 
 
 _COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
-
-
-def _unknown_key(schema: dict[str, Any], path: Path) -> str:
-    keys = sorted(_properties(schema, path[:-1]))
-    return f"is not a known key; {name_hint(str(path[-1]), keys, 'allowed')}"
 
 
 def _meaning(schema: dict[str, Any], path: Path) -> str:
@@ -398,16 +399,12 @@ def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
     for place in path:
         if isinstance(place, str) and place.startswith("<"):
             continue
-        steps = [step for node in nodes if isinstance(step := _below(node, place), dict)]
-        nodes = [variant for step in steps for variant in _variants(step, schema)]
+        if isinstance(place, int):
+            steps = [node.get("items") for node in nodes]
+        else:
+            steps = [node.get("properties", {}).get(place, node.get("additionalProperties")) for node in nodes]
+        nodes = [variant for step in steps if isinstance(step, dict) for variant in _variants(step, schema)]
     return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
-
-
-def _below(node: dict[str, Any], step: str | int) -> Any:
-    """The schema of an item of a list, or of what stands under a key."""
-    if isinstance(step, int):
-        return node.get("items")
-    return node.get("properties", {}).get(step, node.get("additionalProperties"))
 
 
 def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

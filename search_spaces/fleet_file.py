@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
@@ -17,7 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
-from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
+from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Source, check_kind
 from .fields import (
     Reader,
@@ -26,15 +26,14 @@ from .fields import (
     at_most,
     choice,
     count,
-    faults_of,
     house_error,
-    listed,
     member,
+    one_or_more,
     quantity,
+    sections_of,
     share,
 )
 from .files import check_name, read_file
-from .kv_hand_over import end_of, refused_pair
 from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
@@ -48,7 +47,7 @@ FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 def _workload(value: object) -> object:
     if isinstance(value, str | Mapping):
         return value
-    raise house_error("must be the path of a workload.yaml, or what stands in one")
+    raise InputError("must be the path of a workload.yaml, or what stands in one")
 
 
 class IslRange(Section):
@@ -87,6 +86,8 @@ class PoolSection(Section):
     """Precision of the weights; default: the workload's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] | None = None
     """Precision of the KV cache; default: the workload's."""
+    speculative_tokens: Annotated[int, count(bounds.SPECULATIVE_TOKENS)] = 0
+    """Tokens drafted for each request and step, by the workload's model.speculation."""
     max_num_seqs: Annotated[int, count(bounds.MAX_NUM_SEQS)]
     """Most requests that run in one engine at once."""
     max_num_batched_tokens: Annotated[int, count(bounds.MAX_NUM_BATCHED_TOKENS)]
@@ -115,7 +116,7 @@ class FleetFile(Section):
     pools: Annotated[
         list[PoolSection],
         at_most(int(bounds.MAX_POOLS.high), "pools"),
-        BeforeValidator(listed, json_schema_input_type=list[PoolSection] | PoolSection),
+        one_or_more(PoolSection),
     ]
     """The pools that run."""
 
@@ -157,6 +158,7 @@ class StatedPool:
     kv_dtype: str
     max_num_seqs: int
     max_num_batched_tokens: int
+    speculative_tokens: int = 0
     slo_classes: tuple[str, ...] = ()
     lengths: tuple[float, float] = (0.0, math.inf)
 
@@ -202,24 +204,11 @@ def load_fleet(
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "fleet", FLEET_SCHEMA)
-    file = _sections_of(source, faults)
+    file = sections_of(source, faults, FleetFile)
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
     problem, base = _problem_served(source, path, file, None if workload is None else FilePath(workload), changes)
     return _Reading(source, file, problem, base).fleet(file.name or path.stem)
-
-
-def _sections_of(source: Source, faults: list[Fault]) -> FleetFile:
-    """The file as sections; raises all its faults, less those at places that already have one."""
-    try:
-        file = FleetFile.model_validate(source.value)
-    except ValidationError as error:
-        places = {fault.path for fault in faults}
-        schema_faults = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
-        raise InputError(source.render([*faults, *schema_faults])) from None
-    if faults:
-        raise InputError(source.render(faults))
-    return file
 
 
 def _problem_served(
@@ -262,7 +251,8 @@ class _Reading:
         problem_at_prices = self._at_its_prices()
         pools = self._pools_by_role(problem_at_prices)
         self._raise(self._start_faults(problem_at_prices, pools))
-        return StatedFleet(name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, pools)
+        stated = tuple(pools.values())
+        return StatedFleet(name, self._with_its_settings(problem_at_prices, stated), problem_at_prices, stated)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)
@@ -312,38 +302,28 @@ class _Reading:
     def _problem_of(self, inputs: Mapping[str, Any]) -> Problem:
         return problem_of_values(inputs, self.source.name, self.base)
 
-    def _pools_by_role(self, problem: Problem) -> tuple[StatedPool, ...]:
-        """The pools in the order prefill, decode, colocated, with ids such as decode-1."""
-        catalog = self._catalog()
-        return tuple(
-            _pool_of(f"{role.value}-{number}", self._gpu(catalog, pool), pool, problem)
+    def _pools_by_role(self, problem: Problem) -> dict[int, StatedPool]:
+        """The pools in the order prefill, decode, colocated, with ids such as decode-1, by their place in the file."""
+        catalog, pools = self._catalog(), self.file.pools
+        places = {role: [index for index, pool in enumerate(pools) if pool.role is role] for role in Role}
+        return {
+            index: _pool_of(f"{role.value}-{number}", self._gpu(catalog, pools[index]), pools[index], problem)
             for role in Role
-            for number, pool in enumerate((pool for pool in self.file.pools if pool.role is role), 1)
-        )
+            for number, index in enumerate(places[role], 1)
+        }
 
-    def _start_faults(self, problem: Problem, pools: tuple[StatedPool, ...]) -> Iterator[Fault]:
+    def _start_faults(self, problem: Problem, pools: Mapping[int, StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
-        order = [index for role in Role for index, pool in enumerate(self.file.pools) if pool.role is role]
-        shapes = [_shape(problem, pool) for pool in pools]
-        rulings = {
-            index: broken
-            for index, pool, shape in zip(order, pools, shapes, strict=True)
-            if (broken := start_refusal(problem, pool, shape)) is not None
-        }
-        for index, (rule, reason) in sorted(rulings.items()):
+        shapes = {index: _shape(problem, pools[index]) for index in sorted(pools)}
+        rulings = {index: start_refusal(problem, pools[index], shape) for index, shape in shapes.items()}
+        broken = {index: ruling for index, ruling in rulings.items() if ruling is not None}
+        for index, (rule, reason) in broken.items():
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
-        if rulings:
-            return
-        ends = {
-            role: [
-                (index, end_of(problem, shape))
-                for index, pool, shape in zip(order, pools, shapes, strict=True)
-                if pool.role == role
-            ]
-            for role in (Role.PREFILL, Role.DECODE)
-        }
-        for index, end in ends[Role.PREFILL]:
-            talks = [refused_pair(problem, end, decode_end) for _, decode_end in ends[Role.DECODE]]
+        decode_ends = [end_of(problem, shapes[index]) for index in shapes if pools[index].role == Role.DECODE]
+        for index in () if broken else shapes:
+            if pools[index].role != Role.PREFILL:
+                continue
+            talks = [refused_pair(problem, end_of(problem, shapes[index]), decode_end) for decode_end in decode_ends]
             if None not in talks and talks[0] is not None:
                 rule, reason = talks[0]
                 yield Fault(("pools", index), f"cannot hand over to a decode pool: {reason} (rule {rule})")
@@ -379,7 +359,8 @@ def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> Stated
 
 def _shape(problem: Problem, pool: StatedPool) -> Shape:
     names = [offer.accelerator.name for offer in problem.offers]
-    return Shape(names.index(pool.accelerator), pool.parallelism, pool.weight_dtype, pool.kv_dtype)
+    split = pool.parallelism
+    return Shape(names.index(pool.accelerator), split, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
 
 
 def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:
@@ -397,9 +378,11 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     if chunk < seqs:
         return TOKENS_COVER_REQUESTS, f"max_num_batched_tokens {chunk:,} is below max_num_seqs {seqs:,}"
+    if pool.speculative_tokens and problem.speculation is None:
+        return "drafts_are_stated", "its engines draft tokens; state the workload's model.speculation"
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
-    return None if reason is None else (model_and_one_request_fit.__name__, sentence)
+    return None if reason is None else ("model_and_one_request_fit", sentence)
 
 
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
@@ -409,14 +392,14 @@ def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
 
 def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:
     """Whether the search space has every setting of the pools."""
-    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    space = problem.full_space
     largest = max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
     return largest and all(set(values) <= set(getattr(space, key)) for key, values in _settings(pools).items())
 
 
 def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:
     """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
-    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype]}
+    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
     return {
         "roles": sorted({pool.role for pool in pools}),
         "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),

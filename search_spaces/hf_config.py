@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from types import UnionType
 from typing import Any
-
-import yaml
 
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
+
+from .yaml_source import shipped_table
 
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
@@ -71,8 +71,7 @@ def notation() -> Notation:
     >>> notation().defaults["gemma2"]["sliding_window_pattern"]
     2
     """
-    text = (resources.files("search_spaces") / "hf_families.yaml").read_text("utf-8")
-    table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe loader; the file is ours)
+    table = shipped_table("search_spaces", "hf_families.yaml")
     defaults: dict[str, dict[str, Any]] = {}
     own: dict[str, set[str]] = {}
     for group in table["families"]:
@@ -137,62 +136,51 @@ class ConfigFields:
         """The widths of a kind of mixer, which must all be there."""
         return {name: self.count(field) for name, field in notation().widths[mixer].items()}
 
+    def _typed(self, field: str, kind: type | UnionType, wanted: str) -> Any:
+        """A value of a kind, or None where the config is silent."""
+        value = self.get(field)
+        if value is not None and not isinstance(value, kind):
+            raise self.error(f"{shown(self._spelling(field))} is {shorten(value)}, but must be {wanted}")
+        return value
+
     def flag(self, field: str) -> bool | None:
         """A truth value, or None where the config is silent."""
-        value = self.get(field)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(f"{shown(field)} is {shorten(value)}, but must be true or false")
+        value: bool | None = self._typed(field, bool, "true or false")
         return value
 
     def text(self, field: str) -> str | None:
         """A string, or None where the config is silent."""
-        value = self.get(field)
-        if value is not None and not isinstance(value, str):
-            raise self.error(f"{shown(self._spelling(field))} is {shorten(value)}, but must be a string")
+        value: str | None = self._typed(field, str, "a string")
         return value
 
     def labels(self, field: str, words: Sequence[str], length: int) -> tuple[str, ...] | None:
         """One of the `allowed` words per layer, or None where the config is silent."""
         values = self.sequence(field, length)
-        if values is None:
-            return None
-        for layer, value in enumerate(values):
+        for layer, value in enumerate(values or ()):
             if value not in words:
-                choices = ", ".join(words)
-                raise self.error(
-                    f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({choices})"
-                )
-        return tuple(values)
+                odd = f"{shown(field)} says {shorten(value)} for layer {layer}"
+                raise self.error(f"{odd}, which pdplan does not know ({', '.join(words)})")
+        return None if values is None else tuple(values)
 
     def sequence(self, field: str, length: int) -> list[Any] | None:
         """A list of one value per layer, or None where the config is silent."""
-        value = self.get(field)
-        if value is None:
-            return None
-        if not isinstance(value, list | tuple):
-            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list")
-        if len(value) != length:
-            raise self.error(f"{shown(field)} has {len(value)} entries for {length} layers")
-        return list(value)
+        values: list[Any] | None = self._typed(field, list | tuple, "a list")
+        if values is not None and len(values) != length:
+            raise self.error(f"{shown(field)} has {len(values)} entries for {length} layers")
+        return values
 
     def switches(self, field: str, length: int) -> list[bool] | None:
         """One 0 or 1 per layer as truth values, or None where the config is silent."""
         values = self.sequence(field, length)
-        if values is None:
-            return None
-        odd = next((value for value in values if value not in (0, 1)), None)
-        if odd is not None:
-            raise self.error(f"{field!r} contains {shorten(odd)}, but must have 0 or 1 for each layer")
-        return [bool(value) for value in values]
+        odd = [value for value in values or () if value not in (0, 1)]
+        if odd:
+            raise self.error(f"{field!r} contains {shorten(odd[0])}, but must have 0 or 1 for each layer")
+        return None if values is None else [bool(value) for value in values]
 
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
         """A list of layer numbers from 0, or None where the config is silent."""
-        value = self.get(field)
-        if value is None:
-            return None
-        if not isinstance(value, list | tuple):
-            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list of layer numbers")
-        return frozenset(self._whole(field, item, 0, length - 1) for item in value)
+        values = self._typed(field, list | tuple, "a list of layer numbers")
+        return None if values is None else frozenset(self._whole(field, item, 0, length - 1) for item in values)
 
     def unknown(self) -> Iterator[str]:
         """Fields that shape attention or experts in a way that pdplan does not model."""
@@ -219,7 +207,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    values = _language_model(config)
+    section, shared = text_section(config), ("tie_word_embeddings", "quantization_config", "model_type")
+    values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = not_understood(fields)
@@ -238,12 +227,6 @@ def not_understood(fields: ConfigFields) -> tuple[str, ...]:
 def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Sections beside the language model that are left out."""
     return tuple(section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
-
-
-def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    section = text_section(config)
-    shared = ("tie_word_embeddings", "quantization_config", "model_type")
-    return config if section is None else {key: config[key] for key in shared if key in config} | config[section]
 
 
 def text_section(config: Mapping[str, Any]) -> str | None:
@@ -314,18 +297,15 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     {'factor': 4.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
     """
     fields = open_config(config, name)
-    places = [where for where, _, _ in _extensions(fields)]
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
-    notation_used = next(
-        (field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in places)), None
-    )
-    whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == notation_used}
-    by_layer = {where.partition(".")[2]: rope for where, rope in whole.items()}
-    return by_layer.get("", by_layer)
-
-
-def _field(where: str) -> str:
-    return where.partition(".")[0]
+    newest = max((ROPE_FIELDS.index(where.partition(".")[0]) for where, _, _ in _extensions(fields)), default=None)
+    by_layer: dict[str, Any] = {}
+    for where, rope in _ropes(fields):
+        field, _, layers = where.partition(".")
+        if newest is not None and field == ROPE_FIELDS[newest]:
+            by_layer[layers] = _whole(fields, where, rope)
+    whole: dict[str, Any] = by_layer.get("", by_layer)
+    return whole
 
 
 def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
@@ -374,8 +354,7 @@ def context_length(fields: ConfigFields) -> int:
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
     """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
-    position_limit = fields.count(STATED)
-    lengths = [(where, rope, _scaled_length(fields, where, rope, position_limit)) for where, rope in _ropes(fields)]
+    lengths = [(where, rope, _scaled_length(fields, where, rope)) for where, rope in _ropes(fields)]
     return [(where, rope, length) for where, rope, length in lengths if length]
 
 
@@ -391,11 +370,8 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from by_layer or [(field, rope)]
 
 
-def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], position_limit: int) -> int | None:
-    """The context that one rotary embedding extends to [token]; None where it extends nothing.
-
-    position_limit: `max_position_embeddings` [token].
-    """
+def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int | None:
+    """The context that one rotary embedding extends to [token]; None where it extends nothing."""
     kind, factor = _kind(rope), rope.get("factor")
     if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
         return None
@@ -403,7 +379,7 @@ def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], pos
         raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained_length(fields, name, rope) if kind == "yarn" else position_limit) * factor)
+    length = int((_trained_length(fields, name, rope) if kind == "yarn" else fields.count(STATED)) * factor)
     if length > LARGEST:
         raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
     return length

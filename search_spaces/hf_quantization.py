@@ -120,8 +120,9 @@ def quantized_parts(
     only, the part counts as quantised throughout.
     """
     is_ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
-    targets = _targets(quantization, where)
-    is_target = _matcher(targets, where) if targets else None
+    targets = [target for group in _groups(quantization) for target in _entries(group, "targets", where)]
+    by_class = any(not target.startswith("re:") and "." not in target for target in targets)  # every linear layer
+    is_target = _matcher(targets, where) if targets and not by_class else None
     modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer, apart)]
     spared_modules: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
     for piece, name in modules:
@@ -230,18 +231,8 @@ def _by_bits(kind: object, bits: object, where: str) -> str:
 
 
 def _integers(quantization: Mapping[str, Any], where: str) -> str:
-    return _by_bits("int", quantization.get("bits", quantization.get("w_bit")), where)
-
-
-def _bitsandbytes(quantization: Mapping[str, Any], where: str) -> str:
-    loads = [bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")]
-    return _by_bits("int", loads[0] if loads else None, where)
-
-
-def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
-    if "quant_algo" in quantization and quantization["quant_algo"] is None:  # only the KV cache is quantised
-        return "bf16"
-    return _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
+    loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
+    return _by_bits("int", quantization.get("bits", quantization.get("w_bit", loaded)), where)
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
@@ -294,33 +285,21 @@ def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
     return list(entries)
 
 
-def _targets(quantization: Mapping[str, Any], where: str) -> list[str]:
-    """Modules that the groups of compressed-tensors are for; empty where a group takes every linear layer."""
-    targets = [target for group in _groups(quantization) for target in _entries(group, "targets", where)]
-    by_class = any(not target.startswith("re:") and "." not in target for target in targets)
-    return [] if by_class else targets
-
-
 def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     """Whether a module is listed: by its name or one above it, `*` allowed, or by an expression after "re:"."""
     if len(entries) > MOST_PATTERNS:
         raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
-    plain = sorted({_expression(entry) for entry in entries if not entry.startswith("re:")})
+    names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
+    names = (name.replace("model.language_model.", "model.") for name in names)
+    ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)
+    plain = "|".join(sorted({r"(?:^|\.)" + end for end in ends}))
     try:
         patterns = [re.compile(entry[3:]) for entry in entries if entry.startswith("re:")]
     except re.error as error:
         raise ArchitectureError(f"{where}: a pattern in 'quantization_config' is malformed: {error}") from error
-    names_pattern = re.compile("|".join(plain)) if plain else None
     return lambda module: bool(
-        (names_pattern is not None and names_pattern.search(module))
-        or any(pattern.match(module) for pattern in patterns)
+        (plain and re.search(plain, module)) or any(pattern.match(module) for pattern in patterns)
     )
-
-
-def _expression(entry: str) -> str:
-    name = entry.removeprefix("language_model.").replace("model.language_model.", "model.")
-    end = "" if name.endswith("*") else r"(?:\.|$)"
-    return r"(?:^|\.)" + re.escape(name).replace(r"\*", ".*") + end
 
 
 def _modules(number: int, attention: Attention, feed_forward: FeedForward, apart: bool) -> Iterator[tuple[Part, str]]:
@@ -352,8 +331,12 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
     "mxfp4": "fp4",
     "awq": _integers,
     "gptq": _integers,
-    "bitsandbytes": _bitsandbytes,
+    "bitsandbytes": _integers,
     "compressed-tensors": _compressed_tensors,
-    "modelopt": _modelopt,
+    "modelopt": lambda quantization, where: (
+        "bf16"  # only the KV cache is quantised
+        if quantization.get("quant_algo", "") is None
+        else _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
+    ),
     "quark": _quark,
 }

@@ -102,7 +102,7 @@ class JsonText:
 
     def _place(self, path: Path) -> int:
         """Index of the value at a path, or of its nearest parent."""
-        place = _after_space(self.text, self.start)
+        place = after_space(self.text, self.start)
         for step in path:
             below = next((at for key, _, at in _children(self.text, place) if key == step), None)
             if below is None:
@@ -112,7 +112,7 @@ class JsonText:
 
     def _second_key(self) -> tuple[Path, int]:
         """Path and index of the first key that stands twice in one object, up to which the text is known to be JSON."""
-        place = _after_space(self.text, self.start)
+        place = after_space(self.text, self.start)
         below: list[tuple[Path, set[str | int], Iterator[_Child]]] = [((), set(), _children(self.text, place))]
         while below:
             path, keys, children = below[-1]
@@ -151,19 +151,19 @@ def _children(text: str, place: int) -> Iterator[_Child]:
     if text[place] not in "{[":
         return
     decode = json.JSONDecoder().raw_decode
-    is_object, at, number = text[place] == "{", _after_space(text, place + 1), 0
+    is_object, at, number = text[place] == "{", after_space(text, place + 1), 0
     while text[at] not in "}]":
         key, start = number, at
         if is_object:
             key, at = decode(text, at)
-            at = _after_space(text, _after_space(text, at) + 1)
+            at = after_space(text, after_space(text, at) + 1)
         yield key, start, at
-        at = _after_space(text, decode(text, at)[1])
-        at = _after_space(text, at + 1) if text[at] == "," else at
+        at = after_space(text, decode(text, at)[1])
+        at = after_space(text, at + 1) if text[at] == "," else at
         number += 1
 
 
-def _after_space(text: str, at: int) -> int:
+def after_space(text: str, at: int) -> int:
     """Index of the next character that is no white space."""
     match = _SPACE.match(text, at)
     return at if match is None else match.end()

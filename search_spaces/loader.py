@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -14,26 +15,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.accelerator import Accelerator, Link, PriceBasis
-from costmodel.errors import ImpossibleError, InputError
-from costmodel.quoting import shown
+from costmodel.accelerator import Accelerator, Link
+from costmodel.errors import ImpossibleError, InputError, nearest_name
+from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
-from .buying_schema import ProcurementSection
-from .buying_terms import owned_price
-from .catalog import AcceleratorCatalog, load_catalog
+from .buying_terms import ProcurementSection, owned_price
+from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import faults_of
 from .files import check_name
-from .levers import place_in
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
+    NO_TARGET,
     Constraints,
     Gateway,
     Goal,
@@ -42,13 +42,14 @@ from .problem import (
     Pools,
     Problem,
     Slo,
+    any_target,
+    target_of,
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
     AcceleratorSection,
-    ConstraintsSection,
     Context,
     LinkSection,
     ObjectiveSection,
@@ -57,7 +58,7 @@ from .schema import (
     json_schema,
 )
 from .search_space import search_space
-from .targets import NO_TARGET, Target, any_target, target_of
+from .speculation import DRAFTED
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
@@ -126,7 +127,8 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         check_model=lambda name: load_model(name, base),
     )
     file, schema_faults = _sections_of(source, context, faults)
-    model = _model(context, base)
+    section = context.sections.get("model")
+    model = None if section is None else load_model(section.name or section.config or section.architecture, base)
     entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
     cross = cross_faults(context.sections, model, accelerators)
@@ -135,7 +137,8 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
-    problem = _problem(file, name, model, demand, _offers(file, accelerators))
+    offers = tuple(_offer(file, *pair) for pair in zip(file.accelerators, accelerators, strict=True))
+    problem = _problem(file, name, model, demand, offers)
     problem = replace(problem, engine_changes=catalog.engines, source=source)
     problem = replace(problem, inputs=inputs_echo(file, problem, base))
     impossible = feasibility_faults(problem)
@@ -175,11 +178,6 @@ def _sections_of(source: Source, context: Context, file_faults: list[Fault]) -> 
         return None, faults
 
 
-def _model(context: Context, base: FilePath) -> Transformer | None:
-    section = context.sections.get("model")
-    return None if section is None else load_model(section.name or section.config or section.architecture, base)
-
-
 def _workload(
     context: Context, base: FilePath, model: Transformer | None, *, read_trace: bool
 ) -> tuple[_Demand | None, list[Fault]]:
@@ -201,8 +199,13 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     """The problem of a sound file; stem: its name, unless it has one."""
     workload, recording = demand
     slos = _slos(file.slo)
-    target = _target(file)
-    space, constraints = search_space(file.search, model), _constraints(file.constraints)
+    target = None if file.target == NO_TARGET else target_of(file.target) if file.target else any_target(file.engine)
+    limits = file.constraints.model_dump(exclude={"headroom"})
+    constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
+    space = search_space(file.search, model)
+    speculation = file.model.speculation
+    if speculation is not None and file.search.speculative_tokens is None:
+        space = replace(space, speculative_tokens=DRAFTED)
     if target is not None:
         space = target.space(space, constraints, len(slos))
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
@@ -226,15 +229,9 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
+        speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
-
-
-def _target(file: WorkloadFile) -> Target | None:
-    """What the plan has to run on: the target stated, or else any that runs the engine; None: nothing."""
-    if file.target == NO_TARGET:
-        return None
-    return any_target(file.engine) if file.target is None else target_of(file.target)
 
 
 def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
@@ -258,22 +255,8 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
     )
 
 
-def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
-    """What is on offer, in the order of the file."""
-    pairs = zip(file.accelerators, accelerators, strict=True)
-    terms = file.procurement or ProcurementSection()
-    return tuple(_with_owned(_offer(entry, own, basis_of(file.prices)), entry, terms) for entry, own in pairs)
-
-
-def _with_owned(offer: Offer, entry: AcceleratorSection, terms: ProcurementSection) -> Offer:
-    """The offer with the GPUs that are paid for: power and hosting are what they cost still."""
-    if not entry.owned:
-        return offer
-    price = owned_price(offer.accelerator, terms) if entry.owned_price is None else entry.owned_price
-    return replace(offer, owned=entry.owned, owned_usd_per_hour=price)
-
-
-def _offer(entry: AcceleratorSection, accelerator: Accelerator, basis: PriceBasis | None) -> Offer:
+def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
+    """What is on offer of an accelerator; of GPUs that are owned, power and hosting are what they cost still."""
     node_size = entry.node_size or accelerator.node_size
     one_node = accelerator.scale_up_size == accelerator.node_size
     here = replace(
@@ -283,38 +266,26 @@ def _offer(entry: AcceleratorSection, accelerator: Accelerator, basis: PriceBasi
         scale_up_size=node_size if one_node else accelerator.scale_up_size,
         scale_out=_link(entry.scale_out, accelerator.scale_out),
     )
-    quote = accelerator.price_on(basis) or accelerator.price
+    quote = accelerator.price_on(basis_of(file.prices)) or accelerator.price
+    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
-        return Offer(here, entry.price, entry.inventory, entry.billing)
-    return Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
+        offer = replace(offer, usd_per_hour=entry.price, quote=None)
+    if not entry.owned:
+        return offer
+    upkeep = owned_price(here, file.procurement or ProcurementSection())
+    return replace(
+        offer, owned=entry.owned, owned_usd_per_hour=upkeep if entry.owned_price is None else entry.owned_price
+    )
 
 
 def _link(section: LinkSection | None, link: Link) -> Link:
-    if section is None:
-        return link
-    return Link(
-        bandwidth=section.bandwidth or link.bandwidth,
-        latency=link.latency if section.latency is None else section.latency,
-    )
+    return link if section is None else replace(link, **section.model_dump(exclude_none=True))
 
 
 def _objective(section: ObjectiveSection) -> Objective:
     if section.goal is not Goal.MAX_GOODPUT_PER_DOLLAR or section.min_volume is None:
         return Objective(section.goal)
     return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
-
-
-def _constraints(section: ConstraintsSection) -> Constraints:
-    return Constraints(
-        budget=section.budget,
-        power=section.power,
-        max_gpus=section.max_gpus,
-        max_pools=section.max_pools,
-        spare_replicas=section.headroom.replicas,
-        routing=section.routing,
-        balancing=section.balancing,
-        pools=section.pools,
-    )
 
 
 SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
@@ -337,7 +308,11 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
         if "" in keys:
             raise InputError(f"override {shown(key)}: a key is missing beside a dot; write for example slo.ttft")
         path = _place(value, keys, f"override {shown(key)}")
-        value = _with_value(value, path, _override_value(key, value_given))
+        try:
+            new_value = parse_value(value_given) if isinstance(value_given, str) else value_given
+        except InputError as error:
+            raise InputError(f"override {shown(key)}: {error}") from error
+        value = _with_value(value, path, new_value)
         overridden[path] = _override_words(key, value_given)
     return replace(source, value=value, overridden=overridden)
 
@@ -348,13 +323,6 @@ def _override_words(key_path: str, new_value: Any) -> str:
         return key_path
     text = f"{key_path}={new_value if isinstance(new_value, str) and new_value.isprintable() else shown(new_value)}"
     return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
-
-
-def _override_value(key_path: str, new_value: Any) -> Any:
-    try:
-        return parse_value(new_value) if isinstance(new_value, str) else new_value
-    except InputError as error:
-        raise InputError(f"override {shown(key_path)}: {error}") from error
 
 
 def _place(value: Any, keys: list[str], where: str) -> Path:
@@ -372,6 +340,25 @@ def _place(value: Any, keys: list[str], where: str) -> Path:
         else:
             raise InputError(f"{where}: {shown(value)} stands above {shown(key)}; override the whole of it")
     return tuple(path)
+
+
+def place_in(items: list[Any], key: str, key_path: str) -> int:
+    """Where in a list an item stands that is told by its name or number."""
+    if re.fullmatch("[0-9]{1,9}", key) and int(key) < len(items):
+        return int(key)
+    labels = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
+    names = {at: name for at, name in labels if isinstance(name, str)}
+    places = [at for at, name in names.items() if normalized_name(name) == normalized_name(key)]
+    if places:
+        return places[0]
+    if re.fullmatch("[0-9]+", key) or not names:
+        raise InputError(
+            f"{shortened(key_path)}: {shortened(key)} is not one of the {len(items)} items (0 is the first)"
+        )
+    words = list(names.values())
+    near = nearest_name(key, words)
+    hint = f"; did you mean {shown(near)}?" if near else ""
+    raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{hint}")
 
 
 def _mapping_of(value: Any, path: Path) -> Any:

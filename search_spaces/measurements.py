@@ -30,7 +30,7 @@ from costmodel.quoting import shown
 from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
-from .fields import Reader, choice, count, number, stated
+from .fields import Reader, choice, count, number
 from .files import LARGEST_RESULTS, read_text
 
 SEPARATORS = (";", "\t", "|")
@@ -186,7 +186,7 @@ class _Cells:
     def read(self, column: str, reader: Reader) -> Any:
         """What a field type makes of a cell that must be there."""
         try:
-            return stated(reader, _plain(self.text(column)))
+            return reader.read(_plain(self.text(column)))
         except InputError as error:
             raise InputError(f"{column}: {error}" if self.row.get(column) else str(error)) from None
 

@@ -13,6 +13,7 @@ mixer and of a feed-forward are the fields of `costmodel.attention` and `costmod
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import cache, reduce
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import Field, create_model
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
@@ -42,12 +43,12 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .bounds import Bounds
-from .fields import Section, Text, choice, count, faults_of
+from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -65,8 +66,6 @@ BEYOND = 2.0**30
 LEAST_SHARED = 2
 """Words of a name that the name of another model must share to be offered for it, such as family and size."""
 _WORD = re.compile(r"a?\d+(?:\.\d+)?(?:x\d+)?b(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def model_names() -> list[str]:
@@ -148,9 +147,15 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         raise InputError(f"model '{shown_path(name)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
-    if path is not None and (exists or explicit):
-        return _load_file(path, name)
-    raise _unknown(name_or_path)
+    if path is None or not (exists or explicit):
+        raise _unknown(name_or_path)
+    if path.suffix.lower() in ARCHITECTURES:
+        return read_architecture(path)
+    config, title = _named_config(path, name)
+    try:
+        return parse_config(config, title, source=name)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"model {shown(name)}: {str(error).removeprefix(f'{title}: ')}") from error
 
 
 def catalog_model(name: str) -> Transformer:
@@ -203,6 +208,9 @@ def _words_of(name: str) -> set[str]:
 
 def model_entry(model: Transformer) -> dict[str, Any]:
     """What `pdplan models` shows of a model, ready for JSON; sizes in bytes, lengths in tokens."""
+    kinds = Counter[str]()
+    for group in model.layers:
+        kinds[attention_kind(group.attention)] += group.count
     return {
         "name": model.name,
         "parameters": model.parameters,
@@ -211,9 +219,12 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "vocabulary": model.vocab,
         "kv_bytes_per_token": {dtype: model.kv_bytes_per_token(dtype) for dtype in ("bf16", "fp8")},
-        "kv_bytes_per_token_beyond_windows": {dtype: _beyond_windows(model, dtype) for dtype in ("bf16", "fp8")},
+        "kv_bytes_per_token_beyond_windows": {
+            dtype: float(model.kv_bytes(BEYOND + 1.0, dtype) - model.kv_bytes(BEYOND, dtype))
+            for dtype in ("bf16", "fp8")
+        },
         "state_bytes_per_request": model.state_bytes,
-        "attention": _attention_summary(model),
+        "attention": [{"kind": kind, "layers": count} for kind, count in kinds.items()],
         "experts": max(group.feed_forward.experts for group in model.layers),
         "experts_per_token": max(group.feed_forward.experts_per_token for group in model.layers),
         "native_weight_dtype": model.native_weight_dtype,
@@ -222,20 +233,6 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "source": model.source,
         "date": model.date,
     }
-
-
-def _beyond_windows(model: Transformer, dtype: str) -> float:
-    """KV bytes that one more token adds once every window is full [byte/token]."""
-    return float(model.kv_bytes(BEYOND + 1.0, dtype) - model.kv_bytes(BEYOND, dtype))
-
-
-def _attention_summary(model: Transformer) -> list[dict[str, Any]]:
-    """Number of layers by kind of attention, in the order of the model."""
-    layers: dict[str, int] = {}
-    for group in model.layers:
-        kind = attention_kind(group.attention)
-        layers[kind] = layers.get(kind, 0) + group.count
-    return [{"kind": kind, "layers": count} for kind, count in layers.items()]
 
 
 def attention_kind(attention: Attention) -> str:
@@ -261,16 +258,15 @@ def attention_kind(attention: Attention) -> str:
 
 
 @cache
-def _files() -> dict[str, Any]:
-    """Catalog file by model name, which is the file's."""
+def _files() -> tuple[str, ...]:
+    """Names of the catalog's models, which are those of its files."""
     folder = resources.files("costmodel") / "catalog" / "models"
-    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
+    return tuple(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
 @cache
 def _entry(name: str) -> Mapping[str, Any]:
-    text = _files()[name].read_text("utf-8")
-    entry: Mapping[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 the safe loader, in C where there is one
+    entry: Mapping[str, Any] = shipped_table("costmodel", f"catalog/models/{name}.yaml")
     return entry
 
 
@@ -302,16 +298,6 @@ def _build(name: str, variant: str | None) -> Transformer:
     overlay = entry["variants"][variant] if variant else {}
     model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
-
-
-def _load_file(path: Path, model_name: str) -> Transformer:
-    if path.suffix.lower() in ARCHITECTURES:
-        return read_architecture(path)
-    config, name = _named_config(path, model_name)
-    try:
-        return parse_config(config, name, source=model_name)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"model {shown(model_name)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
@@ -467,17 +453,7 @@ class ArchitectureFile(Section):
 def read_architecture(path: Path) -> Transformer:
     """The model of an architecture file; InputError with the line of whatever is wrong in it."""
     source, faults = read_source(path)
-    try:
-        file = ArchitectureFile.model_validate(source.value)
-    except ValidationError as error:
-        schema_faults = (
-            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
-            for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
-        )
-        raise InputError(source.render([*faults, *schema_faults])) from None
-    if faults:
-        raise InputError(source.render(faults))
-    return file.transformer()
+    return sections_of(source, faults, ArchitectureFile).transformer()
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:

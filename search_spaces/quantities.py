@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
+from costmodel.words import join_words
 
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
@@ -141,7 +143,7 @@ EXAMPLES: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
 )
 
 
-class QuantityError(ValueError):
+class QuantityError(InputError):
     """A text is not a quantity of the kind wanted; the message is a clause without its place."""
 
 
@@ -153,7 +155,7 @@ def parse(value: object, kind: Kind, forms: str = "") -> float:
     >>> parse("500ms", Kind.DURATION), parse("400Gb/s", Kind.BANDWIDTH), parse("$2.50/h", Kind.PRICE)
     (0.5, 50000000000.0, 2.5)
     """
-    forms = forms or alternatives(EXAMPLES[kind])
+    forms = forms or join_words(EXAMPLES[kind], "or")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise QuantityError(f"{shown(value)} is not a {kind}; write for example {forms}")
     try:
@@ -171,7 +173,7 @@ def accepted_examples(kind: Kind, accepted: Callable[[float], bool]) -> str:
     >>> accepted_examples(Kind.DURATION, lambda seconds: seconds <= 1.0)
     '500ms'
     """
-    return alternatives([text for text in EXAMPLES[kind] if accepted(parse(text, kind))])
+    return join_words([text for text in EXAMPLES[kind] if accepted(parse(text, kind))], "or")
 
 
 def check_plain(value: object, seconds: float, limit: float, accepted: Callable[[float], bool]) -> None:
@@ -204,19 +206,10 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
-        units = f"{allowed_units(kind)}{_unit_hint(unit, kind)}"
-        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {units}")
+        alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]  # b is no B, and M no m
+        hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
+        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed_units(kind)}{hint}")
     return _in_base(float(match.group()), scale)
-
-
-def alternatives(texts: Sequence[str]) -> str:
-    """Texts of which one is to be chosen.
-
-    >>> alternatives(["W", "kW", "MW"]), alternatives(["W"])
-    ('W, kW or MW', 'W')
-    """
-    *most, last = texts
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def as_share(text: str) -> float | None:
@@ -245,19 +238,9 @@ def as_probability(text: str) -> float | None:
 _PERCENTILE = re.compile(r"[pP]([0-9]+(?:\.[0-9]+)?)")
 
 
-def _unit_hint(unit: str, kind: Kind) -> str:
-    """A hint for a unit that is another one but for case."""
-    alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]
-    return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
-
-
 def _in_base(number: float, scale: float) -> float:
     """The product; for units below the base, whose inverse is whole, by division, which rounds 5us to 5e-6 exactly."""
     return number * scale if scale >= 1 else number / round(1 / scale)
-
-
-def _in_unit(value: float, scale: float) -> float:
-    return value / scale if scale >= 1 else value * round(1 / scale)
 
 
 def allowed_units(kind: Kind) -> str:
@@ -266,7 +249,7 @@ def allowed_units(kind: Kind) -> str:
     >>> allowed_units(Kind.POWER)
     'W, kW or MW'
     """
-    return alternatives(list(UNITS[kind]))
+    return join_words(list(UNITS[kind]), "or")
 
 
 def format_quantity(value: float, kind: Kind) -> str:
@@ -279,7 +262,7 @@ def format_quantity(value: float, kind: Kind) -> str:
         return f"${value:.15g}/h" if float(f"{value:.15g}") == value else f"${value!r}/h"
     texts = []
     for unit, scale in sorted(UNITS[kind].items(), key=lambda item: item[1], reverse=True):
-        text = f"{_in_unit(value, scale):.15g}"
+        text = f"{value / scale if scale >= 1 else value * round(1 / scale):.15g}"
         if scale <= abs(value) and unit not in _BIT_UNITS and _in_base(float(text), scale) == value:
             texts.append(f"{text}{unit}")
     if texts:

@@ -1,28 +1,282 @@
 """Scenarios: one problem with some of its values changed, by name or over a grid.
 
 A scenario is made from the canonical echo of a problem (`Problem.inputs`), so that whatever the file was written like,
-a change is one value in one place, and what comes out is checked as a workload.yaml is.
+a change is one value in one place, and what comes out is checked as a workload.yaml is. Levers are short names for what
+`pdplan whatif` changes most, each with what it does to these inputs.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from costmodel.errors import InputError, UnknownNameError
+from pydantic import ValidationError
+
+from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
-from .levers import LEVERS, Inputs, below, number_of, place_in
-from .loader import problem_of_values
+from .bounds import LATENCIES, REQUEST_RATE
+from .demand import planned_rate
+from .fields import refusal_of
+from .loader import place_in, problem_of_values
 from .problem import Problem
-from .quantities import QuantityError
-from .yaml_source import parse_value
+from .quantities import Kind, QuantityError, as_share, check_plain, parse
+from .schema import Diurnal
+from .yaml_source import parse_value, shipped_table
+
+Inputs = dict[str, Any]
+Setter = Callable[[Inputs, str, str, Any], None]
+"""Changes the inputs; told the lever, the name after its dot, and the value."""
+
+EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expected": 0.0, "optimistic": -0.9})
+"""Names of efficiencies: at the ends of the interval that holds nine predictions in ten, or between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A lever: an example for the command line, what it says; kind: of its values, None: plain ones.
+
+    path: dotted one of the value that it sets, * the item that is named; none: it does what `SETTERS` say.
+    classes: whether a name after its dot is that of an SLO class, and may be left out.
+    """
+
+    example: str
+    says: str
+    path: str = ""
+    kind: Kind | None = None
+    classes: bool = False
+
+    def apply(self, inputs: Inputs, key: str, value: Any) -> None:
+        """Change the inputs; key: of the lever, with a name after its dot where the example has one."""
+        head, _, name = key.partition(".")
+        stated = self.example.partition("=")[0]
+        if name and not self.classes and "." not in stated:
+            raise InputError(f"{head} stands alone, but {shown(name)} follows it")
+        if "." in stated and not name:
+            noun = "months" if head == "growth" else "accelerator"
+            raise InputError(f"name the {noun}, such as {stated}={value}")
+        if not self.path:
+            SETTERS[head](inputs, head, name, value)
+            return
+        *above, last = self.path.split(".")
+        here: Any = inputs
+        for number, step in enumerate(above):
+            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else here[step]
+        here[last] = value
+
+
+def below(here: Any, name: str, key_path: str) -> Any:
+    """What stands under one part of a dotted path; items of lists are told by their name or number."""
+    if isinstance(here, dict) and name in here:
+        return here[name]
+    if isinstance(here, list):
+        return here[place_in(here, name, key_path)]
+    near = nearest_name(name, LEVERS)
+    hint = f"did you mean {shown(near)}? " if near else ""
+    raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
+
+
+def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """A precision that the model is served in, whatever the search might choose from."""
+    inputs["model"][lever] = value
+    inputs["search"].pop(lever, None)
+
+
+def _of_classes(inputs: Inputs, lever: str, name: str, value: Any) -> None:
+    """A limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
+    for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
+        slo[lever] = f"{value!r}s" if isinstance(value, float) and lever != "attainment" else value
+
+
+def _scale(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """The demand, all prompts or outputs, links out of a node, or limits times a factor."""
+    factor = _share(value)
+    if factor is None or not 0.0 < factor < math.inf:
+        raise InputError(f"{lever}={shortened(str(value))} is not a factor above zero")
+    what = lever.removesuffix("_scale")
+    if what == "rate":
+        _demand(inputs["workload"], lambda rate: rate * factor)
+    elif what in {"isl", "osl"}:
+        _scale_lengths(inputs["workload"], what, factor)
+    elif what == "link":
+        for link in (entry["scale_out"] for entry in inputs["accelerators"]):
+            link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
+    else:
+        for slo, key in product(inputs["slo"], map(str, Metric) if what == "slo" else [what]):
+            if slo.get(key) is not None:
+                slo[key] = f"{_quantity(f'slo.{key}', slo[key], Kind.DURATION) * factor!r}s"
+
+
+def _scale_lengths(load: Inputs, key: str, factor: float) -> None:
+    """All prompts or all outputs times a factor; the longest request grows in step."""
+    rows = _histogram(key, load)
+    longest = max(row["isl"] + row["osl"] for row in rows)
+    for row in rows:
+        row[key] = max(row[key] * factor, 1.0)
+    grown = max(row["isl"] + row["osl"] for row in rows) / longest
+    load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
+
+
+def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:
+    """The rows of the lengths, which sessions have none of."""
+    if "lengths" not in load:
+        raise InputError(
+            f"{key}: the lengths follow from the sessions; state workload.sessions.user_tokens, for example"
+        )
+    rows: list[dict[str, float]] = load["lengths"]["histogram"]
+    return rows
+
+
+def _mean_length(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """The mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
+    rows = _histogram(lever, inputs["workload"])
+    mean = sum(row["share"] * row[lever] for row in rows) / sum(row["share"] for row in rows)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+        raise InputError(f"{lever}={shortened(str(value))} is not a number of tokens above zero")
+    _scale_lengths(inputs["workload"], lever, value / mean)
+
+
+def _rate(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
+    """The rate to plan for."""
+    rate = _quantity("rate", value, Kind.RATE)
+    if not REQUEST_RATE.holds(rate):
+        raise InputError(f"rate={shortened(str(value))} is out of range; it {REQUEST_RATE.sentence()}")
+    _demand(inputs["workload"], lambda _: rate)
+
+
+def _growing(inputs: Inputs, _lever: str, months: str, value: Any) -> None:
+    """The demand after so many months of growth: growth.MONTHS = share per month."""
+    if not months.isdigit():
+        raise InputError(f"name the months, such as growth.6={value}")
+    share = _share(value)
+    if share is None or not -1.0 < share < math.inf:
+        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
+    _scale(inputs, "rate_scale", "", (1.0 + share) ** int(months))
+
+
+def _demand(load: Inputs, change: Callable[[float], float]) -> None:
+    """Change the rate that is planned for [1/s]; of a daily profile, every hour in proportion.
+
+    An earlier change of the scenario may have written either.
+    """
+    if load["diurnal"] is None:
+        load["request_rate"] = change(_quantity("workload.request_rate", load["request_rate"], Kind.RATE))
+        return
+    try:
+        day = Diurnal.model_validate(load["diurnal"])
+    except ValidationError as error:
+        raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
+    old_rate = planned_rate(day)
+    rate = change(old_rate)
+    hours = [rate * (hour / old_rate) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
+    load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
+
+
+def _quantity(key: str, value: Any, kind: Kind) -> float:
+    """A value in the base unit of its kind, which an earlier change of the scenario may have written as a text."""
+    try:
+        return parse(value, kind)
+    except QuantityError as error:
+        raise InputError(f"{key}: {error}") from None
+
+
+def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
+    """Take other quotes of the catalog; a price that the user stated, or a lever has changed, stays."""
+    inputs["prices"] = value
+    for entry in inputs["accelerators"]:
+        if entry.get("price") == entry.get("catalog_price"):
+            entry["price"] = None
+
+
+def _without(inputs: Inputs, _lever: str, name: str, value: Any) -> None:
+    """Leave an accelerator out."""
+    entry = below(inputs["accelerators"], name, f"accelerators.{name}")
+    if value not in {True, False}:
+        raise InputError(f"without.{name}={shortened(str(value))} is neither true nor false")
+    if value:
+        inputs["accelerators"].remove(entry)
+
+
+def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
+    """How quick the engines are within what past predictions were wrong by."""
+    if value not in EFFICIENCIES:
+        raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
+    inputs["confidence"] = EFFICIENCIES[value]
+
+
+def _share(value: Any) -> float | None:
+    """A number, or a text such as 5%; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        share = as_share(value) if isinstance(value, str) else None
+        return float(value) if share is None else share
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+SETTERS: Mapping[str, Setter] = {
+    "prices": _prices,
+    "without": _without,
+    "with": lambda inputs, _lever, name, price: inputs["accelerators"].append({"name": name, "price": price}),
+    "rate": _rate,
+    "growth": _growing,
+    "efficiency": _efficiency,
+    **dict.fromkeys(("isl", "osl"), _mean_length),
+    **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
+    **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
+    **{f"{what}_scale": _scale for what in ("link", "rate", "isl", "osl", "ttft", "tpot", "slo")},
+}
+"""What those levers do that do not set one value; the rows of all are in levers.yaml."""
+
+
+def _lever(name: str, row: Mapping[str, Any] | None) -> Lever:
+    if row is None:
+        metric = METRICS[Metric(name)]
+        return Lever(metric.example, metric.limit, kind=Kind.DURATION, classes=True)
+    return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
+
+
+_TABLE = shipped_table("search_spaces", "levers.yaml")
+LEVERS: Mapping[str, Lever] = MappingProxyType({name: _lever(name, row) for name, row in _TABLE.items()})
+"""Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
+
+
+def kind_of(key: str) -> Kind | None:
+    """What the values of a key measure; None: plain numbers, or texts."""
+    lever = LEVERS.get(key.partition(".")[0])
+    return None if lever is None else lever.kind
+
+
+def number_of(key: str, text: str) -> float:
+    """A number as a command line states it for a key, in the unit of the key; shares and factors also in percent.
+
+    >>> number_of("ttft", "300ms"), number_of("price.H200", "$2.50"), number_of("attainment", "95%")
+    (0.3, 2.5, 0.95)
+
+    Raises QuantityError with what is wrong.
+    """
+    kind = kind_of(key)
+    if kind is not None:
+        value = parse(text, kind)
+        name = key.partition(".")[0]
+        if name in set(Metric):
+            metric = Metric(name)
+            check_plain(text, value, METRICS[metric].plain, LATENCIES[metric].holds)
+        return value
+    number = _share(text)
+    if number is None or not math.isfinite(number):
+        raise QuantityError(f"{shown(text.strip())} is not a number or a percentage, which {key} needs")
+    return number
+
 
 MOST_SCENARIOS = 1_000_000
 """More than that is a mistake in a range."""
@@ -55,37 +309,30 @@ def parse_axis(text: str) -> Axis:
     key, equals, spec = (item.strip() for item in text.partition("="))
     if not equals or not key or not spec:
         raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
-    if ":" in spec:
-        return Axis(key, _range_values(text, key, spec.split(":")))
-    return Axis(key, tuple(_value(text, item.strip()) for item in spec.split(",")))
-
-
-def _value(text: str, field: str) -> Any:
-    if not field:
+    items = [item.strip() for item in spec.split(",")]
+    if ":" not in spec and "" in items:
         raise InputError(f"--vary {shown(text)} has an empty value")
-    return parse_value(field)
-
-
-def _range_values(text: str, key: str, fields: list[str]) -> tuple[float, ...]:
-    """Values from low to high, evenly spaced or evenly in their logarithms; units as the key takes them."""
-    if not 3 <= len(fields) <= 4 or (len(fields) == 4 and fields[3] != "log"):
-        raise InputError(f"--vary {shown(text)}: a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
     try:
-        low, high = (number_of(key, field) for field in fields[:2])
+        return Axis(key, _range_values(key, spec.split(":")) if ":" in spec else tuple(map(parse_value, items)))
     except QuantityError as error:
         raise InputError(f"--vary {shown(text)}: {error}") from None
+
+
+def _range_values(key: str, fields: list[str]) -> tuple[float, ...]:
+    """Values from low to high, evenly spaced or evenly in their logarithms; units as the key takes them."""
+    if not 3 <= len(fields) <= 4 or (len(fields) == 4 and fields[3] != "log"):
+        raise QuantityError("a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
+    low, high = (number_of(key, field) for field in fields[:2])
     try:
         count = int(fields[2])
     except ValueError:
-        raise InputError(f"--vary {shown(text)}: COUNT is a whole number, not {shown(fields[2])}") from None
+        raise QuantityError(f"COUNT is a whole number, not {shown(fields[2])}") from None
     wrong = _wrong_range(fields, low, high, count)
     if wrong:
-        raise InputError(f"--vary {shown(text)}: {', and '.join(wrong)}")
+        raise QuantityError(", and ".join(wrong))
     if count == 1:
         return (low,)
     if len(fields) == 4:
-        if min(low, high) <= 0.0:
-            raise InputError(f"--vary {shown(text)}: LOW and HIGH of a log range must be above zero")
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
 
@@ -99,6 +346,8 @@ def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list
         wrong.append(f"LOW {fields[0]} is above HIGH {fields[1]}")
     if not 1 <= count <= MOST_SCENARIOS:
         wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
+    if len(fields) == 4 and low <= 0.0 and count != 1:
+        wrong.append("LOW and HIGH of a log range must be above zero")
     return wrong
 
 

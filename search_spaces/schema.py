@@ -31,28 +31,27 @@ from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.quoting import shown
 from costmodel.transformer import DTYPE_BYTES
 from search_spaces import bounds
-from search_spaces.bounds import HOURS_PER_DAY, Bounds
-from search_spaces.buying_schema import ProcurementSection
+from search_spaces.bounds import Bounds
+from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.fields import (
     Section,
     Text,
     at_most,
     choice,
     count,
-    exactly_one,
-    from_word,
     house_error,
-    listed,
     member,
     member_or_file,
     number,
+    one_or_more,
     quantity,
     share,
+    short_for,
 )
-from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
+from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
-from search_spaces.targets import NO_TARGET, TARGET_NAMES
+from search_spaces.speculation import SpeculationSection
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
@@ -72,12 +71,9 @@ class HistogramRow(Section):
     """Share of requests [1]."""
 
 
-def _histogram_form(value: object) -> str:
-    return "<path>" if isinstance(value, str) else "<rows>"
-
-
 Histogram = Annotated[
-    Annotated[list[HistogramRow], Tag("<rows>")] | Annotated[Text, Tag("<path>")], Discriminator(_histogram_form)
+    Annotated[list[HistogramRow], Tag("<rows>")] | Annotated[Text, Tag("<path>")],
+    Discriminator(lambda value: "<path>" if isinstance(value, str) else "<rows>"),
 ]
 
 
@@ -133,8 +129,7 @@ def _recorded_form(value: object) -> str:
 
 
 RecordedSource = Annotated[
-    Annotated[TraceFile, BeforeValidator(from_word("path"), json_schema_input_type=str | TraceFile), Tag("<file>")]
-    | Annotated[PackedRequests, Tag("<packed>")],
+    Annotated[TraceFile, short_for(TraceFile, "path"), Tag("<file>")] | Annotated[PackedRequests, Tag("<packed>")],
     Discriminator(_recorded_form),
 ]
 
@@ -155,10 +150,6 @@ class Lognormal(Section):
         if p99 < info.data.get("median", 0):
             raise house_error(f"{p99:g} is below the median {info.data['median']:g}")
         return p99
-
-
-def _as_fixed(value: object) -> object:
-    return {"fixed": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 _PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 90%: 2400, p99: 5500}"
@@ -185,7 +176,9 @@ def _read_quantiles(value: object) -> object:
 
 
 class LengthDistribution(Section):
-    """One of three ways to state the distribution of a length."""
+    """One of three ways to state the distribution of a length, or of the number of turns."""
+
+    forms = ("fixed", "lognormal", "quantiles")
 
     fixed: Tokens | None = None
     """Every request has this length [token]."""
@@ -194,64 +187,25 @@ class LengthDistribution(Section):
     quantiles: Annotated[dict[float, Tokens], BeforeValidator(_read_quantiles)] | None = None
     """Length [token] by probability, for example {0.5: 600, 90%: 2400, p99: 5500}; 1 gives the longest."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        exactly_one(self, "fixed", "lognormal", "quantiles")
-        return self
 
-
-Distribution = Annotated[
-    LengthDistribution, BeforeValidator(_as_fixed, json_schema_input_type=Tokens | LengthDistribution)
-]
-
-_Turns = Annotated[float, number(bounds.TURNS)]
-
-
-class TurnLognormal(Lognormal):
-    """Log-normal numbers of turns, given by their median and 99th percentile."""
-
-    median: _Turns
-    """Half of the sessions have fewer [1]."""
-    p99: _Turns
-    """99 % of the sessions have fewer [1]."""
-    maximum: _Turns | None = None
-    """Numbers above it count as it [1]."""
-
-
-class TurnDistribution(LengthDistribution):
-    """One of three ways to state the distribution of the number of turns."""
-
-    fixed: _Turns | None = None
-    """Every session has so many [1]."""
-    lognormal: TurnLognormal | None = None
-    """Log-normal numbers."""
-    quantiles: Annotated[dict[float, _Turns], BeforeValidator(_read_quantiles)] | None = None
-    """Turns [1] by probability, for example {0.5: 2, 90%: 8, p99: 20}; 1 gives the most."""
-
+Distribution = Annotated[LengthDistribution, short_for(LengthDistribution, "fixed", Tokens)]
 
 _Duration = Annotated[float, quantity(Kind.DURATION, bounds.PAUSE)]
 _Durations = Annotated[dict[float, _Duration], BeforeValidator(_read_quantiles)]
 
 
-def _as_mean(value: object) -> object:
-    return {"mean": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
-
-
 class PauseSection(Section):
     """One of two ways to state a distribution of times."""
+
+    forms = ("mean", "quantiles")
 
     mean: _Duration | None = None
     """Mean of exponential times [s]."""
     quantiles: _Durations | None = None
     """Time [s] by probability, for example {0.5: 4s, p90: 30s, p99: 5min}; beyond the highest none is longer."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        exactly_one(self, "mean", "quantiles")
-        return self
 
-
-Pause = Annotated[PauseSection, BeforeValidator(_as_mean, json_schema_input_type=_Duration | PauseSection)]
+Pause = Annotated[PauseSection, short_for(PauseSection, "mean", _Duration)]
 
 
 class SessionsSection(Section):
@@ -262,7 +216,7 @@ class SessionsSection(Section):
 
     rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
     """New sessions [1/s], in place of request_rate."""
-    turns: Annotated[TurnDistribution, BeforeValidator(_as_fixed, json_schema_input_type=_Turns | TurnDistribution)]
+    turns: Distribution
     """Requests of a session [1]; a plain number: of every one."""
     think_time: Pause
     """From the end of an answer to the next turn [s]; a plain number is the mean of exponential times."""
@@ -330,10 +284,6 @@ class Span(Section):
         return high
 
 
-def _values_form(value: object) -> str:
-    return "<span>" if isinstance(value, dict | Span) else "<values>"
-
-
 def _within_bounds(limits: Bounds) -> AfterValidator:
     """Check the values, or the ends of the span, against the bounds of their key."""
 
@@ -352,16 +302,19 @@ _Whole = Annotated[int, count(bounds.WHOLE)]
 Degrees = Annotated[
     list[_Degree],
     at_most(bounds.MAX_VALUES, "values"),
-    BeforeValidator(listed, json_schema_input_type=list[_Degree] | _Degree),
+    one_or_more(_Degree),
     AfterValidator(_ascending),
 ]
 _Values = Annotated[
     list[_Whole],
     at_most(bounds.MAX_VALUES, "values"),
-    BeforeValidator(listed, json_schema_input_type=list[_Whole] | _Whole),
+    one_or_more(_Whole),
     AfterValidator(_ascending),
 ]
-_Sizes = Annotated[Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
+_Sizes = Annotated[
+    Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")],
+    Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
+]
 Seqs = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_SEQS)]
 Chunks = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_BATCHED_TOKENS)]
 
@@ -379,16 +332,13 @@ def _once_each(words: tuple[str, ...]) -> AfterValidator:
 
 _WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
 _KvDtype = Annotated[str, choice(*KV_DTYPES)]
-_WeightDtypes = Annotated[
-    list[_WeightDtype],
-    BeforeValidator(listed, json_schema_input_type=list[_WeightDtype] | _WeightDtype),
-    _once_each(WEIGHT_DTYPES),
-]
-_KvDtypes = Annotated[
-    list[_KvDtype], BeforeValidator(listed, json_schema_input_type=list[_KvDtype] | _KvDtype), _once_each(KV_DTYPES)
-]
+_WeightDtypes = Annotated[list[_WeightDtype], one_or_more(_WeightDtype), _once_each(WEIGHT_DTYPES)]
+_KvDtypes = Annotated[list[_KvDtype], one_or_more(_KvDtype), _once_each(KV_DTYPES)]
 _Role = Annotated[Role, member(Role)]
-_Roles = list[_Role]
+_Drafted = Annotated[int, count(bounds.SPECULATIVE_TOKENS)]
+_DraftedTokens = Annotated[
+    list[_Drafted], at_most(bounds.MAX_VALUES, "values"), one_or_more(_Drafted), AfterValidator(_ascending)
+]
 
 
 class SearchSection(Section):
@@ -396,7 +346,7 @@ class SearchSection(Section):
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"
     """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[_Roles, BeforeValidator(listed, json_schema_input_type=_Roles | _Role)] | None = None
+    roles: Annotated[list[_Role], one_or_more(_Role)] | None = None
     """Roles that engines may take."""
     tensor_parallel: Degrees | None = None
     """Tensor-parallel degrees; each must divide the model's heads."""
@@ -416,6 +366,17 @@ class SearchSection(Section):
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
     kv_dtype: _KvDtypes | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
+    speculative_tokens: _DraftedTokens | None = None
+    """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
+
+    @field_validator("roles")
+    @classmethod
+    def _serve(cls, roles: list[Role]) -> list[Role]:
+        if not roles:
+            raise house_error("is empty, but needs at least one role")
+        if len(set(roles)) == 1 and Role.COLOCATED not in roles:
+            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+        return roles
 
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
@@ -450,6 +411,8 @@ def _look_up(check: Callable[[str], object], name: str) -> str:
 class ModelSection(Section):
     """The model that is served, and its precision."""
 
+    forms = ("name", "config", "architecture")
+
     name: Text | None = None
     """Name in the catalog (`pdplan models` lists them), or a Hugging Face id whose architecture is there."""
     config: Text | None = None
@@ -460,6 +423,8 @@ class ModelSection(Section):
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
     """Precision of the KV cache."""
+    speculation: SpeculationSection | None = None
+    """Speculative decoding that may be used; default: none."""
 
     @field_validator("name", "config", "architecture")
     @classmethod
@@ -468,32 +433,20 @@ class ModelSection(Section):
             _look_up(info.context.check_model, name)
         return name
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        exactly_one(self, "name", "config", "architecture")
-        return self
-
 
 class Diurnal(Section):
     """A daily profile of the request rate; the fleet is planned for its peak, or for a percentile of the hours."""
 
-    requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]]
+    requests_per_second_by_hour: Annotated[list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]], WHOLE_DAY]
     """24 mean rates [1/s], from midnight."""
     percentile: Hours = 100.0
     """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
 
-    @field_validator("requests_per_second_by_hour")
-    @classmethod
-    def _whole_day(cls, rates: list[float]) -> list[float]:
-        if len(rates) != HOURS_PER_DAY:
-            raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
-        if max(rates) <= 0:
-            raise house_error("has no rate above 0")
-        return rates
-
 
 class WorkloadSection(Section):
     """The demand: how many requests, how long, how bursty, how much prefix they share."""
+
+    forms = ("lengths", "sessions")
 
     request_rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
     """Mean arrivals [1/s] that the fleet must carry; a trace gives its own unless this is stated."""
@@ -518,7 +471,6 @@ class WorkloadSection(Section):
 
     @model_validator(mode="after")
     def _has_rate(self) -> Self:
-        exactly_one(self, "lengths", "sessions")
         if self.sessions is not None:
             self._only_sessions(self.sessions)
         elif self.reuse_interval is not None and self.prefix_hit_share is None:
@@ -695,25 +647,20 @@ class WorkloadFile(Section):
     """Format of this file."""
     name: Text | None = None
     """Name of the problem; default: the file's."""
-    model: Annotated[ModelSection, BeforeValidator(from_word("name"), json_schema_input_type=str | ModelSection)]
+    model: Annotated[ModelSection, short_for(ModelSection, "name")]
     """The model; a single word is its name."""
     workload: WorkloadSection
     """The demand."""
     slo: Annotated[
         list[SloClass],
         at_most(bounds.MAX_CLASSES, "classes"),
-        BeforeValidator(listed, json_schema_input_type=list[SloClass] | SloClass),
+        one_or_more(SloClass),
     ]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
-        list[
-            Annotated[
-                AcceleratorSection,
-                BeforeValidator(from_word("name"), json_schema_input_type=str | AcceleratorSection),
-            ]
-        ],
+        list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        BeforeValidator(listed, json_schema_input_type=list[str | AcceleratorSection] | str | AcceleratorSection),
+        one_or_more(str | AcceleratorSection),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
@@ -723,13 +670,9 @@ class WorkloadFile(Section):
     for all; where nobody quotes that, the plan says what stands in. Prices that you state stay as they are."""
     catalog: Text | None = None
     """YAML file with GPU types of your own, laid over the catalog; relative to this file."""
-    search: Annotated[
-        SearchSection, BeforeValidator(from_word("preset"), json_schema_input_type=str | SearchSection)
-    ] = SearchSection()
+    search: Annotated[SearchSection, short_for(SearchSection, "preset")] = SearchSection()
     """Which engine settings are tried; a single word is a preset."""
-    objective: Annotated[
-        ObjectiveSection, BeforeValidator(from_word("goal"), json_schema_input_type=str | ObjectiveSection)
-    ] = ObjectiveSection()
+    objective: Annotated[ObjectiveSection, short_for(ObjectiveSection, "goal")] = ObjectiveSection()
     """What is optimized; a single word is the goal."""
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""

@@ -6,24 +6,23 @@ degrees that the user writes are checked in `checks` and refused instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shortened
 from costmodel.transformer import SoftmaxAttention, Transformer
 
-from .bounds import DEGREE, GPUS_PER_ENGINE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, SPECULATIVE_TOKENS
 from .catalog import normalized_name
 from .enumeration import Shape, attention_heads
-from .fields import Reader, Section, choice, count, member, stated
+from .fields import Reader, choice, count, member
 from .problem import Problem, SearchSpace
-from .schema import KV_DTYPES, WEIGHT_DTYPES, Chunks, Degrees, SearchSection, Seqs, Span
-from .yaml_source import parse_source, parse_value
+from .schema import KV_DTYPES, WEIGHT_DTYPES, SearchSection, Span
+from .yaml_source import parse_value, shipped_table
 
 SEQS_FACTOR = 2**0.5
 TOKENS_FACTOR = 2.0
@@ -36,59 +35,34 @@ LARGE_MIXTURE = 200e9
 SGLang and TensorRT-LLM publish recipes of wide expert parallelism (Qwen3-235B, GLM-4.5, DeepSeek, Kimi-K2)."""
 
 
-class _Experts(Section):
-    expert_parallel: Degrees
-    data_parallel: Degrees
-    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
-
-
-class _Preset(Section):
-    roles: list[Annotated[Role, member(Role)]]
-    tensor_parallel: Degrees
-    pipeline_parallel: Degrees
-    dense: _Experts
-    mixture_of_experts: _Experts
-    large_mixture: _Experts | None = None
-    max_num_seqs: Seqs
-    max_num_batched_tokens: Chunks
-    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)]
-
-
 @cache
-def _preset(name: str) -> _Preset:
-    file = resources.files("search_spaces") / "presets" / f"{name}.yaml"
-    source, _ = parse_source(file.read_text(encoding="utf-8"), file.name)
-    return _Preset.model_validate(source.value)
+def _preset(name: str, kind: str) -> SearchSection:
+    """The ranges of a preset for a kind of model."""
+    table = shipped_table("search_spaces", f"presets/{name}.yaml")
+    kinds = {key: table.pop(key, None) for key in ("dense", "mixture_of_experts", "large_mixture")}
+    return SearchSection.model_validate(table | (kinds[kind] or kinds["mixture_of_experts"]))
 
 
 def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     """Return the ranges of the section's preset, with those that the section states in their place."""
-    preset = _preset(section.preset)
-    experts = _experts(preset, model)
-    roles = section.roles or preset.roles
-    tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
-    pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
-    expert = [degree for degree in experts.expert_parallel if model.redundant_experts(degree) == 0]
+    kind = "large_mixture" if model.parameters >= LARGE_MIXTURE else "mixture_of_experts"
+    preset = dict(_preset(section.preset, kind if model.is_moe else "dense"))
+    fits: Mapping[str, Callable[[int], bool]] = {
+        "tensor_parallel": lambda degree: tensor_parallel_fits(model, degree),
+        "pipeline_parallel": lambda degree: degree <= model.num_layers,
+        "expert_parallel": lambda degree: model.redundant_experts(degree) == 0,
+    }
+    preset |= {key: list(filter(is_fit, preset[key])) for key, is_fit in fits.items()}
+    ranges = preset | {key: value for key, value in section if value is not None}
+    roles, seqs, tokens = (ranges.pop(key) for key in ("roles", "max_num_seqs", "max_num_batched_tokens"))
+    limit = ranges.pop("max_gpus_per_engine")
     return SearchSpace(
         roles=tuple(role for role in Role if role in roles),
-        tensor_parallel=tuple(section.tensor_parallel or tensor),
-        pipeline_parallel=tuple(section.pipeline_parallel or pipeline),
-        expert_parallel=tuple(section.expert_parallel or expert),
-        data_parallel=tuple(section.data_parallel or experts.data_parallel),
-        max_num_seqs=sizes(section.max_num_seqs or preset.max_num_seqs, SEQS_FACTOR),
-        max_num_batched_tokens=sizes(section.max_num_batched_tokens or preset.max_num_batched_tokens, TOKENS_FACTOR),
-        max_gpus_per_engine=section.max_gpus_per_engine or experts.max_gpus_per_engine or preset.max_gpus_per_engine,
-        weight_dtype=tuple(section.weight_dtype or ()),
-        kv_dtype=tuple(section.kv_dtype or ()),
+        max_num_seqs=sizes(seqs, SEQS_FACTOR),
+        max_num_batched_tokens=sizes(tokens, TOKENS_FACTOR),
+        max_gpus_per_engine=limit,
+        **{key: tuple(values or ()) for key, values in ranges.items() if key != "preset"},
     )
-
-
-def _experts(preset: _Preset, model: Transformer) -> _Experts:
-    """Degrees that spread experts: wide ones for a mixture that is worth more than a node."""
-    if not model.is_moe:
-        return preset.dense
-    large = preset.large_mixture if model.parameters >= LARGE_MIXTURE else None
-    return large or preset.mixture_of_experts
 
 
 def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
@@ -102,14 +76,9 @@ def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     values = {span.low, span.high}
     value = float(span.low)
     while value < span.high:
-        values.add(_whole_size(value))
+        values.add(round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE)))
         value *= factor
     return tuple(sorted(value for value in values if span.low <= value <= span.high))
-
-
-def _whole_size(value: float) -> int:
-    """Whole, and above 8 a multiple of 8 (11.3 becomes 16 and 22.6 becomes 24, both by the nearest of 16, 24, ...)."""
-    return round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE))
 
 
 def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
@@ -143,6 +112,7 @@ RANGES: Mapping[str, Reader] = {
     "max_num_seqs": count(MAX_NUM_SEQS),
     "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
     **{name: choice(*words) for name, words in DTYPES.items()},
+    "speculative_tokens": count(SPECULATIVE_TOKENS),
 }
 """Settings of an engine that the search has a range of values for, and how one is read."""
 SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
@@ -156,7 +126,8 @@ KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTI
 class Wanted:
     """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
 
-    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that.
+    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that;
+    speculative_tokens: None where none are drafted, or as few as the space has.
 
     offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
     """
@@ -168,6 +139,7 @@ class Wanted:
     max_num_batched_tokens: int | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    speculative_tokens: int | None = None
     unstated: tuple[str, ...] = ()
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
@@ -182,14 +154,15 @@ class Wanted:
         """The engine shape that is asked about."""
         weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
         cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
-        return Shape(self.offer, self.parallelism, weights, cache)
+        drafted = problem.speculative_tokens[0] if self.speculative_tokens is None else self.speculative_tokens
+        return Shape(self.offer, self.parallelism, weights, cache, drafted)
 
     @property
     def settings(self) -> dict[str, int | str]:
         """The settings that are stated, by the key of the search section."""
         split = self.parallelism
         degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
-        numbers = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
+        numbers = {name: getattr(self, name) for name in RANGES if name not in DEGREES}
         return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
 
 
@@ -206,13 +179,11 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
     faults: list[str] = []
     for key, text in pairs.items():
         try:
-            name = KEYS[stated(choice(*KEYS), key)]
+            name = KEYS[choice(*KEYS).read(key)]
             if name in settings:
                 raise InputError(f"states {name} twice")
             settings[name] = None  # stated, whatever it is worth
-            settings[name] = (
-                _offer(text, problem) if name == "accelerator" else stated(SETTINGS[name], parse_value(text))
-            )
+            settings[name] = _offer(text, problem) if name == "accelerator" else SETTINGS[name].read(parse_value(text))
         except InputError as error:
             faults.append(f"--config {key}={shortened(text)}: {error}")
     if "accelerator" not in settings:
@@ -236,7 +207,7 @@ def _offer(name: str, problem: Problem) -> int:
 
 def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
     """The problem with the wanted settings in its search space, and the ranges that they were not in."""
-    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    space = problem.full_space
     settings = config.settings
     missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
     wider = {

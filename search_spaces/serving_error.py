@@ -9,17 +9,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import Annotated, Final
+from typing import Final
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
 from costmodel.transformer import Transformer
 
 from .catalog import load_catalog
+from .yaml_source import shipped_table
 
 ASSUMED_WIDENING = 1.5
 """An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of
@@ -143,12 +142,6 @@ class HeldOutOn(_Errors):
     model: str = ""
 
 
-class _Factors(_Shipped):
-    low: Annotated[float, Field(gt=0)]
-    high: Annotated[float, Field(gt=0)]
-    rows: Annotated[int, Field(ge=1)]
-
-
 class ServingError(_Shipped):
     """The whole of serving_error.yaml."""
 
@@ -157,7 +150,7 @@ class ServingError(_Shipped):
     held_out: tuple[HeldOut, ...]
     held_out_on: tuple[HeldOutOn, ...] = ()
     kendall_tau: float
-    quantities: dict[str, dict[str, _Factors]]
+    quantities: dict[str, dict[str, Factors]]
 
 
 def error_table() -> ErrorTable:
@@ -166,10 +159,7 @@ def error_table() -> ErrorTable:
     >>> error_table()["ttft"]["all"].low < 1 < error_table()["ttft"]["all"].high
     True
     """
-    return {
-        quantity: {key: Factors(row.low, row.high, row.rows) for key, row in strata.items()}
-        for quantity, strata in load_serving_error().quantities.items()
-    }
+    return load_serving_error().quantities
 
 
 @cache
@@ -179,15 +169,8 @@ def step_widths() -> Mapping[str, Mapping[str, float]]:
     >>> step_widths()["dense"]["fitted"] < step_widths()["dense"]["assumed"]
     True
     """
-    text = (resources.files("costmodel.catalog") / "step_error.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, dict[str, float]]).validate_python(yaml.safe_load(text))
-
-
-def model_kind(model: Transformer) -> str:
-    """The kind of model by which step errors differ: mla, moe or dense."""
-    if model.is_latent:
-        return "mla"
-    return "moe" if model.is_moe else "dense"
+    widths: Mapping[str, Mapping[str, float]] = shipped_table("costmodel.catalog", "step_error.yaml")
+    return widths
 
 
 def stratum_of(model: Transformer, config: EngineConfig, engine: str, mode: str = "") -> Stratum:
@@ -223,12 +206,12 @@ def is_seen(accelerator: Accelerator) -> bool:
 
 def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, float]:
     """Factors (low, high) on a predicted step time that hold the measured one nine times in ten [1]."""
-    width = step_widths()[model_kind(model)]["fitted" if accelerator.measured else "assumed"]
+    kind = "mla" if model.is_latent else "moe" if model.is_moe else "dense"
+    width = step_widths()[kind]["fitted" if accelerator.measured else "assumed"]
     return interval_of(width if is_seen(accelerator) else width * ASSUMED_WIDENING)
 
 
 @cache
 def load_serving_error() -> ServingError:
     """The catalog's file of prediction errors."""
-    text = (resources.files("costmodel.catalog") / "serving_error.yaml").read_text(encoding="utf-8")
-    return ServingError.model_validate(yaml.safe_load(text))
+    return ServingError.model_validate(shipped_table("costmodel.catalog", "serving_error.yaml"))

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -33,7 +34,18 @@ MAX_ALIASED_NODES = 10_000
 
 _TAG = "tag:yaml.org,2002:"
 _BARE_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+"""YAML 1.1 wants a dot in a float, so 1e12 arrives as a text; here it is the number that it looks like."""
 _LONGEST_INT = 18
+
+
+_SHIPPED: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""With libyaml it is ten times as fast."""
+
+
+def shipped_table(package: str, name: str) -> Any:
+    """The content of a YAML file of the distribution."""
+    text = resources.files(package).joinpath(name).read_text("utf-8")
+    return yaml.load(text, Loader=_SHIPPED)  # noqa: S506 (a safe loader; the file is ours)
 
 
 def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:
@@ -77,15 +89,6 @@ def parse_value(text: str) -> Any:
     return value
 
 
-class _TooMuchError(Exception):
-    """A file beyond a limit: where, and the sentence that says so."""
-
-    def __init__(self, mark: yaml.Mark, sentence: str) -> None:
-        super().__init__()
-        self.mark = mark
-        self.sentence = sentence
-
-
 class _Loader(yaml.SafeLoader):
     """Composes nodes only (nothing is constructed), no deeper than `MAX_DEPTH` and no more than `MAX_NODES`."""
 
@@ -94,10 +97,10 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if parent is not None and self.depth > MAX_DEPTH:
-            raise _TooMuchError(parent.start_mark, _TOO_DEEP)
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=parent.start_mark)
         self.nodes += 1
         if parent is not None and self.nodes > MAX_NODES:
-            raise _TooMuchError(parent.start_mark, _TOO_MANY)
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=parent.start_mark)
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -109,8 +112,6 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
     try:
         loader = _Loader(text)
         return loader.get_single_node()
-    except _TooMuchError as error:
-        raise InputError(pointed(name, lines, _position(error.mark), error.sentence)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{name}:{line}: has the control character U+{ord(text[error.position]):04X}") from error
@@ -130,6 +131,8 @@ _TOO_MANY = (
 
 def _syntax_sentence(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "cannot be understood"
+    if problem in {_TOO_DEEP, _TOO_MANY}:
+        return problem
     if "'\\t'" in problem:
         column = f" in column {error.problem_mark.column + 1}" if error.problem_mark else ""
         return f"a tab{column} cannot indent or separate in YAML; use spaces"
@@ -216,11 +219,6 @@ def _whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _resolve_text(text: str) -> tuple[Any, str]:
-    """YAML 1.1 wants a dot in a float, so 1e12 arrives as a text; here it is the number that it looks like."""
-    return (float(text), "") if _BARE_FLOAT.match(text) else (text, "")
-
-
 def _resolve_bool(text: str) -> tuple[Any, str]:
     value = text.lower() in {"yes", "true", "on"}
     if text.lower() in {"true", "false"}:
@@ -234,19 +232,14 @@ def _resolve_int(text: str) -> tuple[Any, str]:
     if ":" in digits:
         return 0, _sexagesimal(text)
     if digits.startswith(("0x", "0b")):
-        value = int(digits, 0)
-        return _as_written(-value if text.startswith("-") else value), ""
+        value = -int(digits, 0) if text.startswith("-") else int(digits, 0)
+        return value if abs(value) < 10**_LONGEST_INT else float(value), ""
     if len(digits) > 1 and digits.startswith("0"):
         octal = shown(int(digits, 8))
         return 0, f"{shortened(text)} means {octal} in YAML (octal); write the number without leading zeros"
     if len(digits) > _LONGEST_INT:
         return float(text.replace("_", "")), ""
     return int(text.replace("_", "")), ""
-
-
-def _as_written(value: int) -> int | float:
-    """The number, as a float where it is longer than any count."""
-    return value if abs(value) < 10**_LONGEST_INT else float(value)
 
 
 def _resolve_float(text: str) -> tuple[Any, str]:
@@ -256,15 +249,11 @@ def _resolve_float(text: str) -> tuple[Any, str]:
 
 
 def _sexagesimal(text: str) -> str:
-    seconds = f"{_base_60(text):g}"
-    return f"{shortened(text)} means {seconds} in YAML (base 60); write the number that is meant, with its unit if any"
-
-
-def _base_60(text: str) -> float:
     value = 0.0
     for digits in text.replace("_", "").lstrip("+-").split(":"):
         value = 60 * value + float(digits)
-    return -value if text.startswith("-") else value
+    value = -value if text.startswith("-") else value
+    return f"{shortened(text)} means {value:g} in YAML (base 60); write the number that is meant, with its unit if any"
 
 
 def _checked_tag(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
@@ -286,7 +275,7 @@ _RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
     "bool": _resolve_bool,
     "int": _checked_tag(_resolve_int),
     "float": _checked_tag(_resolve_float),
-    "str": _resolve_text,
+    "str": lambda text: (float(text) if _BARE_FLOAT.match(text) else text, ""),
     "timestamp": lambda text: (text, ""),
     "value": lambda text: (text, ""),
 }

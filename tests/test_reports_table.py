@@ -20,13 +20,6 @@ def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> Non
     ]
 
 
-def test_optional_columns_go_first_and_verdicts_keep_their_color() -> None:
-    rows = [["✓ abcd", "extra text", "12.5"]]
-    columns = [Column("name"), Column("note", optional=True), Column("value", "right")]
-    assert render_table(rows, columns, width=14).split("\n")[-1] == "✓ abcd   12.5"
-    assert render_table(rows, columns, width=14, color=True).split("\n")[-1] == "\x1b[32m✓ abcd\x1b[0m   12.5"
-
-
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))
 @settings(deadline=None, max_examples=80)
 def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, str]], width: int) -> None:
@@ -69,12 +62,3 @@ def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
     text = clean(text, 200)
     assert all(display_width(line) <= width for line in wrap(text, width))
     assert display_width(fit(text, width)) <= width
-
-
-def test_a_column_is_not_parted_from_the_one_that_it_says_something_of() -> None:
-    rows = [["chat", "0.2/0.7/1.3 s", "2 s", "26/27/28 ms", "50 ms"]]
-    names = ("class", "TTFT", "limit", "TPOT", "limit")
-    columns = [Column(name, "right", beside=name == "limit") for name in names]
-    for width in range(27, 44):
-        heads = [text.split("\n")[0].split() for text in render_table(rows, columns, width).split("\n\n")]
-        assert all(head[0] == "class" and head[1] != "limit" for head in heads), (width, heads)

@@ -14,23 +14,21 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
-from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, instance_of_problem
+from optimizer.loads.instance import Instance, at_quantile, instance_of_problem, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
-from optimizer.search.limits import shared_out
 from optimizer.search.search import bisected
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
-from search_spaces.fields import member, stated
+from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
@@ -58,7 +56,7 @@ def evaluate(
     no search; base: folder from which files that a plan's problem names are looked up.
     Raises InputError for a fleet that does not serve all requests, or a plan without one.
     """
-    effort: Level | None = None if level is None else stated(member(Level), level)
+    effort: Level | None = None if level is None else member(Level).read(level)
     report = progress or silent
     prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)

@@ -9,17 +9,24 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.fleets.build_plan import engine_pools, utilization
-from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.evaluate import evaluate, utilization
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    make_settings,
+    planned_instance,
+)
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import RULES
-from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
+from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, hand_over_refusals, pair_refusal, refusals
 from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
 
@@ -98,7 +105,8 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
 def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched_settings = with_wanted(problem, config)
     offer, shape = wider.offers[config.offer], config.shape(wider)
-    rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
+    reasons = dict(refusals(wider, shape))
+    rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
@@ -112,7 +120,8 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
     """What every rule on a hand-over says of a prefill and a decode config."""
     ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
-    return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
+    refusals = dict(hand_over_refusals(problem, *ends))
+    return tuple(Ruling(name, refusals.get(name)) for name in HAND_OVER_RULES)
 
 
 def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
@@ -161,7 +170,7 @@ def _cheapest_with(
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
     """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
-    states = predict_misses(instance, fleet).states
+    states = evaluate(instance, fleet).states
     pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
     used = utilization(instance, pool, state)
     first = max(used, key=lambda name: used[name])

@@ -20,7 +20,7 @@ from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
-from search_spaces.kv_hand_over import block_tokens
+from search_spaces.enumeration import block_tokens
 from search_spaces.recorded import Recorded
 
 SEEDS = 1_000_003

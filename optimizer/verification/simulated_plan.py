@@ -22,7 +22,7 @@ from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
-from search_spaces.kv_hand_over import block_tokens
+from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 from search_spaces.traces import read_trace
 from search_spaces.traces.reader import NANOSECONDS

@@ -34,9 +34,8 @@ from optimizer.search.search import SAME_COST, settled
 from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
-from search_spaces.levers import LEVERS
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import changed
+from search_spaces.scenarios import LEVERS, changed
 
 from .answer import (
     TIE,

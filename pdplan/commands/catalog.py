@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
-        console.show([asdict(quote) for quote in quotes] if as_json else _quote_page(accelerator, quotes))
+        rows = [quote.model_dump(mode="json") for quote in quotes]
+        console.show(rows if as_json else _quote_page(accelerator, quotes))
         return
     entry = _entry(accelerator, basis)
     console.show(entry if as_json else _gpu_page(entry))
@@ -87,8 +87,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
 def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
     """The accelerator ready for JSON, its price on the basis first: null where nobody quotes one."""
     from search_spaces.catalog import entry_dict, price_dict
+    from search_spaces.problem import undeployed
     from search_spaces.serving_error import is_seen
-    from search_spaces.targets import undeployed
 
     price = accelerator.price_on(basis)
     other_prices = [

@@ -171,11 +171,11 @@ def _problem(flags: Flags) -> Problem:
 def _config(problem: Problem, flags: Flags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
-    from search_spaces.enumeration import candidates, engine_config, model_and_one_request_fit, refusal
+    from search_spaces.enumeration import candidates, engine_config, refusal
 
     shape = next(candidates(problem, 0))
     ruling = refusal(problem, shape)
-    if ruling is not None and ruling[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
+    if ruling is not None and ruling[0] != "model_and_one_request_fit":  # `estimate` says by how much
         raise InputError(f"{problem.model.name} cannot run on {problem.offers[0].accelerator.name}: {ruling[1]}")
     seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
     return engine_config(problem, shape, Role(flags.role), seqs, chunk)

@@ -61,7 +61,7 @@ class WithLevers(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """An example of each lever, and what it changes."""
-        from search_spaces.levers import LEVERS
+        from search_spaces.scenarios import LEVERS
 
         with formatter.section("Levers, as --vary takes them and `scenarios:` of FILE"):
             formatter.write_dl([(lever.example, lever.says) for lever in LEVERS.values()])
@@ -386,8 +386,8 @@ def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
     >>> bounds_of("300ms:2s", "--between", "ttft"), bounds_of("50%:99%", "--between", "attainment")
     ((0.3, 2.0), (0.5, 0.99))
     """
-    from search_spaces.levers import number_of
     from search_spaces.quantities import QuantityError
+    from search_spaces.scenarios import number_of
 
     low, colon, high = text.partition(":")
     if not (low and colon and high):
@@ -547,8 +547,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
     """
     from optimizer.whatif.answer import own_value
     from optimizer.whatif.curves import usual_range
-    from search_spaces.levers import LEVERS
-    from search_spaces.scenarios import parse_axis
+    from search_spaces.scenarios import LEVERS, parse_axis
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
     words = [word.strip() for text in levers for word in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]

@@ -17,7 +17,7 @@ from costmodel.words import percentage
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean, plural
-from search_spaces.calibration import Calibration, MeasuredRun, Row, where_of
+from search_spaces.calibration import Calibration, MeasuredRun, Row
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
 from search_spaces.measurements import Format
 
@@ -240,7 +240,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
         "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
         "times": [
             {
-                "where": where_of(calibration.rows[time.row]),
+                "where": calibration.rows[time.row].where,
                 "point": point_text(calibration.rows[time.row]),
                 "quantity": time.quantity.value,
                 "measured_s": time.seconds,

@@ -25,6 +25,7 @@ SETTINGS: Final = (
     "spare_replicas",
     "weight_dtype",
     "kv_dtype",
+    "speculative_tokens",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",

@@ -126,6 +126,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
@@ -156,6 +157,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
                 verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             ),
         ),

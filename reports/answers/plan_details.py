@@ -39,6 +39,7 @@ MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
 """Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
+DRAFTED: Final = "speculative_tokens"
 _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "role": lambda pool: pool.role,
     "accelerator": lambda pool: clean(pool.accelerator),
@@ -51,6 +52,7 @@ _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "data_parallel": lambda pool: count(pool.data_parallel),
     "weight_dtype": lambda pool: clean(pool.weight_dtype, 12),
     "kv_dtype": lambda pool: clean(pool.kv_dtype, 12),
+    DRAFTED: lambda pool: count(pool.speculative_tokens),
     "max_num_seqs": lambda pool: count(pool.max_num_seqs),
     "max_num_batched_tokens": lambda pool: count(pool.max_num_batched_tokens),
     "max_model_len": lambda pool: count(pool.max_model_len),
@@ -179,7 +181,8 @@ def settings_section(plan: Plan) -> Section:
 def engines_table(pools: Sequence[Pool]) -> Table:
     """What each pool is run with: a column for each pool, or a row where they are many."""
     columns = [("setting", *(clean(pool.id, 20) for pool in pools))]
-    columns += [(name, *(write(pool) for pool in pools)) for name, write in _SETTINGS.items()]
+    shown = [name for name in _SETTINGS if name != DRAFTED or any(pool.speculative_tokens for pool in pools)]
+    columns += [(name, *(_SETTINGS[name](pool) for pool in pools)) for name in shown]
     if len(pools) <= MOST_COLUMNS:
         return table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
     rows = list(zip(*(column[1:] for column in columns), strict=True))

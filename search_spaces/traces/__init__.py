@@ -1,6 +1,6 @@
 """Traces of real requests: Azure's and Mooncake's formats and any CSV or JSONL."""
 
-from .reader import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable, detect_format
+from .reader import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable
 from .sessions import SessionSummary, is_session_trace, read_sessions
 from .summary import ArrivalStats, TraceSummary, compact_rows, read_trace, workload_mapping
 
@@ -15,7 +15,6 @@ __all__ = [
     "UnnamedColumnError",
     "Unservable",
     "compact_rows",
-    "detect_format",
     "is_session_trace",
     "read_sessions",
     "read_trace",

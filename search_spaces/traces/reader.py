@@ -28,6 +28,7 @@ from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
 from search_spaces.quantities import finite_number
+from search_spaces.yaml_source import shipped_table
 
 IntArray = NDArray[np.int64]
 
@@ -193,10 +194,6 @@ def _read_bytes(reader: Callable[[int], bytes], size: int, path: Path, line: int
         raise InputError(f"{path}: cannot be read after line {line}: {error.strerror}") from None
 
 
-class _LineError(Exception):
-    """What is wrong with a line; the sentence lacks the place."""
-
-
 Cells = tuple[str, str, str, list[Any] | None]
 """Arrival, ISL and OSL of a request as they are written, empty where one is missing, and its hash blocks."""
 
@@ -218,18 +215,15 @@ def rows_of(
                 time = _arrival(columns.arrival, arrival, unit)
                 numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
                 hashes.append(blocks)
-            except _LineError as error:
+            except InputError as error:
                 raise InputError(f"{path}:{number}: {error}") from None
         table = Rows(*(np.ascontiguousarray(column) for column in np.array(numbers, dtype=np.int64).T))
         block_lists = [blocks for blocks in hashes if blocks is not None]
         if len(block_lists) < len(hashes):
             yield table
             continue
-        ids, counts = (
-            _hash_array(list(chain.from_iterable(block_lists))),
-            np.array([len(blocks) for blocks in block_lists]),
-        )
-        yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
+        counts = np.array([len(blocks) for blocks in block_lists], dtype=np.int64)
+        yield replace(table, hash_ids=_hash_array(list(chain.from_iterable(block_lists))), hash_counts=counts)
 
 
 def joined(chunks: list[Rows]) -> Rows:
@@ -278,9 +272,9 @@ def csv_cells(header: str, columns: Columns) -> Callable[[bytes], Cells]:
             if '"' in text or "\r" in text:
                 fields = next(csv.reader([text], delimiter=delimiter, strict=True))
         except (UnicodeDecodeError, csv.Error):
-            raise _LineError(f"the line is not valid CSV: {shown(line.decode(errors='replace'))}") from None
+            raise InputError(f"the line is not valid CSV: {shown(line.decode(errors='replace'))}") from None
         if len(fields) != len(names):
-            raise _LineError(f"the row has {len(fields)} fields, the header has {len(names)}: {shown(text)}")
+            raise InputError(f"the row has {len(fields)} fields, the header has {len(names)}: {shown(text)}")
         return fields[arrival].strip(), fields[isl].strip(), fields[osl].strip(), None
 
     return read
@@ -290,19 +284,16 @@ def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
     """Reads a line of a JSONL file."""
 
     def read(line: bytes) -> Cells:
-        record = _object(line)
+        record = parse_object(line)
         blocks = record.get(HASH_KEY)
         is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
         if blocks is not None and not is_list:
-            raise _LineError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
+            raise InputError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
         arrival = nested_value(record, columns.arrival)
         if arrival is None and columns.arrival not in record:
-            raise _LineError(f"the object has no key {shown(columns.arrival)}")
-        lengths = (nested_value(record, name) for name in (columns.isl, columns.osl))
-        isl, osl = (
-            "" if value is None else _text(name, value)
-            for name, value in zip((columns.isl, columns.osl), lengths, strict=True)
-        )
+            raise InputError(f"the object has no key {shown(columns.arrival)}")
+        lengths = ((name, nested_value(record, name)) for name in (columns.isl, columns.osl))
+        isl, osl = ("" if value is None else _text(name, value) for name, value in lengths)
         return _text(columns.arrival, arrival), isl, osl, blocks
 
     return read
@@ -310,33 +301,23 @@ def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
 
 def _text(name: str, value: object) -> str:
     if isinstance(value, bool | dict | list) or value is None:
-        raise _LineError(f"{name} is {json_shown(value)}, but must be a number")
+        raise InputError(f"{name} is {json_shown(value)}, but must be a number")
     return value if isinstance(value, str) else repr(value)
 
 
-def parse_object(where: str, raw: bytes) -> dict[str, Any]:
+def parse_object(raw: bytes, where: str = "") -> dict[str, Any]:
     """Return the JSON object on one line, or raise InputError that opens with `where`."""
-    try:
-        return _object(raw)
-    except _LineError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _object(raw: bytes) -> dict[str, Any]:
+    place = f"{where}: " if where else ""
     try:
         value = json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
-        raise _LineError("the JSON is nested too deeply for a request") from None
+        raise InputError(f"{place}the JSON is nested too deeply for a request") from None
     except ValueError as error:
         reason = str(error).split(":", maxsplit=1)[0]
-        raise _LineError(f"the line is not valid JSON ({reason}); each line must be one object") from None
+        raise InputError(f"{place}the line is not valid JSON ({reason}); each line must be one object") from None
     if not isinstance(value, dict):
-        raise _LineError(f"the line is {json_kind(value)}, but must be one object per line")
+        raise InputError(f"{place}the line is {json_kind(value)}, but must be one object per line")
     return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
@@ -365,6 +346,10 @@ def nested_value(record: Mapping[str, Any], key: str) -> Any:
     return nested_value(below, rest) if isinstance(below, Mapping) else None
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
 def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
     """Return block ids as 64 bits: small whole numbers as they are, larger ones and texts by their digest."""
     if all(type(block) is int and 0 <= block < 2**64 for block in ids):
@@ -378,17 +363,17 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
     if unit is ArrivalUnit.ISO:
         moment = parse_date(text)
         if moment is None:
-            raise _LineError(f"{name} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
+            raise InputError(f"{name} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
         if abs(moment) > MAX_SECONDS * NANOSECONDS:
-            raise _LineError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
+            raise InputError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
         return moment
     value = finite_number(text)
     if value is None:
-        raise _LineError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
+        raise InputError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
     seconds = value * unit.seconds
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
-        raise _LineError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
+        raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
     return round(seconds * NANOSECONDS)
 
 
@@ -400,7 +385,7 @@ def _tokens(name: str, text: str) -> int:
         return int(text)
     value = finite_number(text)
     if value is None or value != int(value) or abs(value) > 2**53:
-        raise _LineError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
+        raise InputError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
     return int(value)
 
 
@@ -458,26 +443,9 @@ OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
 """Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
 that `pdplan deploy` writes."""
 
-KNOWN_NAMES: Mapping[str, tuple[str, ...]] = {
-    "arrival": (
-        *("arrival", "arrival_s", "arrival_ms", "arrival_time", "arrived_at", "timestamp", "timestamp_ms", "time"),
-        *("arrival_timestamp", "arrival_time_ns", "request_start_ns", "starttime", "start_time", "created_at"),
-        "created",
-    ),
-    "isl": (
-        *("isl", "input_length", "input_tokens", "prompt_tokens", "context_tokens", "contexttokens"),
-        *("num_prefill_tokens", "request_tokens", "prompt_len", "input_len"),
-        *("prompt_size", "input_toks", "usage_prompt_tokens", "input_sequence_length"),
-    ),
-    "osl": (
-        *("osl", "output_length", "output_tokens", "completion_tokens", "generated_tokens", "generatedtokens"),
-        *("num_decode_tokens", "response_tokens", "output_len"),
-        *("token_size", "output_toks", "usage_completion_tokens", "output_sequence_length"),
-    ),
-}
-"""Column names that are recognised without a mapping, lower case with underscores; of keys in objects the last one.
-
-The last lines of each are those of SplitwiseSim, LLMServingSim, AIPerf's records, LiteLLM's and OpenAI's logs."""
+TRACE_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = shipped_table("search_spaces", "trace_names.yaml")
+KNOWN_NAMES = TRACE_NAMES["columns"]
+"""Column names that are recognised without a mapping, by role."""
 
 
 class UnnamedColumnError(InputError):
@@ -579,11 +547,6 @@ def is_range_query(start: bytes) -> bool:
     return re.match(rb'\s*\{\s*"status"\s*:\s*"(success|error)"', start) is not None
 
 
-def detect_format(path: Path) -> TraceFormat:
-    """Return the format of a trace file from its first line, or raise InputError if it is no trace."""
-    return _detect(path, _head(path))
-
-
 def _head(path: Path) -> str:
     """The first line of the file that is not blank."""
     start = first_bytes(path)
@@ -599,7 +562,7 @@ def _detect(path: Path, head: str) -> TraceFormat:
     if head.startswith("["):
         raise InputError(f"{path}:1: the file is a JSON array, but must have one JSON object per line (JSONL)")
     if head.startswith("{"):
-        keys = set(parse_object(f"{path}:1", head.encode()))
+        keys = set(parse_object(head.encode(), f"{path}:1"))
         mooncake = {*OWN_COLUMNS[TraceFormat.MOONCAKE].names, HASH_KEY}
         return TraceFormat.MOONCAKE if keys | {HASH_KEY} == mooncake else TraceFormat.JSONL
     names = set(split_header(head, f"{path}:1")[1])
@@ -637,7 +600,7 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
 def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
     """The column names or keys of the first line."""
     if form in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
-        return list(nested_keys(parse_object(f"{path}:1", head.encode())))
+        return list(nested_keys(parse_object(head.encode(), f"{path}:1")))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
         raise InputError(f"{path}:1: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")

@@ -139,9 +139,12 @@ def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats
     gap_cv = float(seconds.std()) / mean if mean > 0.0 else None
     tie_share = float(np.mean(gaps == 0)) if gaps.size else 0.0
     rate = gaps.size / duration if duration > 0 else None
-    quantum = _quantum(gaps[gaps > 0]) if tie_share > TIE_SHARE and duration > 0 else None
-    dispersion = None
-    if quantum is not None:
+    quantum = dispersion = None
+    if tie_share > TIE_SHARE and duration > 0:  # the clock's step: the mean of the gaps about as long as the shortest
+        steps = gaps[gaps > 0]
+        bins = (np.log2(steps) * _BINS_PER_OCTAVE).astype(np.int64)
+        alike = bins == np.quantile(bins, 0.05, method="inverted_cdf")
+        quantum = float(steps[alike].mean()) / NANOSECONDS
         rate = len(rows) / (duration + quantum)
         dispersion = _dispersion(gaps, duration, quantum)
     cv = gap_cv if dispersion is None else math.sqrt(dispersion)
@@ -173,13 +176,6 @@ def _slots(time: IntArray, where: str) -> IntArray:
         years = (int(slots[-1]) + 1) * SLOT_SECONDS / (365 * 86400)
         raise InputError(f"{where}: the trace spans {years:.0f} years; check the unit of the arrivals")
     return np.bincount(slots)
-
-
-def _quantum(gaps: IntArray) -> float:
-    """The clock's step [s]: the mean of the gaps that are about as long as their 5 % quantile, empty steps aside."""
-    bins = (np.log2(gaps) * _BINS_PER_OCTAVE).astype(np.int64)
-    alike = gaps[bins == np.quantile(bins, 0.05, method="inverted_cdf")]
-    return float(alike.mean()) / NANOSECONDS
 
 
 def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
@@ -386,14 +382,6 @@ class TraceSummary(TraceRows):
         """Time since the last use of what hits, by probability [s]."""
         return None if self.prefixes is None else self.prefixes.reuse_interval
 
-    def isl_quantile(self, probability: float) -> int:
-        """Return the input length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.rows.isl, probability)
-
-    def osl_quantile(self, probability: float) -> int:
-        """Return the output length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.rows.osl, probability)
-
     def longer_than(self, tokens: int) -> int:
         """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
         return int(np.count_nonzero(self.rows.isl + self.rows.osl > tokens))
@@ -418,6 +406,10 @@ class TraceSummary(TraceRows):
         prefix_hit_share: float | None = None,
     ) -> Workload:
         """Return the trace as a workload; what is given replaces what the trace says."""
+        rate = self.request_rate if request_rate is None else request_rate
+        if rate is None:
+            sentence = "all requests arrive at the same time, so the trace has no rate; state one (--rate)"
+            raise InputError(f"{self.path}: {sentence}")
         thin = self.bucketed(buckets)
         share = (self.prefix_hit_share or 0.0) if prefix_hit_share is None else prefix_hit_share
         has_reuse = prefix_hit_share is None and share > 0.0 and self.reuse_interval is not None
@@ -426,7 +418,7 @@ class TraceSummary(TraceRows):
             isl=thin.isl,
             osl=thin.osl,
             share=thin.share,
-            request_rate=self._rate_or(request_rate),
+            request_rate=rate,
             burstiness=self.burstiness if burstiness is None else burstiness,
             prefix_hit_share=share,
             max_tokens=self.max_tokens,
@@ -435,33 +427,23 @@ class TraceSummary(TraceRows):
             else None,
         )
 
-    def _rate_or(self, user_rate: float | None) -> float:
-        rate = self.request_rate if user_rate is None else user_rate
-        if rate is None:
-            raise InputError(
-                f"{self.path}: all requests arrive at the same time, so the trace has no rate; state one (--rate)"
-            )
-        return rate
-
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, one sentence each."""
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
-        if self.dropped:
-            yield f"{self.unservable.words}; no figure counts them."
+        notes = [f"{self.unservable.words}; no figure counts them."] * bool(self.dropped)
         if self.too_long:
             subject, verb = (
                 ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
             )
-            yield f"{subject} more than {self.most_tokens:,} tokens (ISL + OSL) and {verb} left out of all figures."
+            left_out = f"more than {self.most_tokens:,} tokens (ISL + OSL) and {verb} left out of all figures."
+            notes.append(f"{subject} {left_out}")
         if self.out_of_order:
             subject = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
-            yield f"{subject} earlier than the line before; the trace was sorted by arrival."
-        yield from arrival_notes(self.arrivals)
+            notes.append(f"{subject} earlier than the line before; the trace was sorted by arrival.")
+        notes += arrival_notes(self.arrivals)
         if self.prefixes is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
-            yield "hash_ids fit no known block size; the prefix-hit share is unknown."
+            notes.append("hash_ids fit no known block size; the prefix-hit share is unknown.")
+        return tuple(notes)
 
 
 def read_trace(
