@@ -155,9 +155,8 @@ def simulate(
             write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.note(f"wrote {path}{hint}")
-    following = f"deploy {quote(str(file))}{f' --alternative {alternative}' if alternative > 1 else ''} -o deploy"
-    if not simulation.judgement.proven:
-        following = f"evaluate {quote(str(file))}   # says which replicas are missing" if alternative == 1 else ""
-    document = simulation_document(simulation, next_step=following and f"pdplan {following}")
+    chosen = f" --alternative {alternative}" if alternative > 1 else ""
+    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
+    document = simulation_document(simulation, next_step=following)
     console.show(simulation_json(simulation) if as_json else document)
     return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE

@@ -381,8 +381,8 @@ def method(day: Day) -> str:
     how = runs if day.requests else "by formula"
     return (
         f"Replicas and shares are {how}. Each hour is taken as if its rate lasted, with routing unchanged. The "
-        "queue behind too small a fleet is a fluid, and whoever comes while it stands misses the SLO. A released "
-        "replica stops at once."
+        "queue behind too small a fleet is modeled as a fluid: a request that comes while it stands misses the SLO. A "
+        "released replica stops at once."
     )
 
 
