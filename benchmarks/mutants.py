@@ -2,6 +2,7 @@
 
     python benchmarks/mutants.py --count 300              costmodel and optimizer, seed 1
     python benchmarks/mutants.py --count 40 --rooms reports --seed 2
+    python benchmarks/mutants.py --count 15 --rooms costmodel/step.py costmodel/simulator
 
 A mutant is one changed operator, comparison, constant or branch in a function of the rooms, drawn evenly over all of
 them. It runs against the tests whose file names the module, then against the tests of the command line; the first
@@ -15,6 +16,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -92,10 +94,19 @@ def mutated(mutant: Mutant) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
+def files_of(room: Path) -> list[Path]:
+    """The modules of a package or a folder, or one module."""
+    return [room] if room.is_file() else sorted(room.rglob("*.py"))
+
+
 def tests_of(path: Path) -> list[str]:
-    """Test files that name the module, the shortest first."""
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    naming = [test for test in ROOT.glob("tests/test_*.py") if module in test.read_text(encoding="utf-8")]
+    """Test files that name the module, or a helper of the tests that does, the shortest first."""
+    package, module = path.relative_to(ROOT).parent.parts, path.stem
+    name = rf"\b{'.'.join((*package, module))}\b|from {'.'.join(package)} import (?:\([^)]*|[^\n]*)\b{module}\b"
+    texts = {test: test.read_text(encoding="utf-8") for test in ROOT.glob("tests/*.py")}
+    helpers = {test.stem for test, text in texts.items() if not test.name.startswith("test_") and re.search(name, text)}
+    known = re.compile("|".join((name, *(rf"\btests\.{helper}\b" for helper in sorted(helpers)))))
+    naming = [test for test, text in texts.items() if test.name.startswith("test_") and known.search(text)]
     return [str(test.relative_to(ROOT)) for test in sorted(naming, key=lambda test: test.stat().st_size)]
 
 
@@ -122,11 +133,11 @@ def survives(mutant: Mutant, checkout: Path) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=300, help="mutants to draw")
-    parser.add_argument("--rooms", nargs="+", default=["costmodel", "optimizer"], help="packages to change")
+    parser.add_argument("--rooms", nargs="+", default=["costmodel", "optimizer"], help="packages, folders or modules")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     flags = parser.parse_args()
-    files = [path for room in flags.rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    files = [path for room in flags.rooms for path in files_of(ROOT / room)]
     drawn = random.Random(flags.seed).sample([mutant for path in files for mutant in mutants_of(path)], flags.count)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodel.accelerator import Accelerator
+from costmodel.speculation import Speculation
 
 
 class Role(StrEnum):
@@ -93,6 +94,7 @@ class EngineConfig:
     max_model_len: longest ISL + OSL that the engine accepts [token].
     memory: what the serving engine needs beside weights and KV cache.
     memory_fraction: the engine's own setting, a share of what `memory.fraction_of` says [1].
+    speculation: None where no tokens are drafted.
     """
 
     accelerator: Accelerator
@@ -105,6 +107,7 @@ class EngineConfig:
     max_model_len: int
     memory: EngineMemory
     memory_fraction: float = 0.9
+    speculation: Speculation | None = None
 
     @property
     def gpus(self) -> int:

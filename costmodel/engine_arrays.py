@@ -16,7 +16,8 @@ from .engine import EngineConfig, Role
 from .errors import InputError
 from .host import EngineOverhead
 from .routing import largest_of
-from .transformer import DTYPE_BYTES, Part, Transformer
+from .speculation import draft_layer
+from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
 
 FloatArray = NDArray[np.float64]
 
@@ -124,7 +125,9 @@ class EngineArrays:
     expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
     hottest [1]; a spread of None grows with the tokens as in the kernel tables;
     latent_reductions: as in `Conditions` [1];
-    expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1].
+    expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
+    drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
+    draft: the layer that drafts, of those engines that have one (`costmodel.speculation`).
     """
 
     tensor: FloatArray
@@ -151,6 +154,9 @@ class EngineArrays:
     expert_spread: float | None
     latent_reductions: float
     expert_largest: FloatArray
+    drafted: FloatArray
+    tokens_per_step: FloatArray
+    draft: LayerGroup | None = None
 
     def __len__(self) -> int:
         """Number of engines."""
@@ -190,6 +196,10 @@ def engine_arrays(
     """Gather configs into arrays of shape (engines, 1)."""
     accelerators = [config.accelerator for config in configs]
     splits = [config.parallelism for config in configs]
+    speculations = [config.speculation for config in configs]
+    drafts = {speculation.draft for speculation in speculations if speculation is not None}
+    if len(drafts) > 1:
+        raise InputError(f"engines that are computed together draft in one way; found {', '.join(sorted(drafts))}")
     return EngineArrays(
         tensor=_column([split.tensor for split in splits]),
         pipeline=_column([split.pipeline for split in splits]),
@@ -217,6 +227,9 @@ def engine_arrays(
         expert_spread=conditions.expert_spread,
         latent_reductions=conditions.latent_reductions,
         expert_largest=_column([largest_of(split.expert) for split in splits]),
+        drafted=_column([speculation.tokens if speculation else 0.0 for speculation in speculations]),
+        tokens_per_step=_column([speculation.tokens_per_step if speculation else 1.0 for speculation in speculations]),
+        draft=draft_layer(model, *drafts) if drafts else None,
     )
 
 

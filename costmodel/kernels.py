@@ -79,7 +79,7 @@ class Work:
         """One after the other."""
         return Work(self.time + other.time, self.flop + other.flop, self.traffic + other.traffic)
 
-    def times(self, count: int) -> Work:
+    def times(self, count: int | FloatArray) -> Work:
         """The same `count` times."""
         return Work(self.time * count, self.flop * count, self.traffic * count)
 
@@ -228,17 +228,22 @@ def _query_output_width(attention: Attention) -> float:
 
 
 def decode_attention_work(
-    engines: EngineArrays, attention: Attention, requests: FloatArray, context: FloatArray
+    engines: EngineArrays,
+    attention: Attention,
+    requests: FloatArray,
+    context: FloatArray,
+    queries: FloatArray | float = 1.0,
 ) -> Work:
     """Attention of `requests` decoding requests whose contexts average `context` tokens: linear in their product.
 
     bytes = requests x [min(context, selected) x KV per token / min(tp, KV shards) + context x index bytes
-    + 2 x state / shards]; FLOP = requests x [min(context, selected) x FLOP per pair / tp + indexer + state update].
+    + 2 x state / shards]; FLOP = requests x queries x [min(context, selected) x FLOP per pair / tp + indexer
+    + state update], where queries are the tokens of each request in the step.
     """
     rates = engines.attention["latent_decode" if attention.is_latent else "attention_decode"]
     shards = np.minimum(engines.tensor, attention.kv_shards)
     keys = context if attention.selected is None else np.minimum(context, attention.selected)
-    flop = requests * (
+    flop = (requests * queries) * (
         keys * attention.decode_flop_per_pair / engines.tensor
         + context * attention.index_flop_per_pair
         + attention.flop_per_token / engines.tensor

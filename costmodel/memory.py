@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .engine import EngineConfig, FractionOf, Parallelism
 from .routing import expert_slots
+from .speculation import with_draft
 from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
 
 FloatArray = NDArray[np.float64]
@@ -57,7 +58,8 @@ def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
     Split matrices weigh 1 / tp, replicated ones all of it, routed experts and their second copies (`expert_slots`)
     1 / (tp dp) (padded, where they are MXFP4), embedding and head 1 / tp on the first and last stage.
     """
-    return _weight_bytes(model, config.parallelism, config.weight_dtype, config.accelerator.mxfp4_multiples)
+    loaded = with_draft(model, config.speculation)
+    return _weight_bytes(loaded, config.parallelism, config.weight_dtype, config.accelerator.mxfp4_multiples)
 
 
 def activation_bytes(model: Transformer, config: EngineConfig) -> float:
@@ -160,7 +162,8 @@ def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable
         shards = (min(split.tensor, group.attention.kv_shards) for group in groups)
         return reduce(add, (size / ranks for size, ranks in zip(sizes, shards, strict=True)))
 
-    worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(model, split.pipeline))))
+    loaded = with_draft(model, config.speculation)
+    worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(loaded, split.pipeline))))
     return worst
 
 

@@ -9,6 +9,8 @@ Rules
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
+- Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`costmodel.speculation`). The
+  draft layer's time is part of gemm, attention, experts and communication.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from .host import EngineOverhead
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
+    Work,
     all_reduce_time,
     all_to_all_time,
     decode_attention_work,
@@ -96,7 +99,7 @@ class StepLoad:
 
     @property
     def tokens(self) -> FloatArray:
-        """Tokens in the step [token]."""
+        """Tokens in the step, drafted ones apart [token]."""
         return self.prefill_requests * self.prefill_tokens + self.decode_requests
 
 
@@ -170,24 +173,44 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
     decodes = busiest_rank(load.decode_requests, engines.data)
-    tokens = prompts * load.prefill_tokens + decodes
-    rows = prompts * np.sign(load.prefill_tokens) + decodes
-    everything = load.tokens
+    verified = 1.0 + engines.drafted
+    prompt_tokens, prompt_rows = prompts * load.prefill_tokens, prompts * np.sign(load.prefill_tokens)
+    tokens, rows = prompt_tokens + verified * decodes, prompt_rows + verified * decodes
+    everything = load.tokens + engines.drafted * load.decode_requests
 
     gemm = matrix_work(engines, head_matrix(model), rows)
     prefill, decode, experts = NOTHING, NOTHING, NOTHING
     for group in model.layers:
-        dense = [matrix_work(engines, matrix, tokens) for matrix in group.matrices]
-        gemm += reduce(add, dense, elementwise_work(engines, group, tokens)).times(group.count)
+        gemm += _dense_work(engines, group, tokens).times(group.count)
         attention = group.attention
         prefill += prefill_attention_work(engines, attention, prompts, load.prefill_tokens, load.prefill_past).times(
             group.count
         )
-        decode += decode_attention_work(engines, attention, decodes, load.decode_context).times(group.count)
+        decode += decode_attention_work(engines, attention, decodes, load.decode_context, verified).times(group.count)
         if group.feed_forward.experts:
             experts += expert_work(engines, group.feed_forward, everything).times(group.count)
     communication = _communication(model, engines, tokens, everything)
-    host = engines.host_step + engines.host_request * rows
+    if engines.draft is not None:
+        layer, passes, drafts = engines.draft, engines.drafted, np.sign(engines.drafted)
+        all_prompt_tokens = load.tokens - load.decode_requests
+        gemm += _dense_work(engines, layer, prompt_tokens).times(drafts) + (
+            _dense_work(engines, layer, decodes) + matrix_work(engines, head_matrix(model), decodes)
+        ).times(passes)
+        prefill += prefill_attention_work(
+            engines, layer.attention, prompts, load.prefill_tokens, load.prefill_past
+        ).times(drafts)
+        decode += decode_attention_work(engines, layer.attention, decodes, load.decode_context).times(passes)
+        communication = communication + sum(
+            count * _layer_communication(engines, layer, all_reduce_time(engines, _state_bytes(model, own)), every)
+            for count, own, every in (
+                (drafts, prompt_tokens, all_prompt_tokens),
+                (passes, decodes, load.decode_requests),
+            )
+        )
+        if layer.feed_forward.experts:
+            experts += expert_work(engines, layer.feed_forward, all_prompt_tokens).times(drafts)
+            experts += expert_work(engines, layer.feed_forward, load.decode_requests).times(passes)
+    host = engines.host_step + engines.host_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
     total = work.time + communication + host
 
@@ -207,6 +230,17 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     )
 
 
+def _dense_work(engines: EngineArrays, group: LayerGroup, tokens: FloatArray) -> Work:
+    """Matrices of one layer, and the small kernels between them."""
+    dense = [matrix_work(engines, matrix, tokens) for matrix in group.matrices]
+    return reduce(add, dense, elementwise_work(engines, group, tokens))
+
+
+def _state_bytes(model: Transformer, tokens: FloatArray) -> FloatArray:
+    """Hidden states of so many tokens [byte]."""
+    return tokens * model.hidden * ACTIVATION_BYTES
+
+
 def step_time_one(model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad) -> StepTime:
     """Step time of a single engine; arrays of shape (1, points)."""
     return step_time(model, engine_arrays(model, [config], overhead), load)
@@ -221,7 +255,7 @@ def step_times(
 
 def _communication(model: Transformer, engines: EngineArrays, tokens: FloatArray, everything: FloatArray) -> FloatArray:
     """All-reduces after embedding, mixer and feed-forward; dispatch and combine of experts; stage hand-over [s]."""
-    size = tokens * model.hidden * ACTIVATION_BYTES
+    size = _state_bytes(model, tokens)
     reduction = all_reduce_time(engines, size)
     time = reduction + send_time(engines, size)
     for group in model.layers:

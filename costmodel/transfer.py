@@ -14,6 +14,7 @@ from .accelerator import Link
 from .engine import EngineConfig
 from .errors import InputError
 from .memory import kv_bytes_peak_per_gpu
+from .speculation import with_draft
 from .transformer import Transformer
 
 FloatArray = NDArray[np.float64]
@@ -43,7 +44,7 @@ def hand_over_cards(model: Transformer, config: EngineConfig, isl: Value, share:
     reads from some other single P worker ... as MLA cache is duplicated. Some P workers will not be read from at all"),
     SGLang's `disaggregation/common/conn.py` ("for MLA models, we can retrieve KVCache from only one prefill rank").
     """
-    whole = float(np.sum(model.kv_bytes(isl, config.kv_dtype) * share))
+    whole = float(np.sum(with_draft(model, config.speculation).kv_bytes(isl, config.kv_dtype) * share))
     card_bytes = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
     return whole / card_bytes if card_bytes else float(config.parallelism.rank_gpus)
 

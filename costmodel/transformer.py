@@ -2,7 +2,7 @@
 
 A model is a sequence of layer groups; a group is `count` equal layers, each a token mixer followed by a
 feed-forward block. Everything below follows from the shapes in a Hugging Face `config.json`. Norms and biases are left
-out: they are below 0.1 % of the weights. So are draft (multi-token-prediction) heads, which plain decoding never runs.
+out: they are below 0.1 % of the weights. Draft layers are no part of the model (`costmodel.speculation`).
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ class LayerGroup:
     parallel: attention and feed-forward read the same input and their outputs are added (PaLM, GPT-J), so that
     tensor parallelism needs one all-reduce a layer instead of two.
     sets: sets of weights that the layers share, each computing with one of them (Zamba2); 0: every layer has its own.
+    joined: hidden states that are projected to one before a draft layer (`costmodel.speculation`); 0: no projection.
     """
 
     count: int
@@ -161,6 +162,7 @@ class LayerGroup:
     feed_forward: FeedForward
     parallel: bool = False
     sets: int = 0
+    joined: int = 0
 
     @property
     def weight_sets(self) -> int:
@@ -170,7 +172,9 @@ class LayerGroup:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """Every dense matrix of one layer (experts apart)."""
-        return self.attention.matrices + self.feed_forward.matrices
+        hidden = self.attention.hidden
+        join = Matrix("join", self.joined * hidden, hidden, Sharding.REPLICATED, Part.EMBEDDING)
+        return ((join,) if self.joined else ()) + self.attention.matrices + self.feed_forward.matrices
 
     @property
     def dense_elements(self) -> int:

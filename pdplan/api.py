@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT
+from search_spaces.bounds import (
+    CONCURRENCY,
+    HALF_WIDTH,
+    REPLICATIONS,
+    REQUEST_RATE,
+    SEED,
+    SIMULATED_REQUESTS,
+    TIME_LIMIT,
+)
 
 from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Brake, Level
+    from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.curves import Frontier
     from optimizer.whatif.sweep import Row
-    from reports.answers.simulation import Simulated
     from reports.deploy.deployment import Options
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
@@ -66,7 +74,7 @@ def optimize(
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
-    from optimizer.whatif.sensitivity import with_sensitivity
+    from optimizer.whatif.plan_sensitivity import with_sensitivity
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
 
@@ -146,22 +154,14 @@ def simulate(
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
     from costmodel.simulator import prepare
-    from pdplan.commands.simulate import (
-        CONCURRENCY,
-        PLANNED,
-        REPLICATIONS,
-        REQUESTS,
-        UNTIL,
-        SimulationRequest,
-        simulated,
-    )
+    from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
-        requests=_value("requests", count(REQUESTS), requests),
+        requests=_value("requests", count(SIMULATED_REQUESTS), requests),
         seed=_value("seed", count(SEED), seed),
         replications=_value("replications", count(REPLICATIONS), replications),
         trace=None if trace is None else Path(trace),
@@ -170,12 +170,12 @@ def simulate(
         goodput=goodput,
         curve=curve,
         balancing=_value("balancing", member(Balancing), balancing),
-        until=_value("until", share(UNTIL), until),
+        until=_value("until", share(HALF_WIDTH), until),
     )
     request.check()
     chosen_plan = _plan(plan, alternative)
     prepare(None if progress is None else lambda text: progress(text, 0.0))
-    return simulated(chosen_plan, request, progress)
+    return simulate_plan(chosen_plan, request, progress)
 
 
 def whatif(

@@ -224,8 +224,20 @@ class UsablePath(click.Path):
         return Path(value)
 
 
+UNREACHED = 10**9
+"""Upper bounds above this one are not worth telling."""
+
+
 class Whole(click.IntRange):
-    """A whole number within bounds; unlike click's own, it says so."""
+    """A whole number within bounds; unlike click's own, it says so in words."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        """Name the value in the help."""
+        return "N"
+
+    def _describe_range(self) -> str:
+        """Say the bounds; one that nobody comes near is left out."""
+        return f"{self.min:,} or more" if self.max is None or self.max > UNREACHED else f"{self.min:,} to {self.max:,}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read the number."""

@@ -6,12 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .drawing import Drawing, FleetDiagram
+from .charts import Drawing
 from .numbers import MISSING
-from .table import Column
+from .text import Align
 
 Facts = tuple[tuple[str, str], ...]
 """Names and their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: header, side that its cells are set against, and what gives way when the table is too wide.
+
+    shrink: the column may be cut to make the table fit (others are cut only when that is not enough).
+    lines: most lines that a cell may be broken into; 1 cuts it with an ellipsis.
+    optional: the column is left out (the last one first, with those of its name) when the table does not fit otherwise.
+    beside: the column says something of the one before it, and is never parted from it; one without a header does so.
+    """
+
+    header: str
+    align: Align = "left"
+    shrink: bool = False
+    lines: int = 1
+    optional: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,46 @@ class Chart:
     drawing: Drawing
     table: Table
     legend: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBox:
+    """One pool: caption lines and, for each replica that is drawn, its GPU squares and whether it is spare.
+
+    columns: squares side by side (the tensor-parallel ranks, at most 8); more: replicas or GPUs not drawn, in words.
+    """
+
+    title: str
+    role: str
+    lines: tuple[str, ...]
+    engines: tuple[tuple[int, bool], ...]
+    columns: int
+    more: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLine:
+    """One hand-over of KV cache between two pools."""
+
+    source: str
+    target: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDiagram:
+    """Columns of the diagram; a fleet may have prefill and decode pools, colocated ones, or both.
+
+    entry, exit: what comes in and what goes out, each a figure and what it is of.
+    """
+
+    prefill: tuple[PoolBox, ...]
+    decode: tuple[PoolBox, ...]
+    colocated: tuple[PoolBox, ...]
+    links: tuple[LinkLine, ...]
+    more_links: int
+    entry: tuple[str, str]
+    exit: tuple[str, str]
 
 
 class Detail(IntEnum):

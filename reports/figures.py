@@ -1,4 +1,4 @@
-"""Figures that several answers and views of a plan show: quantiles of goals, lengths in bins, the fleet's diagram."""
+"""Figures of a plan that several answers show: quantiles of goals, lengths in bins, the fleet's diagram, its tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plans.plan import ClassResult, Plan, Pool, Transfer
-from optimizer.plans.records import SimulatedLatencies
-from reports.drawing import FleetDiagram, LinkLine, PoolBox
-from reports.numbers import count, duration, hourly, percent, power_of_two, rate, si, significant
+from costmodel.metric import METRICS, Metric
+from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Transfer
+from optimizer.plans.records import Quantiles, SimulatedLatencies
+from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
+from reports.numbers import (
+    MISSING,
+    count,
+    duration,
+    hourly,
+    money,
+    percent,
+    percent_beside,
+    power_of_two,
+    rate,
+    si,
+    significant,
+)
 from reports.text import clean, plural
-from reports.verdict import served_rate
+from reports.verdict import served_rate, spread
 from reports.words import (
     busiest_words,
     gpus_per_engine,
+    has_tpot,
     is_overloaded,
+    other_metrics,
     split_words,
+    tightest_first,
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -148,13 +164,14 @@ class ClassShare:
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
+    tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
         **{role: _boxes([pool for pool in dearest_first(plan.pools) if pool.role == role]) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
-        exit=_exit(plan),
+        exit=(si(tokens, "tokens/s").replace(" k", "k "), f"{length} output tokens each"),
     )
 
 
@@ -171,11 +188,6 @@ def _entry(plan: Plan) -> tuple[str, str]:
         else f"the demand is {rate(plan.demand_rps)}"
     )
     return rate(entry_rate), f"{of}; {length}"
-
-
-def _exit(plan: Plan) -> tuple[str, str]:
-    tokens_per_s = served_rate(plan) * plan.workload.mean_osl
-    return si(tokens_per_s, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
 
 
 def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
@@ -254,3 +266,132 @@ def routed(plan: Plan) -> tuple[ClassShare, ...]:
             means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
             rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
     return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+BRIEF_ROWS: Final = 4
+"""Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_POOLS: Final = BRIEF_ROWS + 2
+"""Pools that are all shown in the brief answer."""
+
+
+def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
+    """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
+    if not brief or len(pools) <= MOST_POOLS:
+        return list(pools)
+    dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
+    return [pool for pool in pools if pool in dearest]
+
+
+def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
+    """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
+    ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
+    columns = [
+        Column("pool"),
+        *([] if ids_name_roles else [Column("role", optional=True)]),
+        Column("replicas × GPUs"),
+        Column("parallelism"),
+        Column("weights/KV"),
+        Column("max seqs", "right"),
+        Column("chunk", "right"),
+        Column("$/h", "right"),
+        Column("busiest", shrink=True, lines=2, optional=True),
+    ]
+    rows = [_pool_row(pool) for pool in shown_pools(pools, brief=brief)]
+    return table_of(columns, [row[:1] + row[1 + ids_name_roles :] for row in rows])
+
+
+def _pool_row(pool: Pool) -> tuple[str, ...]:
+    replicas = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
+    return (
+        clean(pool.id, 20),
+        pool.role,
+        f"{replicas} × {gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
+        split_words(pool),
+        f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
+        count(pool.max_num_seqs),
+        count(pool.max_num_batched_tokens),
+        money(pool.usd_per_hour),
+        busiest_words(pool.operating_point, short=True),
+    )
+
+
+def class_table(plan: Plan, *, brief: bool) -> Table:
+    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest.
+
+    Percentiles stand in the header, or where they differ in the cells.
+    """
+    classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
+    labels = {goal_label(item.attainment_goal) for item in classes}
+    at = f" {min(labels)}" if len(labels) == 1 else ""
+    columns = (
+        Column("class", shrink=True),
+        Column("SLO met", "right"),
+        Column("goal", "right", beside=True),
+        Column(f"TTFT{at}", "right"),
+        Column("limit", "right", beside=True),
+        Column(f"TPOT{at}", "right"),
+        Column("limit", "right", beside=True),
+        *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
+    )
+    rows = []
+    for item in classes:
+        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
+        before = "" if at else f"{label} "
+        cells = (
+            clean(item.name, 30),
+            f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
+            percent(item.attainment_goal),
+            f"{before}{duration(getattr(item.ttft_s, label))}",
+            duration(item.ttft_limit_s),
+            f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+            duration(item.tpot_limit_s),
+            percent(item.share),
+        )
+        rows.append(cells[: len(columns)])
+    return table_of(columns, rows)
+
+
+def latency_table(plan: Plan) -> Table:
+    """Every latency of each class at every percentile, with its limit and how far off the prediction may be."""
+    columns = (
+        Column("class", shrink=True),
+        Column("latency"),
+        Column("limit", "right"),
+        *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
+        Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
+    )
+    rows = []
+    for item in plan.classes:
+        for label, times, limit, between in _latencies(plan, item):
+            quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
+            span = MISSING if between is None else spread(between, duration)
+            rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
+    return without_empty(table_of(columns, rows))
+
+
+def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
+    """Name, quantiles, limit [s] and error bar of each latency of a class; the whole request has them if simulated."""
+    bars = item.error_bars
+    rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
+    rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
+    if has_tpot(item):
+        rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
+    if item.e2e_limit_s is not None:
+        classes = [] if plan.simulation is None else plan.simulation.classes
+        whole = next((class_result.e2e_s for class_result in classes if class_result.name == item.name), None)
+        rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
+    return [*rows, *((label, times, limit, None) for label, times, limit in other_metrics(item))]
+
+
+def limit_sentences(plan: Plan) -> list[str]:
+    """Limits beyond TTFT and TPOT, a sentence each: columns would not fit beside the others."""
+    sentences = []
+    for item in plan.classes:
+        goal = goal_label(item.attainment_goal)
+        for label, times, limit, _ in _latencies(plan, item):
+            if label not in {"TTFT", "TPOT"}:
+                value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
+                sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
+    return sentences

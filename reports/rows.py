@@ -50,6 +50,7 @@ SETTINGS: Final = (
     "data_parallel",
     "weight_dtype",
     "kv_dtype",
+    "speculative_tokens",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
@@ -81,6 +82,11 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"gpus.{name}", count) for name, count in value.items())
     elif key == "pools":
         yield from _pool_columns(read_pools(value))
+    elif key == "classes":
+        for row in value:
+            yield f"{row['name']}.attainment", row["attainment"]
+            times = ((metric, label) for metric in ("ttft", "tpot") for label in row[f"{metric}_s"])
+            yield from ((f"{row['name']}.{metric}_{label}_s", row[f"{metric}_s"][label]) for metric, label in times)
     elif key == "refuted":
         yield "refuted_fleets", len(value)
     else:
@@ -93,7 +99,10 @@ def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
         before[pool.role] += 1
         name = pool.role + (str(before[pool.role]) if before[pool.role] > 1 else "")
         yield f"{name}.gpu", pool.accelerator
-        yield from ((f"{name}.{setting}", getattr(pool, setting)) for setting in SETTINGS)
+        settings = {setting: getattr(pool, setting) for setting in SETTINGS}
+        if not pool.speculative_tokens:
+            del settings["speculative_tokens"]
+        yield from ((f"{name}.{setting}", value) for setting, value in settings.items())
 
 
 def _lever_column(key: str, value: Any) -> tuple[str, Any]:

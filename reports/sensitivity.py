@@ -1,4 +1,4 @@
-"""How the answer moves: words of levers, and the sentences, charts and section of a plan's sensitivity."""
+"""How the answer of a plan moves: its sentences, charts and section."""
 
 from __future__ import annotations
 
@@ -17,96 +17,20 @@ from optimizer.plans.records import (
     Sensitivity,
     engine_counts,
 )
-from reports.document import Chart, Detail, Section, Table, said, table_of
-from reports.drawing import WIDTH, Anchor, Box, Drawing, Linear, Log, Mark, Path, Rect, Text, text_width
+from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
+from reports.document import Chart, Column, Detail, Section, Table, said, table_of
 from reports.numbers import (
     MISSING,
-    exact,
     hourly,
-    is_number,
     listed,
     money,
     percent,
-    quantity,
     signed_percent,
     significant,
 )
-from reports.table import Column
+from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
-from reports.words import engine_cell, in_words, own_pools
-from search_spaces.quantities import BASE_UNIT, Kind
-from search_spaces.scenarios import kind_of
-
-# --- words of levers --------------------------------------------------------------------------------------------------
-
-_LEVERS: Final = {
-    "rate_scale": "request rate",
-    "isl": "mean input length",
-    "osl": "mean output length",
-    "isl_scale": "input lengths",
-    "osl_scale": "output lengths",
-    "ttft_scale": "TTFT limit",
-    "tpot_scale": "TPOT limit",
-    "link_scale": "network links",
-    "step_time_quantile": "step times",
-    "prefix_hit_share": "prefix hits",
-    "power": "power limit",
-}
-_LENGTHS: Final = frozenset({"isl", "osl"})
-_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
-FACTOR: Final = "×"
-"""Unit of levers that multiply."""
-QUANTILE: Final = "step_time_quantile"
-
-
-def fleet_line(pools: Sequence[EnginePool]) -> str:
-    """Write the pools of a fleet in one line of a table, replicas × GPU."""
-    return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
-
-
-def lever_words(key: str) -> str:
-    """Say a lever in words.
-
-    >>> lever_words("price.H100"), lever_words("rate_scale"), lever_words("burstiness")
-    ('price of H100', 'request rate', 'burstiness')
-    """
-    head, _, name = key.partition(".")
-    return f"price of {clean(name, 24)}" if head == "price" and name else in_words(key, _LEVERS)
-
-
-def value_words(key: str, value: float) -> str:
-    """Write a lever's value with its unit; factors stand at ×1, step times at a quantile of their errors.
-
-    >>> value_words("price.H100", 3.192), value_words("rate_scale", 0.8), value_words("budget", 40.0)
-    ('$3.19/h', '×0.8', '$40.00/h')
-    """
-    if key == QUANTILE:
-        return f"{percent(value)} quantile"
-    unit = lever_unit(key)
-    if unit == FACTOR:
-        return f"{FACTOR}{significant(value)}"
-    return quantity(value, unit) if unit else significant(value)
-
-
-def exact_words(key: str, value: float, digits: int = 6) -> str:
-    """The same to more digits, for values that were stated, or found exactly."""
-    unit = lever_unit(key)
-    return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
-
-
-def lever_unit(key: str) -> str:
-    """The unit of a lever's values; none for counts and other plain numbers.
-
-    >>> lever_unit("price.H100"), lever_unit("rate"), lever_unit("rate_scale"), lever_unit("max_gpus")
-    ('$/h', 'req/s', '×', '')
-    """
-    head, kind = key.partition(".")[0], kind_of(key)
-    if kind is not None:
-        return "req/s" if kind is Kind.RATE else BASE_UNIT[kind]
-    if head in _LENGTHS:
-        return "tokens"
-    return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
-
+from reports.words import fleet_line, own_pools
 
 # --- the tornado ------------------------------------------------------------------------------------------------------
 
@@ -156,7 +80,7 @@ def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
     rows = ([row for row in rows if moves(row, base)] or list(rows))[:MOST_LEVERS]
     costs = [base, *(cost for row in rows for _, cost in _ends(row) if cost is not None)]
     least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
-    scale = Linear(min(*costs, base - least), max(*costs, base + least), 0, WIDTH)
+    scale = Scale(min(*costs, base - least), max(*costs, base + least), 0, WIDTH)
     marks: list[Mark] = []
     for number, row in enumerate(rows):
         marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
@@ -171,7 +95,7 @@ def _end_words(end: tuple[str, float | None]) -> str:
     return f"at {value} {'no fleet' if cost is None else hourly(cost)}"
 
 
-def _lever_marks(row: LeverSensitivity, base: float, scale: Linear, y: float) -> list[Mark]:
+def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> list[Mark]:
     ends, name = _ends(row), lever_words(row.lever)
     note = " · ".join("no fleet" if cost is None else money(cost) for _, cost in ends)
     room = int((WIDTH - text_width(note) - 12) / text_width("n"))
@@ -284,7 +208,7 @@ def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
         price / row.usd_per_gpu_hour for row in rows for piece in row.pieces for price in (piece.low, piece.high)
     ]
     low, high = min(factors), max(factors)
-    scale = Log(low, high, 0, WIDTH)
+    scale = Scale(low, high, 0, WIDTH, log=True)
     marks: list[Mark] = []
     y = 2.0
     for row in rows:
@@ -306,7 +230,7 @@ def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
     return Drawing(WIDTH, y + 20, f"cheapest fleet by price of a GPU: {summary}", tuple(marks))
 
 
-def _boundaries(row: BreakEven, scale: Log, y: float) -> list[Mark]:
+def _boundaries(row: BreakEven, scale: Scale, y: float) -> list[Mark]:
     """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
     now = row.usd_per_gpu_hour
     marks: list[Mark] = []
@@ -410,27 +334,23 @@ def sensitivity_section(plan: Plan) -> Section:
     return Section(
         "Sensitivity",
         said(base_sentence(plan, sensitivity), *(f"{text}." for text in sentences if text)),
-        levers_table(sensitivity),
+        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
         charts=(*_tornado_chart(sensitivity), *_price_chart(plan, sensitivity)),
         sections=(prices,),
     )
 
 
-def levers_table(sensitivity: Sensitivity) -> Table:
-    """Each lever with its ends and what the cheapest fleet costs there, the largest swing first."""
+def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Table:
+    """Each lever with its ends and what the cheapest fleet costs there, and beside it at hand [$/h]."""
     change = Column("change", "right", optional=True)
     columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
-
-    def cells(value: str, cost: float | None) -> tuple[str, str, str]:
-        base = sensitivity.usd_per_hour
-        swing = (
-            "no fleet" if cost is None or not is_number(cost) else signed_percent(cost / base - 1.0) if base else "–"
-        )
-        return value, hourly(cost), swing
-
-    rows = [
-        (lever_words(row.lever), *(cell for end in _ends(row) for cell in cells(*end))) for row in sensitivity.levers
-    ]
+    rows = []
+    for row in levers:
+        cells = [lever_words(row.lever)]
+        for value, cost in _ends(row):
+            swing = "no fleet" if cost is None else signed_percent(cost / base - 1.0) if base else MISSING
+            cells += [value, hourly(cost), swing]
+        rows.append(cells)
     return table_of(columns, rows)
 
 
@@ -440,7 +360,11 @@ def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
         return ()
     caption = f"{TORNADO_KEY} {still_sentence(sensitivity)}"
     drawing = draw_tornado(sensitivity.levers, sensitivity.usd_per_hour)
-    return (Chart(swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity)),)
+    return (
+        Chart(
+            swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity.levers, sensitivity.usd_per_hour)
+        ),
+    )
 
 
 def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:

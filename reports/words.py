@@ -65,6 +65,7 @@ _KINDS: Final = {
     "colocated_only": "colocated only",
     "disaggregated_only": "disaggregated only",
     "own_precision": "the model's own precision",
+    "no_speculation": "no speculative decoding",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
     "other_engines": "runner-up",
@@ -113,8 +114,9 @@ def has_fleet(plan: Plan) -> bool:
 
 
 def split_words(pool: EnginePool) -> str:
-    """Write how one replica of a pool splits the model."""
-    return layout_words(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    """Write how one replica of a pool splits the model, and how many tokens it drafts."""
+    degrees = pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel
+    return layout_words(*degrees) + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
 def gpus_per_engine(pool: EnginePool) -> int:
@@ -151,22 +153,26 @@ def gpu_words(plan: Plan) -> str:
 
 
 def engine_cell(pool: EnginePool) -> str:
-    """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role."""
-    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
+    """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role.
+
+    The precision is that of weights and KV cache; it is left out where both have the usual one, or it is not recorded.
+    """
+    dtypes = {str(pool.weight_dtype), str(pool.kv_dtype)}
+    is_usual = dtypes == {ACTIVATION_DTYPE} or None in {pool.weight_dtype, pool.kv_dtype}
+    precision = "" if is_usual else f"{clean(str(pool.weight_dtype), 20)}/{clean(str(pool.kv_dtype), 20)}"
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, pool.role)))
     return f"{pool.replicas:d} × {engine}"
+
+
+def fleet_line(pools: Sequence[EnginePool]) -> str:
+    """Write the pools of a fleet in one line, replicas × GPU."""
+    return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
 
 
 def limited_cell(pool: EnginePool) -> str:
     """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × H100 TP1 decode (64/512)"."""
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     return engine_cell(pool) if seqs is None or chunk is None else f"{engine_cell(pool)} ({count(seqs)}/{count(chunk)})"
-
-
-def _precision_words(pool: EnginePool) -> str:
-    """Write the precision of weights and KV cache; empty where it is the usual one of both, or not recorded."""
-    if pool.weight_dtype is None or pool.kv_dtype is None or {pool.weight_dtype, pool.kv_dtype} == {ACTIVATION_DTYPE}:
-        return ""
-    return f"{clean(pool.weight_dtype, 20)}/{clean(pool.kv_dtype, 20)}"
 
 
 def is_feasible(row: Alternative) -> bool:
@@ -231,12 +237,6 @@ def alternative_name(row: Alternative) -> str:
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
     return label or in_words(row.kind, _KINDS)
-
-
-def named_fleet(row: Alternative) -> str:
-    """Name an alternative apart from every other: by its fleet where its name is that of several."""
-    fleet = " + ".join(engine_cell(pool) for pool in row.pools[:12])
-    return fleet if row.kind == "other_engines" and fleet else alternative_name(row)
 
 
 def misses_used(attainment: float, goal: float) -> float:
@@ -441,15 +441,3 @@ def slo_words(item: ClassTarget) -> str:
     limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *other_limits)
     limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
     return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
-
-
-def recommended_words(plan: Plan) -> str:
-    """Name the recommended fleet, and the other kinds of which it is the cheapest."""
-    names = [alternative_name(row) for row in same_fleets(plan) if row.kind != "other_engines"]
-    return f"recommended (also {join_words(names)})" if names else "recommended"
-
-
-def origin_sentence(plan: Plan) -> str:
-    """Say what the figures rest on."""
-    loads = "; utilization is by formula" if plan.simulation else ""
-    return f"Latencies and request rates are {basis_words(plan)}{loads}. Nothing here was measured on your machines."

@@ -123,6 +123,8 @@ DEGREE: Final = Bounds(1, 1024, "GPUs")
 MAX_NUM_SEQS: Final = Bounds(1, 2**16, "requests")
 MAX_NUM_BATCHED_TOKENS: Final = Bounds(16, 2**20, "tokens")
 """From one block of the KV cache on; beyond a million, a step would take minutes."""
+SPECULATIVE_TOKENS: Final = Bounds(0, 16, "tokens")
+ACCEPTANCE: Final = Bounds(0.0, 1.0, "")
 GPUS_PER_ENGINE: Final = Bounds(1, 4096, "GPUs")
 VOLUME: Final = Bounds(1e-3, 1e3)
 SEED: Final = Bounds(0, 2**53)
@@ -130,6 +132,13 @@ TIME_LIMIT: Final = Bounds(0, DAY, "s")
 """Of the search, on the clock."""
 RUN_REQUESTS: Final = Bounds(100, 1_000_000, "requests")
 """Of a run that simulates one loss, or one hour."""
+SIMULATED_REQUESTS: Final = Bounds(100, 5_000_000, "requests")
+"""Of a run of `pdplan simulate`: fewer tell nothing of a tail; more do not fit in memory beside their times."""
+REPLICATIONS: Final = Bounds(1, 100, "replications")
+CONCURRENCY: Final = Bounds(1, 100_000, "requests")
+HALF_WIDTH: Final = Bounds(1e-4, 0.25)
+"""Of an interval that may be asked for [1]."""
+DAY_PARTS: Final = Bounds(2, 1440, "parts of a day")
 
 # The limits on the fleet.
 BUDGET: Final = Bounds(1e-4, GIGA, "$/h")

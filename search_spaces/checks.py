@@ -11,6 +11,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
@@ -225,6 +226,20 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
 
 
+def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """Tokens are drafted by a stated method, and no limit is on gaps between tokens, which come several at a time."""
+    model, search = sections.get("model"), sections.get("search")
+    stated = getattr(search, "speculative_tokens", None)
+    drafted = (model is not None and model.speculation is not None) and (stated is None or max(stated) > 0)
+    if stated and max(stated) > 0 and model is not None and model.speculation is None:
+        yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
+    limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
+    for index in limited if drafted else ():
+        yield Fault(
+            ("slo", index), "limits itl_p99, which is not predicted with speculative decoding; limit tpot instead"
+        )
+
+
 def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
@@ -239,6 +254,7 @@ def cross_faults(
             if basis is not None and entry.price is None and accelerator.price_on(basis) is None:
                 yield Fault(("accelerators", index), unquoted(accelerator, basis))
     search = sections.get("search")
+    yield from speculation_faults(sections)
     if search is not None and model is not None:
         yield from degree_faults(search, model)
         yield from token_faults(search, model)
@@ -263,8 +279,8 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
     space = problem.space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    dtypes = len(problem.weight_dtypes) * len(problem.kv_dtypes)
-    ways = math.prod(len(values) for values in degrees) * len(problem.offers) * dtypes
+    choices = (problem.weight_dtypes, problem.kv_dtypes, problem.speculative_tokens)
+    ways = math.prod(len(values) for values in (*degrees, *choices)) * len(problem.offers)
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]

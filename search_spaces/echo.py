@@ -22,6 +22,7 @@ from costmodel.workload import Workload
 from .problem import Goal, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
 from .schema import WORKLOAD_SCHEMA, LengthsSection, WorkloadFile, WorkloadSection
+from .speculation import SpeculationSection
 from .traces.summary import quantiles_of
 
 
@@ -42,6 +43,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
             **{key: _absolute(path, base) for key, path in model_files.items() if path},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
+            **({} if model.speculation is None else {"speculation": _speculation(model.speculation)}),
         },
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
@@ -60,6 +62,11 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
+
+
+def _speculation(section: SpeculationSection) -> dict[str, Any]:
+    acceptance = list(section.template.acceptance)
+    return {**section.model_dump(mode="json", exclude_none=True), "acceptance": acceptance}
 
 
 def _absolute(path: str, base: Path) -> str:
@@ -140,7 +147,9 @@ def _space(space: SearchSpace) -> dict[str, Any]:
     """The ranges; precisions only where they are stated."""
     ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
     ranges_written = {
-        name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}
+        name: values
+        for name, values in ranges.items()
+        if values or name not in {"weight_dtype", "kv_dtype", "speculative_tokens"}
     }
     return ranges_written | {"roles": [role.value for role in space.roles]}
 

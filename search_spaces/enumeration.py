@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Final
@@ -34,6 +34,7 @@ from typing import Final
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
+from costmodel.speculation import Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
 from .engines import load_engine_memory
@@ -66,13 +67,14 @@ SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
 class Shape:
     """An offer, a split of the model over its GPUs and the precision; batch and chunk are chosen later.
 
-    offer: index into `Problem.offers`.
+    offer: index into `Problem.offers`; speculative_tokens: drafted for each request and step [1].
     """
 
     offer: int
     parallelism: Parallelism
     weight_dtype: str
     kv_dtype: str
+    speculative_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,11 @@ def attention_heads(model: Transformer) -> tuple[int, ...]:
     )
 
 
+def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
+    """How an engine drafts so many tokens; None where it drafts none."""
+    return replace(problem.speculation, tokens=tokens) if problem.speculation and tokens else None
+
+
 def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: int) -> EngineConfig:
     """The engine config of a shape with its scheduler limits filled in."""
     return EngineConfig(
@@ -235,6 +242,7 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
         max_model_len=problem.workload.max_tokens,
         memory=load_engine_memory(problem.engine),
         memory_fraction=problem.memory_fraction,
+        speculation=speculation_of(problem, shape.speculative_tokens),
     )
 
 
@@ -248,8 +256,10 @@ def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     space = problem.space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
     splits = [Parallelism(*split) for split in product(*degrees)]
-    for weight_dtype, kv_dtype, split in product(problem.weight_dtypes, problem.kv_dtypes, splits):
-        yield Shape(offer, split, weight_dtype, kv_dtype)
+    space = problem.full_space
+    choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, splits)
+    for weight_dtype, kv_dtype, drafted, split in choices:
+        yield Shape(offer, split, weight_dtype, kv_dtype, drafted)
 
 
 def enumerate_shapes(problem: Problem) -> Enumeration:
@@ -348,6 +358,7 @@ class End:
     attention: str
     tensor: int
     pipeline: int
+    speculative_tokens: int = 0
 
 
 def end_of(problem: Problem, shape: Shape) -> End:
@@ -362,11 +373,13 @@ def end_of(problem: Problem, shape: Shape) -> End:
         attention=offer.accelerator.name if own_kernel else "",
         tensor=split.tensor,
         pipeline=split.pipeline,
+        speculative_tokens=shape.speculative_tokens,
     )
 
 
 HAND_OVER_RULES = (
-    *("kv_domains_agree", "kv_dtypes_agree", "weights_agree", "attention_kernels_agree", "target_takes_stages"),
+    *("kv_domains_agree", "kv_dtypes_agree", "drafts_agree", "weights_agree"),
+    *("attention_kernels_agree", "target_takes_stages"),
     *("tensor_degrees_divide", "decode_ranks_find_heads", "hybrid_degrees_agree", "decode_is_one_stage"),
     "hybrid_prefill_is_one_stage",
 )
@@ -382,6 +395,9 @@ def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[
         yield "kv_domains_agree", f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
     if prefill.kv_dtype != decode.kv_dtype:
         yield "kv_dtypes_agree", f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
+    if prefill.speculative_tokens != decode.speculative_tokens:
+        tokens = f"{prefill.speculative_tokens} of prefill and {decode.speculative_tokens} of decode"
+        yield "drafts_agree", f"speculative tokens {tokens} differ, and with them the KV blocks"
     if prefill.weight_dtype != decode.weight_dtype:
         sentence = f"{prefill.weight_dtype} weights of prefill and {decode.weight_dtype} of decode are two checkpoints"
         yield "weights_agree", sentence

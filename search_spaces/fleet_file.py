@@ -86,6 +86,8 @@ class PoolSection(Section):
     """Precision of the weights; default: the workload's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] | None = None
     """Precision of the KV cache; default: the workload's."""
+    speculative_tokens: Annotated[int, count(bounds.SPECULATIVE_TOKENS)] = 0
+    """Tokens drafted for each request and step, by the workload's model.speculation."""
     max_num_seqs: Annotated[int, count(bounds.MAX_NUM_SEQS)]
     """Most requests that run in one engine at once."""
     max_num_batched_tokens: Annotated[int, count(bounds.MAX_NUM_BATCHED_TOKENS)]
@@ -156,6 +158,7 @@ class StatedPool:
     kv_dtype: str
     max_num_seqs: int
     max_num_batched_tokens: int
+    speculative_tokens: int = 0
     slo_classes: tuple[str, ...] = ()
     lengths: tuple[float, float] = (0.0, math.inf)
 
@@ -356,7 +359,8 @@ def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> Stated
 
 def _shape(problem: Problem, pool: StatedPool) -> Shape:
     names = [offer.accelerator.name for offer in problem.offers]
-    return Shape(names.index(pool.accelerator), pool.parallelism, pool.weight_dtype, pool.kv_dtype)
+    split = pool.parallelism
+    return Shape(names.index(pool.accelerator), split, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
 
 
 def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:
@@ -374,6 +378,8 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     if chunk < seqs:
         return TOKENS_COVER_REQUESTS, f"max_num_batched_tokens {chunk:,} is below max_num_seqs {seqs:,}"
+    if pool.speculative_tokens and problem.speculation is None:
+        return "drafts_are_stated", "its engines draft tokens; state the workload's model.speculation"
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
     return None if reason is None else ("model_and_one_request_fit", sentence)
@@ -386,14 +392,14 @@ def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
 
 def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:
     """Whether the search space has every setting of the pools."""
-    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    space = problem.full_space
     largest = max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
     return largest and all(set(values) <= set(getattr(space, key)) for key, values in _settings(pools).items())
 
 
 def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:
     """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
-    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype]}
+    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
     return {
         "roles": sorted({pool.role for pool in pools}),
         "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),

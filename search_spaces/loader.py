@@ -59,6 +59,7 @@ from .schema import (
     json_schema,
 )
 from .search_space import search_space
+from .speculation import DRAFTED
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
@@ -203,6 +204,9 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     limits = file.constraints.model_dump(exclude={"headroom"})
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
     space = search_space(file.search, model)
+    speculation = file.model.speculation
+    if speculation is not None and file.search.speculative_tokens is None:
+        space = replace(space, speculative_tokens=DRAFTED)
     if target is not None:
         space = target.space(space, constraints, len(slos))
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
@@ -226,6 +230,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
+        speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
 

@@ -20,6 +20,7 @@ from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import Metric
+from costmodel.speculation import Speculation
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
@@ -99,7 +100,8 @@ class Offer:
 class SearchSpace:
     """Ranges from which engine configs are made; each field lists the values allowed, in ascending order.
 
-    weight_dtype, kv_dtype: precisions that may be used; empty: that of the problem's model alone.
+    weight_dtype, kv_dtype: precisions that may be used; empty: that of the problem's model alone. speculative_tokens:
+    drafted for each request and step; empty: none.
     """
 
     roles: tuple[Role, ...]
@@ -112,6 +114,7 @@ class SearchSpace:
     max_gpus_per_engine: int = 16
     weight_dtype: tuple[str, ...] = ()
     kv_dtype: tuple[str, ...] = ()
+    speculative_tokens: tuple[int, ...] = ()
 
 
 class Goal(StrEnum):
@@ -255,6 +258,7 @@ class Problem:
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
 
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
+    `speculation` says how tokens are drafted where the search space drafts any.
     `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
     `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
     `target` names what the plan has to run on, None: anything;
@@ -278,6 +282,7 @@ class Problem:
     memory_fraction: float = 0.9
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    speculation: Speculation | None = None
     recorded: Recorded | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
 
@@ -290,6 +295,21 @@ class Problem:
     def kv_dtypes(self) -> tuple[str, ...]:
         """Precisions of the KV cache that the search may choose from."""
         return self.space.kv_dtype or (self.kv_dtype,)
+
+    @property
+    def speculative_tokens(self) -> tuple[int, ...]:
+        """Drafted tokens that the search may choose from [1]."""
+        return self.space.speculative_tokens or (0,)
+
+    @property
+    def full_space(self) -> SearchSpace:
+        """The search space with nothing left to the model section."""
+        return replace(
+            self.space,
+            weight_dtype=self.weight_dtypes,
+            kv_dtype=self.kv_dtypes,
+            speculative_tokens=self.speculative_tokens,
+        )
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:
         """All faults as one error: each with its line where the problem was read from a file, else with its key."""

@@ -51,6 +51,7 @@ from search_spaces.fields import (
 from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
+from search_spaces.speculation import SpeculationSection
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
@@ -334,6 +335,10 @@ _KvDtype = Annotated[str, choice(*KV_DTYPES)]
 _WeightDtypes = Annotated[list[_WeightDtype], one_or_more(_WeightDtype), _once_each(WEIGHT_DTYPES)]
 _KvDtypes = Annotated[list[_KvDtype], one_or_more(_KvDtype), _once_each(KV_DTYPES)]
 _Role = Annotated[Role, member(Role)]
+_Drafted = Annotated[int, count(bounds.SPECULATIVE_TOKENS)]
+_DraftedTokens = Annotated[
+    list[_Drafted], at_most(bounds.MAX_VALUES, "values"), one_or_more(_Drafted), AfterValidator(_ascending)
+]
 
 
 class SearchSection(Section):
@@ -361,6 +366,8 @@ class SearchSection(Section):
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
     kv_dtype: _KvDtypes | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
+    speculative_tokens: _DraftedTokens | None = None
+    """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
 
     @field_validator("roles")
     @classmethod
@@ -416,6 +423,8 @@ class ModelSection(Section):
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
     """Precision of the KV cache."""
+    speculation: SpeculationSection | None = None
+    """Speculative decoding that may be used; default: none."""
 
     @field_validator("name", "config", "architecture")
     @classmethod

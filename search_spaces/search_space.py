@@ -16,7 +16,7 @@ from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shortened
 from costmodel.transformer import SoftmaxAttention, Transformer
 
-from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, SPECULATIVE_TOKENS
 from .catalog import normalized_name
 from .enumeration import Shape, attention_heads
 from .fields import Reader, choice, count, member
@@ -112,6 +112,7 @@ RANGES: Mapping[str, Reader] = {
     "max_num_seqs": count(MAX_NUM_SEQS),
     "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
     **{name: choice(*words) for name, words in DTYPES.items()},
+    "speculative_tokens": count(SPECULATIVE_TOKENS),
 }
 """Settings of an engine that the search has a range of values for, and how one is read."""
 SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
@@ -125,7 +126,8 @@ KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTI
 class Wanted:
     """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
 
-    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that.
+    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that;
+    speculative_tokens: None where none are drafted, or as few as the space has.
 
     offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
     """
@@ -137,6 +139,7 @@ class Wanted:
     max_num_batched_tokens: int | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    speculative_tokens: int | None = None
     unstated: tuple[str, ...] = ()
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
@@ -151,14 +154,15 @@ class Wanted:
         """The engine shape that is asked about."""
         weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
         cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
-        return Shape(self.offer, self.parallelism, weights, cache)
+        drafted = problem.speculative_tokens[0] if self.speculative_tokens is None else self.speculative_tokens
+        return Shape(self.offer, self.parallelism, weights, cache, drafted)
 
     @property
     def settings(self) -> dict[str, int | str]:
         """The settings that are stated, by the key of the search section."""
         split = self.parallelism
         degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
-        numbers = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
+        numbers = {name: getattr(self, name) for name in RANGES if name not in DEGREES}
         return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
 
 
@@ -203,7 +207,7 @@ def _offer(name: str, problem: Problem) -> int:
 
 def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
     """The problem with the wanted settings in its search space, and the ranges that they were not in."""
-    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    space = problem.full_space
     settings = config.settings
     missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
     wider = {

@@ -39,11 +39,6 @@ def problem(**changes: object) -> str:
     return yaml.safe_dump(value, sort_keys=False)
 
 
-def lengths(*rows: tuple[float, float, float]) -> dict[str, object]:
-    """A histogram of (ISL, OSL, share)."""
-    return {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]}
-
-
 def refused(done: Done, *words: str, code: int = BAD_INPUT) -> str:
     """What a run that refused its input said: the exit code, a sentence on stderr with all the words, nothing else."""
     assert done.returncode == code, done.stderr

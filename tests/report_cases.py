@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from optimizer.plans.plan import ClassResult, Plan, Route
+from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import (
     AccuracyRecord,
     BreakEven,
@@ -209,18 +209,6 @@ def with_accuracy(plan: Plan) -> Plan:
                 ),
             ]
     return plan.model_copy(update={"accuracy": rows})
-
-
-def with_routes(plan: Plan, *rows: tuple[str, float, float, float, float]) -> Plan:
-    """The plan with these routes: class, input and output length [token], share and attainment."""
-    first = plan.routing[0]
-    routes = [
-        Route(
-            slo_class=name, isl=isl, osl=osl, share=share, attainment=held, prefill=first.prefill, decode=first.decode
-        )
-        for name, isl, osl, share, held in rows
-    ]
-    return plan.model_copy(update={"routing": routes})
 
 
 def with_command(plan: Plan, command: str) -> Plan:

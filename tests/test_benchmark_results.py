@@ -13,11 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, documents, formats, read_results
-from search_spaces.calibration import in_flight
-from search_spaces.measurements import Layout
+from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
 
-INFERENCEX = "inferencex_agg.json"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
@@ -36,12 +33,6 @@ def runs(name: str) -> list[BenchmarkRun]:
     found = read_results([FOLDER / name])
     assert all(isinstance(one, BenchmarkRun) for one in found)
     return [one for one in found if isinstance(one, BenchmarkRun)]
-
-
-def written(tmp_path: Path, *values: object) -> Path:
-    path = tmp_path / "results.json"
-    path.write_text("\n".join(json.dumps(value) for value in values), "utf-8")
-    return path
 
 
 Expected = tuple[Tool, float, float, float | None, float | None, float, float]
@@ -98,60 +89,6 @@ def test_tokens_are_the_servers_where_the_file_has_its_count() -> None:
     whole = (file["request_latency"]["avg"] - file["time_to_first_token"]["avg"]) / 23.0
     assert run.tpot.mean == pytest.approx(whole / 1e3, rel=1e-6)
     assert run.occupancy == pytest.approx(2.0, rel=0.1)
-
-
-def test_a_yaml_report_says_where_it_is_wrong(tmp_path: Path) -> None:
-    report = raw("benchmark_report_v0.1.yaml")
-    report["metrics"]["latency"]["time_to_first_token"]["units"] = "parsec"
-    path = tmp_path / "report.yaml"
-    path.write_text(yaml.safe_dump(report, sort_keys=False), "utf-8")
-    with pytest.raises(
-        InputError, match=r"report.yaml:\d+:\d+: metrics.latency.time_to_first_token.units: 'parsec' is"
-    ):
-        read_results([path])
-
-
-def test_sglang_speculation_cache_hits_and_lengths(tmp_path: Path) -> None:
-    line = raw("sglang_bench_serving.jsonl")[0]
-    line |= {"accept_length": 2.7, "cache_report": {"cache_hit_rate_pct": 40.0}, "random_range_ratio": 0.8}
-    (run,) = read_results([written(tmp_path, line)])
-    assert isinstance(run, BenchmarkRun)
-    assert run.speculative
-    assert run.cached == pytest.approx(0.4)
-    assert run.spread == pytest.approx(0.2)
-
-
-def test_aiperf_reads_the_unit_beside_the_number(tmp_path: Path) -> None:
-    file = raw("profile_export_aiperf.json")
-    file["time_to_first_token"] |= {"unit": "s", "avg": 0.25}
-    (run,) = read_results([written(tmp_path, file)])
-    assert isinstance(run, BenchmarkRun)
-    assert run.ttft.mean == 0.25
-    file["time_to_first_token"]["unit"] = "parsec"
-    with pytest.raises(InputError, match="'parsec' is not a time; known: ns, us"):
-        read_results([written(tmp_path, file)])
-
-
-def test_what_a_run_says_of_its_load_and_its_deployment() -> None:
-    closed, paced, split = runs("vllm_bench_serve.json")[0], runs("guidellm_benchmarks.json")[2], runs(INFERENCEX)[2]
-    assert in_flight(closed) == (4.0, True)
-    assert closed.occupancy == pytest.approx(4.0, rel=0.02)
-    assert closed.ttft.p90 is None  # the tool writes p99 only unless asked
-    assert in_flight(paced) == (pytest.approx(6 / 1.01), False)
-    assert closed.model == paced.model == "meta-llama/Llama-3.1-8B-Instruct"
-    assert split.stated is not None
-    assert split.stated.decode == Layout(1, 8, 1, 1, 1)
-    assert (split.stated.accelerator, split.spread) == ("h200-nb", pytest.approx(0.2))
-
-
-def test_dynamo_steps_are_medians_without_the_first() -> None:
-    found, file = read_results([FOLDER / "dynamo_self_benchmark.json"]), raw("dynamo_self_benchmark.json")
-    assert all(isinstance(one, MeasuredStep) for one in found)
-    passes = [one["wall_time"] for one in file["results"][3]["fpms"]]
-    step = found[3]
-    assert isinstance(step, MeasuredStep)
-    assert step.seconds == pytest.approx(sorted(passes[1:])[1])
-    assert (step.prompts, step.decodes, step.context) == (0, 32, 1024)
 
 
 json_values = st.recursive(

@@ -66,12 +66,6 @@ def test_headroom_of_spot_is_the_binomial_one() -> None:
     assert cost.tolist() == [0.0, 1.0, 2.0, 2.5]
 
 
-def test_spot_below_the_headroom_is_not_rented() -> None:
-    dear = Contract(0, Tier.SPOT, running=1.9, spot=Spot(0.9, 1, 0.99))
-    _, paid = rental([Contract(0, Tier.ON_DEMAND, running=2.0), dear], 0, 5)
-    assert paid.tolist() == [[n, 0] for n in range(6)]
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
 def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:

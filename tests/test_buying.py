@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InfeasibleError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
@@ -26,7 +25,7 @@ from optimizer.procurement.fleet_levels import (
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
-from search_spaces.problem import Constraints, Problem
+from search_spaces.problem import Problem
 from tests.fleet_matrices import lp_text
 from tests.optimizer_cases import offer, problem
 
@@ -99,38 +98,6 @@ def test_a_purchase_pays_from_the_month_in_which_rent_exceeds_what_it_loses() ->
     assert counts(dearer, Tier.PURCHASE) == 0
 
 
-def test_owned_gpus_cost_power_and_hosting_only_and_serve_first() -> None:
-    owned = Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=3)
-    found = bought(terms(owned))
-    assert found.total == pytest.approx(12 * (3 * 50 + (3 * 0.2 + 1 * 2.0) * HOURS_PER_MONTH))
-    assert found.on_demand == pytest.approx(12 * (3 * 50 + 4 * 2.0 * HOURS_PER_MONTH))
-
-
-def test_spot_is_rented_with_its_headroom() -> None:
-    """P(Bin(6, 0.95) >= 4) is 0.998, of 5 only 0.977: six run for four, $6 an hour instead of $8 on demand."""
-    found = bought(terms(Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99))))
-    assert found.total == pytest.approx(6 * 1.0 * HOURS_PER_MONTH * 12)
-    assert found.expected.bill.by_hour.sum(axis=0) == pytest.approx([0.0, found.total])
-
-
-@pytest.mark.parametrize(("price", "taken"), [(0.6, 4), (0.7, 0)])
-def test_three_years_are_paid_for_beyond_the_horizon(price: float, taken: int) -> None:
-    """36 months at $0.60 are 21.6 against 12 at $2, 24; at $0.70 they are 25.2."""
-    found = bought(terms(reserved(price, years=3)))
-    assert counts(found, Tier.RESERVED_3) == taken
-    assert found.total == pytest.approx(4 * min(36 * price, 12 * 2.0) * HOURS_PER_MONTH)
-    assert ("paid beyond month 12, and charged whole" in buying_text(found, 200)) == bool(taken)
-
-
-def test_carbon_is_that_of_the_electricity() -> None:
-    """4 GPUs of 1 kW at the meter for 8,760 h are 35,040 kWh; at 380 g each 13.3 t."""
-    found = bought(replace(terms(), grams_per_kwh=380.0))
-    assert found.energy == pytest.approx(35_040)
-    assert buying_dict(found)["carbon_kg"] == pytest.approx(35_040 * 0.38)
-    assert "35 MWh, 13.3 t of CO2 at 380 g/kWh" in buying_text(found, 200)
-    assert buying_dict(bought(terms()))["carbon_kg"] is None
-
-
 def next_month(price: float) -> Contract:
     """Reserved now for the second of two months."""
     return Contract(0, Tier.RESERVED_1, monthly=price * HOURS_PER_MONTH, term=1, delay=1)
@@ -197,19 +164,6 @@ def test_a_cheaper_tier_never_raises_the_total(prices: list[float], which: int, 
     assert before.total <= before.on_demand * (1 + 1e-9)
 
 
-def test_the_programme_finds_what_trying_everything_finds() -> None:
-    stated = terms(reserved(1.1), by_hour=HALF_DAY, growth=0.03)
-    found = bought(stated)
-    levels, best = TEN_PER_GPU, float("inf")
-    rates = stated.forecast.rates(0.03)
-    need = levels.level_of(rates) + 1
-    for count in range(7):
-        rented = np.maximum(need - count, 0).sum() * 2.0 * HOURS_PER_MONTH / 24
-        best = min(best, rented + count * 1.1 * HOURS_PER_MONTH * 12)
-    assert found.total <= best * (1 + 1e-9)
-    assert found.bound <= best * (1 + 1e-9)
-
-
 def test_golden_programme() -> None:
     stated = terms(reserved(1.5), by_hour=HALF_DAY, months=2, growth={-0.75: 0.25, 0.0: 0.75})
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,))], [Option((4,)), Option((3,))]])
@@ -219,12 +173,6 @@ def test_golden_programme() -> None:
     if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
         golden.write_text(lp_text(program), "utf-8")
     assert lp_text(program) == golden.read_text("utf-8")
-
-
-def test_a_forecast_that_no_fleet_carries_is_infeasible() -> None:
-    few = problem(constraints=Constraints(max_gpus=1))
-    with pytest.raises(InfeasibleError, match="no fleet meets the SLOs at 400/s, the highest rate of the forecast"):
-        buy(few, terms(rate=400.0))
 
 
 @cache
@@ -292,10 +240,3 @@ def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.Mo
     assert "were simulated at the rate they are for" in shown
     assert "TP1 colocated at 20 req/s, which misses" in shown
     assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
-
-
-def test_a_purchase_that_counts_on_a_fleet_that_misses_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    purchase = rented(monkeypatch, 40, lambda _rate, _replicas: "misses when simulated")
-    assert purchase.missed
-    assert not purchase.held
-    assert buying_text(purchase, 100).startswith("This purchase misses the SLO: it counts on ")

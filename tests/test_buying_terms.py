@@ -31,22 +31,13 @@ def refusal_of_terms(folder: Path, text: str) -> str:
             '{"schema": "pdplan.plan/1", "pools": []}',
             "pdplan.plan/1 is not a file of terms (pdplan.terms/1)",
         ),
-        ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
         (
             "demand: {growth: 0.1, low: 0.2}",
             "low is 20%, growth 10% and high 10%; an end that is not",
         ),
-        ("demand: {by_hour: [1, 2]}", "has 2 rates, but a day has 24 hours"),
         ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
-        ("accelerators: [{name: H100, spot: {price: 1}}]", "interruptions_per_day: is missing"),
-        (
-            "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 100, recovery: 1h}}]",
-            "is away more than half of the time",
-        ),
         ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
         ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
-        ("demand: {growth: much}", "'much' is not a share; write for example 0.3 or 30%"),
-        ("demand: {low_probability: 0.6, high_probability: 0.5}", "has low_probability + high_probability above 1"),
     ],
 )
 def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -120,64 +111,3 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     assert dict(plan.gpus) == {"H100": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        (
-            "procurement: {demnd: {months: 3}}",
-            "workload.yaml:8:15: procurement.demnd: is not a known key; did you mean",
-        ),
-        ("procurement: {demand: {months: 0}}", "workload.yaml:8:32: procurement.demand.months: 0 is out of range"),
-        ("procurement: {accelerators: [{name: H1OO}]}", "workload.yaml:8:37: procurement.accelerators.0.name: 'H1OO'"),
-    ],
-)
-def test_faults_of_the_block_have_their_line(tmp_path: Path, block: str, message: str) -> None:
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE + f"\n{block}\n", "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(load_problem(path))
-    assert message in str(error.value)
-
-
-def test_without_terms_the_command_says_what_to_add(tmp_path: Path) -> None:
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(load_problem(path))
-    told = str(error.value)
-    assert f"{path}: has no block procurement:, which says what contracts cost" in told
-    assert "docs/buying.md" in told
-    path.write_text(FILE + "procurement:\n" + told.partition("procurement:\n")[2].partition("\n\n")[0], "utf-8")
-    pasted = load_terms(load_problem(path))
-    assert [one.growth for one in pasted.forecast.paths] == [0.0, 0.05, 0.08]
-    assert [one.tier for one in pasted.contracts] == [Tier.ON_DEMAND, Tier.RESERVED_1]
-
-
-def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> None:
-    """The contract of GPUs on demand says what its price is; a file whose prices are other quotes is no use here."""
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE.replace("[H100]", "[H100, MI325X, {name: L4, price: 0.8}]") + BLOCK, "utf-8")
-    rented = [one.source for one in load_terms(load_problem(path)).contracts if one.tier is Tier.ON_DEMAND]
-    assert rented == [
-        "catalog, median of 35 list prices, 2026-11-09",
-        "catalog: The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X",
-        "workload file, accelerators",
-    ]
-    reserved = load_problem(path, {"prices": "reserved"})
-    with pytest.raises(InputError, match="prices: reserved: pdplan buy compares on-demand prices with the contracts"):
-        load_terms(reserved)
-
-
-def test_reserved_quotes_of_ones_own_are_contracts(tmp_path: Path) -> None:
-    """Where the terms state none for that term; the catalog's reserved prices are of a model, and are not."""
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE + BLOCK, "utf-8")
-    rows = "H100,2.5,on-demand\nH100,1.8,reserved-1-year\nH100,1.5,reserved-3-years\n"
-    (tmp_path / "quotes.csv").write_text(f"accelerator,usd_per_hour,commitment\n{rows}", "utf-8")
-    contracts = load_terms(load_problem(path, {"prices": "quotes.csv"})).contracts
-    monthly = {contract.tier: contract.monthly / HOURS_PER_MONTH for contract in contracts if contract.committed}
-    assert monthly == pytest.approx({Tier.RESERVED_1: 2.0, Tier.RESERVED_3: 1.5})
-    assert [contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND] == [2.5]
-    assert Tier.RESERVED_3 not in {contract.tier for contract in load_terms(load_problem(path)).contracts}

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import Instance, at_volume, make_settings
 from optimizer.search.bound import keeping_up, sending_work
-from optimizer.search.limits import still_holds
 from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
@@ -64,7 +63,7 @@ def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     assert found is not None
     fresh = evaluated(instance)
     fleet = fresh.fleet(found[0])
-    assert holds(instance, predict_misses(instance, fleet))
+    assert evaluate(instance, fleet).holds
     assert found[1] == pytest.approx(fleet_cost(instance, fleet))
     assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
 
@@ -79,7 +78,7 @@ def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: i
     setting = index % every.size
     if engines < keeping_up(instance, every)[setting] @ instance.flows.rate * (1.0 - 1e-9):
         assert not known.state(setting, engines).stable
-    misses = [predict_misses(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
+    misses = [evaluate(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
     if every.role[setting] == 2:
         assert misses[1].attainment[0] >= misses[0].attainment[0] - 1e-6
 
@@ -98,17 +97,3 @@ def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
     fewest = next(count for count in range(1, 9) if still_holds(instance, known.fleet(((first, 40), (later, count)))))
     assert fewest == known.least[later] == np.ceil(max(steps @ rate, sent @ rate))
     assert fewest < np.maximum(steps, sent) @ rate
-
-
-def test_limits_are_kept_and_prices_may_differ() -> None:
-    instance = at(25.0, "H100", "L40S", max_gpus=2)
-    known = evaluated(instance)
-    few = cheapest_held(known, instance.problem)
-    free = cheapest_held(known, replace(instance.problem, constraints=Constraints()))
-    assert free is not None
-    assert few is None or few[1] >= free[1]
-    assert cheapest_held(known, instance.problem, below=free[1]) is None
-    offers = tuple(replace(one, usd_per_hour=2.0 * one.usd_per_hour) for one in instance.problem.offers)
-    double = cheapest_held(known, replace(instance.problem, offers=offers, constraints=Constraints()))
-    assert double is not None
-    assert double[1] == pytest.approx(2.0 * free[1])

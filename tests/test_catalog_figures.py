@@ -1,4 +1,4 @@
-"""The catalog's efficiencies, with what stands in for a missing one, and its prices, which the script reproduces."""
+"""What stands in for an efficiency that the catalog lacks, and its prices, which the script reproduces."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from costmodel.accelerator import InEngine, KernelEfficiency, Origin, PriceBasis
-from costmodel.errors import InputError
+from costmodel.accelerator import KernelEfficiency, Origin
 from costmodel.roofline import KERNEL_CLASSES
-from search_spaces.catalog import load_catalog
-from search_spaces.efficiency import WIDER, parse_efficiency
-from search_spaces.quotes import by_accelerator, prices_of, shipped_quotes
+from search_spaces.efficiency import parse_efficiency
+from search_spaces.quotes import by_accelerator, shipped_quotes
 
 # --- efficiencies
 
@@ -55,48 +53,6 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
     assert found(entries, "Own", "fp4").compute == 0.7
 
 
-def test_borrowed_sizes_shrink_with_the_peak() -> None:
-    """A GPU with a quarter of the peak is half filled by a quarter of the outputs; its own figures are its own."""
-    entries = table(Kin={"gemm": {"bf16": figures(0.5, compute_half=400)}}, Child={"like": "Kin"})
-    peaks = {"Kin": {"bf16": 800.0}, "Child": {"bf16": 200.0}, "H100": {"bf16": 1000.0}}
-    halves = {
-        name: parse_efficiency(entries, {}).complete(name, peaks)["gemm", "bf16"].compute_half
-        for name in ("Kin", "Child", "Stranger")
-    }
-    assert halves == {"Kin": 400, "Child": 100, "Stranger": 0}
-    assert parse_efficiency(entries, {}).complete("Child")["gemm", "bf16"].compute_half == 400
-
-
-def test_what_engines_add_is_a_relatives_where_it_is_not_known() -> None:
-    entries = table(Child={"like": "Kin"})
-    known = parse_efficiency(entries, {"default": {"first_token": 1.1}, "Kin": {"first_token": 1.5, "traffic": 1.2}})
-    assert [known.in_engine(name) for name in ("Child", "Stranger")] == [
-        InEngine(first_token=1.5, traffic=1.2),
-        InEngine(first_token=1.1),
-    ]
-
-
-def test_relatives_in_a_circle_end_at_default() -> None:
-    entries = table(A={"like": "B"}, B={"like": "A"})
-    assert found(entries, "A", "bf16").compute == 0.1
-
-
-def test_a_default_with_gaps_is_told() -> None:
-    with pytest.raises(InputError, match=r"default\.gemm must have figures for 'bf16'"):
-        parse_efficiency({"default": {}}, {}).complete("X")
-
-
-def test_shipped_efficiencies_are_shares() -> None:
-    for accelerator in load_catalog().accelerators.values():
-        assert set(accelerator.efficiency) == {(kernel, dtype) for kernel in KERNEL_CLASSES for dtype in WIDER}
-        for efficiency in accelerator.efficiency.values():
-            assert 0 < efficiency.compute <= 1
-            assert 0 < efficiency.memory <= 1
-            assert 0 <= efficiency.launch <= 1e-3
-            assert efficiency.source
-            assert not (efficiency.origin is Origin.ASSUMED and efficiency.error > 0)
-
-
 # --- prices
 
 
@@ -111,50 +67,8 @@ def make_prices(root: Path) -> ModuleType:
     return module
 
 
-def row(cloud: str, price: float, kind: str = "on-demand", date: str = "2026-09-01") -> dict[str, str]:
-    return {
-        "gpu": "H100 SXM",
-        "cloud": cloud,
-        "price_per_gpu_hour": str(price),
-        "kind": kind,
-        "date/commit": date,
-        "source": "s",
-        "instance": "",
-        "region": "",
-    }
-
-
 def test_the_catalogs_quotes_are_what_the_script_makes(make_prices: ModuleType, data: Path) -> None:
     made = by_accelerator(make_prices.quotes_of(make_prices.read_table(data / "prices" / "gpu_prices.csv")))
     shipped = shipped_quotes()
     assert set(made) == set(make_prices.SPELLINGS)
     assert {name: shipped[name] for name in made} == made
-
-
-def test_one_provider_with_many_regions_does_not_outvote(make_prices: ModuleType) -> None:
-    rows = [row("Giant", 10.0 + index) for index in range(9)] + [row("Small", 2.0), row("Tiny (old name)", 3.0)]
-    (price,) = prices_of(list(make_prices.quotes_of(rows)))
-    assert (price.usd_per_hour, price.low, price.high, price.quotes) == (3.0, 2.0, 18.0, 11)
-    assert price.source == "on-demand list price: Giant, Small, Tiny"
-    assert (price.origin, price.date) == ("vendor", "2026-09-01")
-
-
-def test_kinds_become_commitments_and_an_assumed_price_counts_where_nothing_else_does(make_prices: ModuleType) -> None:
-    reserved, listed = row("A", 1.0, "reserved 3y"), row("B", 4.0)
-    spot, historic, guess = row("C", 0.5, "spot"), row("D", 9.0, "on-demand (historic)"), row("E", 2.0, "assumed")
-    prices = prices_of(list(make_prices.quotes_of([reserved, listed, spot, historic, guess])))
-    assert [(price.basis_words, price.usd_per_hour) for price in prices] == [
-        ("on-demand", 4.0),
-        ("3-year reserved", 1.0),
-        ("spot", 0.5),
-    ]
-    (price,) = prices_of(list(make_prices.quotes_of([guess, historic])))
-    assert (price.usd_per_hour, price.guessed) == (2.0, True)
-
-
-def test_every_accelerator_has_an_on_demand_price_and_says_where_it_is_not_quoted() -> None:
-    """One commitment prices all of a comparison."""
-    for accelerator in load_catalog().accelerators.values():
-        assert accelerator.price.basis is PriceBasis.ON_DEMAND
-        own = [quote for quote in shipped_quotes().get(accelerator.name, ()) if quote.commitment == "on-demand"]
-        assert bool(own) or accelerator.price.remark(accelerator.name)

@@ -204,23 +204,6 @@ def test_the_catalogs_models_are_understood_as_they_were() -> None:
     assert_golden("models", within("models").stdout)
 
 
-def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
-    """By provider and commitment, with date; and those of a file of one's own."""
-    quotes = json.loads(within("gpus", "H200", "--prices", "--json").stdout)
-    assert {quote["commitment"] for quote in quotes} == {"on-demand", "reserved-3-years", "spot", "owned"}
-    assert all(quote["provider"] and quote["date"] and quote["usd_per_hour"] > 0 for quote in quotes)
-    page = within("gpus", "H200", "--prices").stdout
-    assert all(word in page for word in ("provider", "commitment", "Nebius", "reserved-3-years"))
-    assert "Nobody quotes VR200." in within("gpus", "VR200", "--prices").stdout
-    own = tmp_path / "own.csv"
-    own.write_text("accelerator,usd_per_hour,provider\nh200_sxm,3.1,Ours\n", "utf-8")
-    (quote,) = json.loads(within("gpus", "H200", "--prices", str(own), "--json").stdout)
-    assert (quote["provider"], quote["usd_per_hour"], quote["commitment"]) == ("Ours", 3.1, "on-demand")
-    assert json.loads(
-        within("estimate", "--model", "Qwen3-8B", "--gpu", "H200", "--prices", str(own), "--json").stdout
-    )["usd_per_hour"] == pytest.approx(3.1)
-
-
 def test_estimate_prints_one_engine() -> None:
     flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
     table, value = pdplan("estimate", *flags), json.loads(within("estimate", *flags, "--json").stdout)
@@ -261,20 +244,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
     assert expected in sentence
     if case not in WORDED_BY_CLICK:
         assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
-
-
-def test_the_name_alone_shows_the_help() -> None:
-    done = within()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: pdplan")
-    assert done.stderr.rstrip().endswith("Recompute the prediction errors from measurements.")
-
-
-def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
-    sentence = error_of(within("optimize", CHAT, "-o", tmp_path), 2)
-    assert "report.html was not written by pdplan" in sentence
-    assert (tmp_path / "report.html").read_text() == "mine"
 
 
 def test_infeasible_is_exit_code_3_and_names_what_binds(short_runs: None, tmp_path: Path) -> None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
-
-import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
-    APART,
-    LEVEL,
-    MORE,
     MOST_CONFIRMED,
     Bench,
     Verdict,
     confirmed,
     confirmed_once,
     fleet_key,
-    gives_way,
     run_length,
-    tail_of,
     without_room,
 )
 from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome
@@ -50,19 +41,6 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
 def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
     one = ClassJudgement("default", goal, Attainment(share, low, high, 1000), (0.0,) * 4, (0.0,) * 4)
     return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), SimulatedFleet(()), ())
-
-
-def test_levels_add_up_to_no_more_than_was_promised() -> None:
-    tails = [tail_of(k) for k in range(1, 200)]
-    assert tails[0] == LEVEL / 2.0
-    assert all(later < earlier for earlier, later in pairwise(tails))
-    assert sum(tails) <= LEVEL
-
-
-def test_no_two_confirmations_share_requests_nor_with_the_search() -> None:
-    used = [range(APART * k, APART * k + MOST_RUNS + 1) for k in range(1, MOST_CONFIRMED + 1)]
-    numbers = [*range(MOST_RUNS), *(number for one in used for number in one)]
-    assert len(numbers) == len(set(numbers))
 
 
 def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_and_one_that_holds_is() -> None:
@@ -107,19 +85,3 @@ def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
         if found is not None:
             assert not found.held
             assert bench.candidate(fleet) is found
-
-
-@pytest.mark.parametrize(("share", "volume", "behind"), [(0.97, MORE, True), (0.5, 1.0, False)])
-def test_a_fleet_near_its_capacity_that_would_fall_behind_gives_way(share: float, volume: float, behind: bool) -> None:
-    """Overload shows in one run at MORE times the rate; what is not near its capacity is not even run."""
-
-    def engine(rate: float) -> tuple[Instance, Fleet]:
-        limits, load = slo(ttft=100.0, tpot=100.0, attainment=0.5), workload(rate, ((1000, 2, 0.7), (4000, 2, 0.3)))
-        instance = instance_of(problem(workload=load, slos=(limits,)))
-        return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
-
-    instance, fleet = engine(1.0)
-    instance, fleet = engine(share / pool_state(instance, fleet.pools[0], 1.0).utilization)
-    bench = Bench(instance, 0, 20_000, volume=volume)
-    judgement = gives_way(bench, bench.part(fleet), 1)
-    assert (judgement is not None and judgement.overload.overloaded) is behind

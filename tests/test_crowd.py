@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
 from costmodel.simulator import Fleet as SimulatedFleet
@@ -48,16 +47,6 @@ def run(kv_blocks: int, seed: int, requests: int = 3000) -> tuple[Run, Judgement
     demand = simulated_trace(instance, planned, requests, seed, 1.0)
     crowd = crowded(demand, crowd_of(instance, planned, made))
     return Run(demand, simulate(demand.trace, made)), lasting(instance, made, Run(crowd, simulate(crowd.trace, made)))
-
-
-def test_a_crowd_comes_when_its_last_request_would() -> None:
-    instance, planned = fleet()
-    demand = simulated_trace(instance, planned, 500, 0)
-    crowd = crowded(demand, 40).trace
-    assert (crowd.arrival[:40] == 0.0).all()
-    np.testing.assert_allclose(np.diff(crowd.arrival[39:]), np.diff(demand.trace.arrival[39:]), atol=1e-9)
-    assert crowd.isl is demand.trace.isl
-    assert (crowded(demand, 10_000).trace.arrival == 0.0).all()
 
 
 @pytest.mark.parametrize("seed", [6, 7])

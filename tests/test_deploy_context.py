@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Settings
 from reports.deploy.describe import describe
-from reports.deploy.files import TARGETS, deployment_files
-from search_spaces.models import load_model, model_names
+from reports.deploy.files import deployment_files
 from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy" / "context.txt"
@@ -36,9 +34,7 @@ QWEN3: dict[str, Any] = {
 """config.json of Qwen/Qwen3-8B."""
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
-LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
 PUBLIC = "Qwen/Qwen3-8B"
-UNKNOWN = "somebody/Qwen3-8B-merged"
 LENGTH = 131_072
 ABLE = ("vllm", "dynamo", "llmd", "sglang")
 """Targets whose engines can be told."""
@@ -97,119 +93,6 @@ def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version
         assert overlaid["rope_parameters"] == {**YARN, "rope_theta": 1_000_000}
     else:
         assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_nothing_is_told_where_no_request_needs_it(tmp_path: Path, target: str) -> None:
-    plan = scaled_plan(tmp_path, ENGINES[target], YARN, length=32_768)
-    assert told(plan, target, model=PUBLIC).config_overrides == ""
-    files = deployment_files(plan, options(target, model=PUBLIC))
-    assert not any("max_position_embeddings" in text or "overrides of config" in text for text in files.values())
-
-
-def test_a_config_beside_another_one_is_not_the_served_one(tmp_path: Path) -> None:
-    plan = scaled_plan(tmp_path, "vllm", YARN, name="long.json")
-    assert "rope_parameters" in json.loads(told(plan, "vllm").config_overrides)
-
-
-def test_a_section_is_told_as_a_section(tmp_path: Path) -> None:
-    plan = scaled_plan(tmp_path, "vllm", YARN)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "x", "text_config": {**QWEN3, "rope_scaling": YARN}}), "utf-8")
-    settings = told(plan, "vllm")
-    assert json.loads(settings.config_overrides) == {"text_config": {"max_position_embeddings": LENGTH}}
-    deployment_files(plan, options("vllm"))
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_linear_scaling_is_multiplied_by_engines_themselves(tmp_path: Path, engine: str) -> None:
-    plan = scaled_plan(tmp_path, engine, LINEAR, length=65_536)
-    assert told(plan, engine).config_overrides == ""
-    overlaid = json.loads(told(plan, engine, model=PUBLIC).config_overrides)
-    assert overlaid == {"rope_parameters": {**LINEAR, "rope_theta": 1_000_000}}
-    assert derived(engine, "", {**QWEN3, **overlaid}) == 81_920
-    deployment_files(plan, options(engine))
-    deployment_files(plan, options(engine, model=PUBLIC))
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "length", "expected"),
-    [
-        (None, 100_000, set()),
-        (PUBLIC, 100_000, {"max_position_embeddings", "rope_parameters"}),
-        (PUBLIC, 40_000, set()),
-        (UNKNOWN, 40_000, {"max_position_embeddings", "rope_parameters"}),
-        (UNKNOWN, 32_000, set()),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 100_000, set()),
-    ],
-)
-def test_a_file_that_states_the_extended_length_says_nothing_of_the_checkpoint(
-    tmp_path: Path, checkpoint: str | None, length: int, expected: set[str]
-) -> None:
-    """The scaling may be the publisher's (as DeepSeek's) or the user's; of known checkpoints the context is known."""
-    plan = scaled_plan(tmp_path, "vllm", YARN, length=length, max_position_embeddings=LENGTH)
-    settings = told(plan, "vllm", model=checkpoint)
-    assert set(json.loads(settings.config_overrides or "{}")) == expected
-    deployment_files(plan, options("vllm", model=checkpoint))
-
-
-@pytest.mark.parametrize(
-    ("engine", "rope", "fields", "sentence"),
-    [
-        ("vllm", YARN, {"rope_theta": None}, r"^config\.json: config\.json lacks 'rope_theta'; engines that are told"),
-        ("sglang", YARN, {"model_max_length": 40_960}, r"^config\.json: 'model_max_length' is 40960, by which engines"),
-    ],
-)
-def test_what_cannot_be_told_is_refused(
-    tmp_path: Path, engine: str, rope: dict[str, Any], fields: dict[str, Any], sentence: str
-) -> None:
-    plan = scaled_plan(tmp_path, engine, rope, length=65_536, **fields)
-    with pytest.raises(InputError, match=sentence):
-        deployment_files(plan, options(engine, model=PUBLIC))
-
-
-@pytest.mark.parametrize("named", [None, PUBLIC, UNKNOWN])
-@pytest.mark.parametrize(
-    ("rope", "fields", "most"),
-    [
-        (YARN, {}, 40_960),
-        (LINEAR, {}, 40_960),
-        (YARN, {"model_type": "llama"}, 40_960),
-        (YARN, {"max_position_embeddings": LENGTH}, 32_768),
-        (YARN, {"max_position_embeddings": LENGTH, "model_type": "llama"}, LENGTH),
-    ],
-)
-def test_tensorrt_llm_goes_no_further_than_it_surely_does(
-    tmp_path: Path, rope: dict[str, Any], fields: dict[str, Any], most: int, named: str | None
-) -> None:
-    """It passes over YaRN in models like Qwen3 without a word, and has no positions for other scalings."""
-    most = 40_960 if named == PUBLIC else most  # of the catalog
-    plan = scaled_plan(tmp_path, "trtllm", rope, length=65_536, **fields)
-    if most == LENGTH:
-        assert told(plan, "trtllm", model=named).config_overrides == ""
-        return
-    with pytest.raises(InputError, match=f"which TensorRT-LLM cannot be relied on to apply beyond {most} tokens; plan"):
-        deployment_files(plan, options("trtllm", model=named))
-    deployment_files(scaled_plan(tmp_path, "trtllm", rope, length=32_000, **fields), options("trtllm", model=named))
-
-
-@pytest.mark.parametrize("target", ABLE)
-def test_the_readme_says_what_is_overlaid_and_why(tmp_path: Path, target: str) -> None:
-    readme = deployment_files(scaled_plan(tmp_path, ENGINES[target], YARN), options(target, model=PUBLIC))["README.md"]
-    (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
-    assert (
-        "requests exceed 40,960 tokens, where engines may stop by the weights' own config.json; static scaling" in row
-    )
-
-
-def test_models_of_the_catalog_state_their_extended_context() -> None:
-    """So that nothing has to be told of them: only a user's own file can go beyond what it states."""
-    for name in model_names():
-        assert load_model(name).max_position > 0
-    folder = Path(__file__).parent.parent / "costmodel" / "catalog" / "models"
-    assert not [
-        file.name for file in folder.glob("*.yaml") if re.search(r"rope_(scaling|parameters)", file.read_text())
-    ]
 
 
 def test_golden_lines(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
@@ -31,21 +29,15 @@ from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
 from reports.deploy.deployment import DeployedPool
-from reports.deploy.describe import demand_of
-from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from reports.deploy.readme import page_notes
-from search_spaces.engines import load_serving_policy
-from search_spaces.problem import Balancing
+from reports.deploy.measurement import watches
+from reports.deploy.readme import setting_rows
 from tests.deploy_cases import (
-    DENSE,
     PAIR,
     RANKS,
     SPARSE,
-    STAGES,
     Ask,
     Case,
     deployment_of,
@@ -69,12 +61,7 @@ COMBINATIONS = [
     ("sglang", "0.5.23", "sglang"),
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
-SPREAD = (
-    Case("prefill", dp=4, ep=4, seqs=16, tokens=16384),
-    Case("decode", dp=4, ep=4, replicas=2, seqs=512, tokens=4096),
-)
-"""Data ranks that share experts."""
-PER_TARGET = 100
+PER_TARGET = 40
 """Random plans that every target sees at least."""
 
 
@@ -171,6 +158,78 @@ def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
             TARGETS[target].files(deployment_of(plan, target, model="org/name"))
 
 
+MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
+EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
+NGRAM = Ask(draft="ngram", drafted=4)
+DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
+    ("vllm", "vllm", MTP, ['speculative-config: \'{"method":"mtp","num_speculative_tokens":3}\'', "size: 2048"]),
+    ("vllm", "vllm", EAGLE3, ['{"method":"eagle3","model":"org/draft","num_speculative_tokens":2}']),
+    ("vllm", "vllm", NGRAM, ['{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}']),
+    ("llmd", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "sglang", MTP, ["- --speculative-num-steps\n"]),
+    ("dynamo", "trtllm", MTP, ['"speculative_config":{"decoding_type":"MTP","max_draft_len":3}']),
+    (
+        "sglang",
+        "sglang",
+        MTP,
+        [
+            "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-num-draft-tokens 4 "
+            "--speculative-eagle-topk 1 ",
+            "--cuda-graph-max-bs-decode 512",
+        ],
+    ),
+    ("sglang", "sglang", EAGLE3, ["--speculative-algorithm EAGLE3 --speculative-draft-model-path org/draft "]),
+    ("sglang", "sglang", NGRAM, ["--speculative-algorithm NGRAM ", "--speculative-ngram-max-bfs-breadth 1 "]),
+    (
+        "trtllm",
+        "trtllm",
+        MTP,
+        ["speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n", "  max_batch_size: 512\n"],
+    ),
+    ("trtllm", "trtllm", EAGLE3, ["decoding_type: Eagle3\n  speculative_model: org/draft\n  max_draft_len: 2\n"]),
+    ("trtllm", "trtllm", NGRAM, ["disable_overlap_scheduler: true\n", "  max_matching_ngram_size: 4\n"]),
+]
+
+
+@pytest.mark.parametrize(("target", "engine", "ask", "words"), DRAFTED)
+def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: Ask, words: list[str]) -> None:
+    split = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
+    pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
+    plan = plan_of(pools, replace(ask, engine=engine))
+    deployment = deployment_of(plan, target)
+    files = TARGETS[target].files(deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    found = launches(deployment, files)
+    assert {(one.settings.draft, one.settings.draft_model) for one in found} == {(ask.draft, ask.draft_model)}
+    assert engines(found) == planned(plan)
+    assert faults(deployment, files) == []
+    number = r"((?:num_speculative_tokens|max_draft_len)\W+|speculative-num-(?:steps|draft-tokens)\s+(?:- ')?)(\d)"
+    more = {
+        path: re.sub(number, lambda match: f"{match[1]}{int(match[2]) + 1}", text, flags=re.MULTILINE)
+        for path, text in files.items()
+    }
+    sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
+    assert any(sentence in fault for _, fault in faults(deployment, more))
+
+
+@pytest.mark.parametrize(
+    ("engine", "series"),
+    [("vllm", "vllm:spec_decode_num_accepted_tokens_total"), ("sglang", "sglang:spec_accept_length"), ("trtllm", "")],
+)
+def test_the_page_and_the_alerts_say_what_acceptance_is_assumed(engine: str, series: str) -> None:
+    """0.8 of first and 0.6 of second tokens: 1 + 0.8 + 0.48 tokens per step, so an alert from 1.1 / 2.28 steps on."""
+    deployment = deployment_of(plan_of(PAIR, replace(EAGLE3, engine=engine)), engine)
+    (row,) = (row for row in setting_rows(deployment) if row.setting == "speculative decoding")
+    assert row.value == "2 tokens drafted per step by org/draft"
+    assert row.why.startswith("the plan assumes an acceptance of 80 %, 60 % by position: 2.3 tokens made per step.")
+    assert series in row.why
+    found = [watch for watch in watches(deployment) if watch.name == "steps_per_token"]
+    assert [watch.limit for watch in found] == pytest.approx([1.1 / 2.28] if series else [])
+    assert all(series in watch.expression for watch in found)
+
+
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None
@@ -184,7 +243,7 @@ def engines(found: tuple[Launch, ...]) -> Counter[tuple[object, ...]]:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
         limits = (told.max_num_seqs, told.max_num_batched_tokens)
-        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype)
+        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype, told.speculative_tokens)
         count[(*key, one.nodes * one.node_gpus)] += one.replicas
     return count
 
@@ -195,7 +254,7 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
     for pool in plan.pools:
         degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
         limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
-        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
+        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype, pool.speculative_tokens)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
 
@@ -237,77 +296,6 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
         assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
 
 
-@every_engine
-@pytest.mark.parametrize(("pools", "model"), FLEETS)
-def test_order_and_chunks_are_those_of_the_simulated_policy(engine: str, pools: tuple[Case, ...], model: str) -> None:
-    read = {"vllm": _vllm_policy, "sglang": _sglang_policy, "trtllm": _trtllm_policy}[engine]
-    for _one, words, pool in told(engine, pools, model):
-        simulated = pool.policy
-        assert read(words) == {
-            "chunked": simulated.chunked,
-            "apart": simulated.exclusive_prefill,
-            "never preempted": simulated.reserve_output == 1.0,
-        }
-
-
-def _vllm_policy(words: dict[str, Any]) -> dict[str, bool]:
-    assert words["--scheduling-policy"] == "fcfs"
-    return {"chunked": "--enable-chunked-prefill" in words, "apart": False, "never preempted": False}
-
-
-def _sglang_policy(words: dict[str, Any]) -> dict[str, bool]:
-    assert words["--schedule-policy"] == "fcfs"
-    return {
-        "chunked": int(words["--chunked-prefill-size"]) > 0,
-        "apart": "--enable-mixed-chunk" not in words,
-        "never preempted": False,
-    }
-
-
-def _trtllm_policy(words: dict[str, Any]) -> dict[str, bool]:
-    scheduler = words["scheduler_config"]
-    assert scheduler["context_chunking_policy"] == "FIRST_COME_FIRST_SERVED"
-    return {
-        "chunked": words["enable_chunked_prefill"],
-        "apart": False,
-        "never preempted": scheduler["capacity_scheduler_policy"] == "GUARANTEED_NO_EVICT",
-    }
-
-
-@every_engine
-@pytest.mark.parametrize(("pools", "model"), FLEETS)
-def test_every_decode_batch_has_a_cuda_graph(engine: str, pools: tuple[Case, ...], model: str) -> None:
-    """Of one step of one data rank: its share of the requests, and that of a stage where the engine counts steps."""
-    for one, words, pool in told(engine, pools, model):
-        stages = 1 if engine == "vllm" else pool.pipeline
-        most = pool.limits.max_num_seqs // (one.settings.data * stages)
-        reach = {
-            "vllm": words.get("--max-cudagraph-capture-size"),
-            "sglang": words.get("--cuda-graph-max-bs-decode"),
-            "trtllm": words.get("cuda_graph_config", {}).get("max_batch_size"),
-        }[engine]
-        assert (reach is None) == (pool.role is Role.PREFILL)
-        assert reach is None or int(reach) >= most
-
-
-def test_tensorrt_llm_is_told_the_requests_of_one_step() -> None:
-    """As many steps as stages are in flight: 64 requests in two stages are 32 at a time; 33 would be 66."""
-    ((_one, words, pool),) = told("trtllm", IN_STAGES, "")
-    assert (words["max_batch_size"], pool.limits.max_num_seqs) == (32, 64)
-    odd = plan_of((Case("colocated", tp=2, pp=2, seqs=63),), Ask(engine="trtllm"))
-    with pytest.raises(InputError, match="max_num_seqs 63 is not a multiple of DP 1 x PP 2"):
-        TARGETS["trtllm"].files(deployment_of(odd, "trtllm"))
-
-
-@every_engine
-def test_decode_engines_pull_where_their_connector_does(engine: str) -> None:
-    """vLLM and TensorRT-LLM load at one step and decode in the next; SGLang's prefill engines write ahead of it."""
-    fleet = simulated_fleet(*fleet_of_plan(plan_of(APART, Ask("Llama-3.1-8B", engine=engine))))
-    pulls = fleet.pools[-1].policy.pulls
-    assert pulls == (engine != "sglang")
-    assert load_serving_policy(engine).hand_over_steps == pulls
-
-
 # --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -342,26 +330,6 @@ def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], m
     assert (config["ttft_ms"], config["itl_ms"]) == (600.0, 30.0)  # the tighter of the plan's two classes
 
 
-def test_planner_profile_has_the_documented_fields(data: Path) -> None:
-    fields = loaded(data / "deploy" / "benchmark_formats.json")["dynamo_planner_profile"]["json"]
-    data_of = planner_data(plan_of())
-    for name, expected in fields.items():
-        found = data_of[name]
-        assert sorted(found) == sorted(field.split()[0] for field in expected)
-        assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
-
-
-def test_planner_profile_is_physical() -> None:
-    profile = planner_data(plan_of())
-    prefill, decode = profile["prefill_raw_data.json"], profile["decode_raw_data.json"]
-    assert prefill["prefill_ttft"] == sorted(prefill["prefill_ttft"])
-    assert max(decode["x_kv_usage"]) <= 1.0
-    longest = list(zip(decode["x_kv_usage"], decode["z_itl"], decode["y_context_length"], strict=True))
-    most = max(context for *_, context in longest)
-    times = [itl for _, itl, context in sorted(longest) if context == most]
-    assert times == sorted(times), "a fuller cache is never read faster"
-
-
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
     for version in DUMPED:
@@ -385,29 +353,6 @@ def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, versi
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
 
 
-@pytest.mark.parametrize("version", facts.versions_of("vllm"))
-def test_no_version_of_vllm_is_left_out(version: str) -> None:
-    """Versions between those whose parsers were dumped take what both take; the files say the same to all."""
-    newest = deployment_files(plan_of(), options("vllm"))
-    files = deployment_files(plan_of(), options("vllm", version))
-    assert f"vllm/vllm-openai:v{version}" in files["compose/h200-0.yaml"]
-    for path, text in files.items():
-        if path.startswith("workers/"):
-            assert text == newest[path]
-    with pytest.raises(InputError, match="needs the NixlPushConnector") if version < "0.24" else nullcontext():
-        deployment_files(
-            plan_of((Case("prefill", pp=2, seqs=8, tokens=8192), Case("decode"))), options("vllm", version)
-        )
-
-
-def test_a_flag_between_two_dumps_is_what_both_know() -> None:
-    kinds = {
-        version: facts.legal_flag("vllm", version, "--max-num-partial-prefills") for version in ("0.22.0", "0.28.0")
-    }
-    assert kinds == {"0.22.0": "int", "0.28.0": None}, "it went away between 0.24.0 and 0.31.0"
-    assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
-
-
 def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
     """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
     if target == "dynamo":
@@ -422,76 +367,6 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
         if version in entry["versions"] and name in options:
             return said["choices"] is None or value in said["choices"]
     return False
-
-
-def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
-    known = {
-        name: entry
-        for entry in loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]["frontend"]
-        for name in entry["flag"].split()
-    }
-    for prefix, mode in ((0.0, "least-loaded"), (0.3, "kv")):
-        deployment = deployment_of(plan_of(ask=Ask(prefix=prefix)), "dynamo")
-        words = router_words(deployment)
-        assert {word for word in words if word.startswith("--")} <= set(known)
-        assert words[words.index("--router-mode") + 1] == mode
-        assert mode in known["--router-mode"]["choices"]
-
-
-def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
-    known = loaded(data / "deploy" / "k8s_facts.json")["gpu_product_label"]
-    labels = set(known["confirmed_here"].values()) | set(known["by_rule_unconfirmed"].values())
-    for gpu in ("A100-80", "H100", "H200", "B200", "L40S"):
-        deployment = deployment_of(plan_of((Case("colocated", gpu, tokens=8192, length=4096),)), "dynamo")
-        assert deployment.pools[0].node_label in labels
-
-
-@pytest.mark.parametrize("target", ["dynamo", "llmd"])
-def test_everything_is_in_the_namespace(target: str) -> None:
-    files = deployment_files(plan_of(), options(target, namespace="serving"))
-    texts = [text for path, text in files.items() if path.endswith(".yaml")]
-    objects = [one for text in texts for one in yaml.safe_load_all(text) if "metadata" in one]
-    spaces = [one["metadata"].get("namespace") for one in objects]
-    assert len(spaces) >= 2
-    assert set(spaces) == {"serving"}
-    commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
-    assert len(commands) >= 5
-    assert all("-n serving" in command for command in commands)
-
-
-def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
-    """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
-    pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
-    taken: list[int] = [facts.fact("ports", "http")]
-    for one in place(deployment_of(plan_of(pools, Ask(engine="sglang")), "sglang")):
-        assert one.hosts[0].name == "h100-0"
-        taken += [one.port(kind) for kind in ("bootstrap", "master", "data_parallel", "side_channel")]
-        port = one.port("worker")
-        taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
-    assert len(set(taken)) == len(taken)
-    assert max(taken) < 32768, "above, the kernel hands out ports itself"
-
-
-def test_the_page_says_what_sessions_and_networks_need() -> None:
-    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.4))
-    inputs = plan.provenance.inputs | {"workload": plan.provenance.inputs["workload"] | {"sessions": {}}}
-    source = plan.provenance.model_copy(update={"inputs": inputs})
-    deployment = replace(
-        deployment_of(plan, "dynamo"), demand=demand_of(plan.model_copy(update={"provenance": source}))
-    )
-    notes = " ".join(page_notes(deployment))
-    assert "needs a network plug-in that enforces it" in notes
-    assert "not sessions with their pauses" in notes
-    assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
-    counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
-    assert "Turns of a session may go to different replicas: the router counts requests" in " ".join(
-        page_notes(counting)
-    )
-    for target in ("vllm", "sglang"):
-        hosts = replace(deployment, options=options(target), engine=target)
-        assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
-    readme = deployment_files(plan, options("llmd"))["README.md"]
-    assert "| router | the prompt's prefix, then fewest tokens |" in readme
 
 
 # --- engines that span nodes: who is told what where, and what carries the traffic between them
@@ -522,15 +397,3 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
         assert words[2] == nasty
         assert words[words.index("--data-parallel-size-local") + 1] == "8"
         assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
-
-
-@pytest.mark.parametrize("version", facts.versions_of("vllm"))
-def test_flags_of_nodes_are_those_of_every_version(version: str) -> None:
-    for pools, ask in ((STAGES, DENSE), (RANKS, SPARSE)):
-        for pool in deployment_of(plan_of(pools, ask), "vllm", version).pools:
-            for rank in (0, 1):
-                words = words_of("node", [*span_words(pool, "head", lambda _: 1), *place_words(pool, rank)])
-                for name, value in words:
-                    kind = facts.legal_flag("vllm", version, name)
-                    assert kind is not None, name
-                    assert (kind == facts.SWITCH) == (value is None), name

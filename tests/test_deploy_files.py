@@ -20,13 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
+from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
-from pdplan.cli import ExitCode, run
 from reports.deploy.checking import checked_directory
 from reports.deploy.deployment import Device, Options
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
-from reports.deploy.formats import load_documents, manifest, shell_text
+from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
 from search_spaces.models import load_model
 from tests.deploy_cases import (
@@ -37,13 +36,10 @@ from tests.deploy_cases import (
     Case,
     deployment_of,
     example,
-    lengths_plan,
     options,
-    parted_plan,
     plan_of,
 )
 from tests.report_cases import assert_golden
-from tests.running import pdplan
 
 NASTY = (
     "$(touch /tmp/pdplan-owned)",
@@ -129,17 +125,6 @@ def test_a_shell_reads_back_one_word_each() -> None:
     assert not Path("/tmp/pdplan-owned").exists()
 
 
-TEXTS = st.text(st.characters(codec="utf-8"))
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
-VALUES = st.recursive(LEAVES, lambda one: st.lists(one, max_size=3) | st.dictionaries(TEXTS, one, max_size=3))
-
-
-@settings(deadline=None, max_examples=100)
-@given(value=VALUES)
-def test_yaml_reads_back_the_value(value: Any) -> None:
-    assert load_documents("x.yaml", manifest("It.", {"value": value})) == [{"value": value}]
-
-
 PODS = ("dynamo", "llmd")
 NO_FOLDER = r"^--model .* (is relative to a folder that servers do not have|mount no such)"
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -192,13 +177,6 @@ def test_a_directory_with_something_in_it_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_force_leaves_nothing_of_the_old_fleet(tmp_path: Path) -> None:
-    write_deployment(plan_of(), options("vllm"), tmp_path)
-    small = plan_of((Case("colocated", tokens=8192),))
-    written = write_deployment(small, options("vllm"), tmp_path, force=True)
-    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
-
-
 @pytest.mark.parametrize("last", [0, 3, 9])
 def test_a_failure_leaves_no_half_of_a_deployment(last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up, or a rename that fails, after so many files."""
@@ -244,71 +222,6 @@ def test_force_replaces_only_what_the_old_deployment_lists(tmp_path: Path) -> No
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    home = tmp_path / "home"
-    write_deployment(plan_of(), options("vllm"), home)
-    for path in (home / "workers").iterdir():
-        path.unlink()
-    (home / "workers").rmdir()
-    (home / "workers").symlink_to(outside)
-    with pytest.raises(InputError, match="leads out of"):
-        write_deployment(plan_of(), options("vllm"), home, force=True)
-    assert list(outside.iterdir()) == []
-
-
-def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").symlink_to("nowhere")
-    with pytest.raises(InputError, match="is a link that leads nowhere"):
-        write_deployment(plan_of(), options("vllm"), tmp_path / "out")
-
-
-def test_a_plan_without_a_fleet_writes_nothing(tmp_path: Path) -> None:
-    source = Path(__file__).parent / "plans" / "infeasible.json"
-    code = run(["deploy", str(source), "-t", "vllm", "-o", str(tmp_path / "out")])
-    assert code == ExitCode.BAD_INPUT
-    assert not (tmp_path / "out").exists()
-
-
-def plan_file(folder: Path, **more: Any) -> Path:
-    path = folder / "plan.json"
-    path.write_text(plan_of(**more).model_dump_json(by_alias=True), "utf-8")
-    return path
-
-
-def test_the_command_writes_and_says_where(tmp_path: Path) -> None:
-    done = pdplan("deploy", plan_file(tmp_path), "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert re.search(r"wrote \d+ files to ", done.stderr)
-    assert (tmp_path / "out" / "router.sh").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["-t", "sglang"],
-            "evaluated for vllm, which target sglang does not run; plan again with pdplan optimize --target sglang",
-        ),
-        (
-            ["--engine-version", "9.0"],
-            "--engine-version: vLLM '9.0' is not known; known: 0.20.0, 0.20.1",
-        ),
-        (["--label", "H100"], "--label 'H100' is not KEY=VALUE"),
-        (["-t", "kubernetes"], "'kubernetes' is not one of"),
-    ],
-)
-def test_bad_requests_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    code = run(["deploy", str(plan_file(tmp_path)), "-o", str(tmp_path / "out"), *arguments])
-    assert code == ExitCode.BAD_INPUT
-    assert sentence in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_golden_files(name: str) -> None:
     """The files of a plan, all in one text: a changed template is a readable diff."""
@@ -341,45 +254,6 @@ def test_manifests_pass_the_schemas_of_their_resources(data: Path) -> None:
                 assert not judge.is_valid(document | {"unheardOf": 1}) or kind != "services"
                 judged[kind] += 1
     assert set(judged) == set(SCHEMAS)
-
-
-def test_the_readme_names_only_files_that_are_there() -> None:
-    wide = Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192)
-    for target, plan in [
-        *((target, plan_of(ask=Ask(engine=ENGINES[target]))) for target in TARGETS),
-        ("dynamo", lengths_plan()),
-        ("vllm", parted_plan()),
-        ("vllm", plan_of((Case("colocated", tokens=8192),))),
-        ("vllm", plan_of((wide,), Ask("DeepSeek-V3", "fp8"))),
-        ("trtllm", plan_of((Case("colocated", tokens=8192),), Ask(engine="trtllm"))),
-    ]:
-        files = deployment_files(plan, options(target))
-        start = files["README.md"].partition("## Start")[2].partition("## Settings")[0]
-        named = set(re.findall(r"[a-z0-9_-]+(?:/[a-z0-9.*-]*)*\.(?:yaml|env|sh|json|cfg)|pools/", start))
-        assert named
-        for name in named:
-            pattern = re.escape(name).replace(r"\*", "[^/]+")
-            assert any(re.match(pattern, path) for path in files), (target, name)
-        assert " where there is " not in start
-
-
-@pytest.mark.parametrize(("spare", "room"), [(300, range(128, 144)), (100, range(84, 101)), (0, range(1))])
-def test_the_limit_on_a_request_goes_as_far_as_the_memory_holds(spare: int, room: range) -> None:
-    """Room for a chat template where there is some; never a limit with which engines refuse to start."""
-    pool = (Case("colocated", "L40S", memory=0.6, length=8192),)
-    whole = deployment_of(plan_of(pool), "vllm")
-    (here,) = whole.pools
-    most = int(kv_capacity_bytes(whole.model, here.config) / kv_bytes_per_token_per_gpu(whole.model, here.config))
-    deployment = deployment_of(plan_of((replace(pool[0], length=most - spare),)), "vllm")
-    assert deployment.template_room in room
-    files = deployment_files(plan_of((replace(pool[0], length=most - spare),)), options("vllm"))
-    said = (
-        f"a chat template may add {deployment.template_room} tokens to a prompt"
-        if spare
-        else "A chat template may add nothing to the longest prompts"
-    )
-    assert said in files["README.md"]
-    assert ("the KV memory or the model's context ends there" in files["README.md"]) == (spare < 128)
 
 
 @pytest.mark.parametrize(("engine", "gpus"), [("vllm", ("H100", "H200")), ("sglang", ("MI300X", "MI300X"))])
@@ -427,10 +301,3 @@ def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
     workers = "".join(text for path, text in files.items() if path.startswith("workers/"))
     assert "cuda" not in workers.lower()
     assert "A core of a CPU stands in for each planned GPU" in files["README.md"]
-
-
-def test_a_cpu_is_refused_what_its_engine_does_not_run() -> None:
-    with pytest.raises(InputError, match="--device cpu is for --target vllm, not for llmd"):
-        deployment_files(plan_of(), replace(options("llmd"), device=Device.CPU))
-    with pytest.raises(InputError, match="KV cache in fp8"):
-        deployment_files(plan_of(ask=Ask(kv_dtype="fp8")), replace(options("vllm"), device=Device.CPU))

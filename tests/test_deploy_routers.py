@@ -30,8 +30,6 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from pdplan.cli import run
-from pdplan.exits import ExitCode
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import (
@@ -40,7 +38,6 @@ from reports.deploy.gateway import (
     gateway_rules,
     misplacing,
     placed,
-    tolerated,
 )
 from reports.next_steps import deploy_sentence
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
@@ -59,28 +56,6 @@ def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
     assert misplacing(deployment, gateway_rules(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_how_far_off_the_assumption_may_be() -> None:
-    """Short prompts seem long from 8 bytes per token on, long ones short below 2."""
-    deployment = deployment_of(parted_plan(), "vllm")
-    worst = misplacing(deployment, gateway_rules(deployment))
-    assert tolerated(deployment, gateway_rules(deployment)) == (2.0, 8.0)
-    assert worst(8.0) == pytest.approx(0.0, abs=1e-12)
-    assert worst(8.001) == pytest.approx(0.9 * 0.5 / 0.45)  # the H100 gets nine in ten of the short prompts too
-    assert worst(1.999) == pytest.approx(0.9 * 0.5 / 0.55)  # the L40S get the nine in ten of the long ones
-    alone = replace(deployment, lanes=deployment.lanes[:1])
-    assert tolerated(alone, (Rule("colocated-1"),)) == (0.0, math.inf)
-
-
-def test_lanes_of_one_length_get_what_differs_least() -> None:
-    """A few requests of a length go to another pool than most: they cannot be told apart, and go with them."""
-    deployment = deployment_of(parted_plan(), "vllm")
-    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
-    lanes = (Lane(512.0, 0.58, first, first), Lane(512.0, 0.02, second, second), Lane(2048.0, 0.4, second, second))
-    few = replace(deployment, lanes=lanes)
-    assert gateway_rules(few) == (Rule("colocated-1", 4096), Rule("colocated-2"))
-    assert misplacing(few, gateway_rules(few))(4.0) == pytest.approx(0.02 / 0.58)
-
-
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
     first, second = plan.routing
@@ -91,13 +66,6 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
     assert ". For a plan that vLLM runs: pdplan optimize " in said
     assert said.endswith(" --target vllm")
-
-
-def test_a_size_that_finds_no_pool_is_misplaced() -> None:
-    deployment = deployment_of(parted_plan(), "vllm")
-    assert misplacing(deployment, [Rule("colocated-1", 4096)])(4.0) == pytest.approx(0.5)
-    assert misplacing(deployment, [])(4.0) == pytest.approx(1.0)
-    assert misplacing(deployment, [Rule("elsewhere")])(4.0) == pytest.approx(1.0)
 
 
 @st.composite
@@ -127,35 +95,10 @@ def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> Non
             assert parts.get(pool.name, 0.0) == pytest.approx(lane.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
 
 
-def test_an_engine_of_tensorrt_llm_alone_needs_no_router() -> None:
-    alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
-    assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)
-
-
 @pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])
 def test_sizes_that_no_token_has_are_refused(size: float) -> None:
     with pytest.raises(InputError, match=r"^--bytes-per-token \S+ is not between 0\.1 and 100$"):
         deployment_files(parted_plan(), options("vllm", bytes_per_token=size))
-
-
-def write(plan: Plan, folder: Path, *more: str) -> Path:
-    path = folder / "plan.json"
-    path.write_text(plan.model_dump_json(by_alias=True), "utf-8")
-    assert run(["deploy", str(path), "-o", str(folder / "out"), *more]) == 0
-    return path
-
-
-def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan, out = write(parted_plan(), tmp_path, "--bytes-per-token", "3.5"), tmp_path / "out"
-    config = (out / "router.cfg").read_text("utf-8")
-    assert "req.body_size le 3584" in config
-    assert run(["deploy", str(plan), "--check", str(out)]) == 0
-    (out / "router.cfg").write_text(config.replace("le 3584", "le 358"), "utf-8")
-    capsys.readouterr()
-    assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.BAD_INPUT
-    told = capsys.readouterr().out
-    assert "as_written: router.cfg[" in told
-    assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told
 
 
 # --- the emitted gateway as HAProxy runs it, in front of mock engines on loopback; skipped where there is no HAProxy
@@ -284,13 +227,6 @@ def test_haproxy_takes_the_file(plan: Plan, tmp_path: Path) -> None:
 
 
 @needs_haproxy
-@pytest.mark.parametrize("size", [1, 512 * 4, 4096])
-def test_short_prompts_go_where_the_plan_sends_them(by_length: tuple[int, dict[str, Engine]], size: int) -> None:
-    status, engine = ask(by_length[0], size)
-    assert (status, engine.rpartition("-")[0]) == (200, "colocated-1")
-
-
-@needs_haproxy
 @pytest.mark.parametrize("size", [4097, 2048 * 4, 400_000])
 def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engine]], size: int) -> None:
     """Of 200 requests about 20 go to the small GPUs: 1 to 60 but for one time in 10^9."""
@@ -299,43 +235,6 @@ def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engi
     assert expected == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
     assert set(count) == set(expected)
     assert 1 <= count["colocated-1"] <= 60
-
-
-@needs_haproxy
-def test_engines_of_tensorrt_llm_all_get_requests(tmp_path: Path) -> None:
-    with gateway(ALIKE, tmp_path / "out") as (port, engines):
-        assert {ask(port, 100)[1] for _ in range(30)} == set(engines)
-
-
-@needs_haproxy
-def test_the_engines_of_a_pool_take_turns_when_none_is_busy(by_length: tuple[int, dict[str, Engine]]) -> None:
-    assert {ask(by_length[0], 8)[1] for _ in range(8)} == {"colocated-1-0", "colocated-1-1"}
-
-
-@needs_haproxy
-def test_a_request_that_does_not_say_how_long_it_is_is_refused(by_length: tuple[int, dict[str, Engine]]) -> None:
-    with socket.create_connection(("127.0.0.1", by_length[0]), PATIENCE) as client:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.1 411"
-
-
-@needs_haproxy
-def test_what_has_no_body_finds_an_engine(by_length: tuple[int, dict[str, Engine]]) -> None:
-    assert ask(by_length[0], 0, "GET")[0] == 200
-
-
-@needs_haproxy
-def test_an_engine_hears_that_its_client_has_left(by_length: tuple[int, dict[str, Engine]]) -> None:
-    port, engines = by_length
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    connection.request("POST", "/v1/slow", b"x")
-    deadline = time.monotonic() + PATIENCE
-    while not any(one.asked.is_set() for one in engines.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    connection.close()
-    asked = next(one for one in engines.values() if one.asked.is_set())
-    assert asked.left.wait(PATIENCE)
 
 
 @needs_haproxy
@@ -365,17 +264,12 @@ def test_classes_find_their_pools_by_the_header(tmp_path: Path) -> None:
 # --- a real handshake on loopback: the engines' own routers, started by the emitted scripts, reach prefill and decode
 
 PROGRAMS = Path(sys.executable).parent
-SGLANG = Path(os.environ.get("PDPLAN_SGLANG_PYTHON", sys.executable)).parent
 BLOCKS = {"remote_engine_id": "engine-of-prefill", "remote_block_ids": [3, 1, 4], "remote_host": "127.0.0.1"}
 START_SECONDS = 60
 Seen = list[tuple[str, dict[str, Any]]]
 
 needs_vllm_router = pytest.mark.skipif(
     not (PROGRAMS / "vllm-router").exists(), reason="vllm-router has no wheel for this machine, or is not installed"
-)
-needs_sglang_router = pytest.mark.skipif(
-    not list(SGLANG.parent.glob("lib/python*/site-packages/sglang_router")),
-    reason="sglang-router is not installed (PDPLAN_SGLANG_PYTHON)",
 )
 PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
 
@@ -497,28 +391,6 @@ def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path
     assert second["max_tokens"] == 5
 
 
-@needs_sglang_router
-def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
-    answer, seen = handed_over(tmp_path / "out", SGLANG, Ask(engine="sglang", prefix=0.5))
-    assert answer["choices"][0]["text"] == "decode"
-    assert sorted(role for role, _ in seen) == ["decode", "prefill"]
-    rooms = [(asked["bootstrap_port"], asked["bootstrap_room"]) for _, asked in seen]
-    assert rooms[0] == rooms[1]
-    assert rooms[0][0] == 8998
-
-
-@needs_vllm_router
-def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
-    """Routers start with the policy where there is nothing to choose from, too."""
-    write_deployment(plan_of((Case("colocated", tokens=8192),)), options("vllm"), tmp_path / "out")
-    seen: Seen = []
-    with ExitStack() as stack:
-        only = stack.enter_context(engine("colocated", seen))
-        client = stack.enter_context(router(tmp_path / "out", PROGRAMS, {"HOST_H100_0}:8100": only}))
-        assert completion(client, seen)["choices"][0]["text"] == "colocated"
-    assert "kv_transfer_params" not in seen[-1][1]
-
-
 def sent_to_the_busy(
     folder: Path, programs: Path, pools: tuple[Case, ...], ask_for: Ask, emitted: dict[str, str]
 ) -> int:
@@ -555,49 +427,3 @@ ALIKE_ENGINES = (Case("colocated", replicas=3, tokens=8192),), dict.fromkeys(PRE
 def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
     """As in the simulation. By the router's own power_of_two a third of them would meet a busy prefill engine."""
     assert sent_to_the_busy(tmp_path / "out", PROGRAMS, pools, Ask(), emitted) == 0
-
-
-@needs_sglang_router
-@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE_ENGINES], ids=["prefill", "colocated"])
-def test_sglangs_router_avoids_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
-    assert sent_to_the_busy(tmp_path / "out", SGLANG, pools, Ask(engine="sglang"), emitted) == 0
-
-
-def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
-    """Seconds from the end of one prefill engine of two to the last request that failed."""
-    pools = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))
-    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
-    seen: Seen = []
-    with ExitStack() as stack, ExitStack() as dying:
-        ports = {"HOST_H100_0}:8100": dying.enter_context(engine("prefill", seen))}
-        ports |= {f"HOST_H100_0}}:8{number}00": stack.enter_context(engine(role, seen))
-                  for number, role in ((2, "prefill"), (3, "decode"))}  # fmt: skip
-        client = stack.enter_context(router(folder, programs, ports))
-        completion(client, seen)
-        dying.close()
-        died = failed = time.monotonic()
-        while time.monotonic() < failed + 10.0 and failed < died + 60.0:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{client}/v1/completions",
-                json.dumps(
-                    {"model": "model", "prompt": f"{time.monotonic()} goes where it can", "max_tokens": 5}
-                ).encode(),
-                {"Content-Type": "application/json"},
-            )
-            try:
-                urllib.request.urlopen(request, timeout=5.0).close()
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                failed = time.monotonic()
-            time.sleep(0.1)
-    return failed - died
-
-
-@needs_vllm_router
-def test_a_dead_prefill_engine_takes_no_requests_for_long(tmp_path: Path) -> None:
-    """By the router's own defaults it takes them for minutes."""
-    assert outage(tmp_path / "out", PROGRAMS, Ask()) <= 15.0
-
-
-@needs_sglang_router
-def test_sglangs_router_passes_over_a_dead_engine(tmp_path: Path) -> None:
-    assert outage(tmp_path / "out", SGLANG, Ask(engine="sglang")) <= 15.0

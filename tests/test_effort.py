@@ -6,17 +6,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from optimizer.loads import instance as deadlines
-from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline
-from optimizer.plans.plan import Status
-from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
+from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
-from optimizer.search.search import at_best_split
-from tests.optimizer_cases import instance_of, problem, slo
+from tests.optimizer_cases import problem
 from tests.running import QUICK, tiny, within
 
 
@@ -40,18 +35,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # --- the time that the user gave ------------------------------------------------------------------------------------
 
 
-def always() -> bool:
-    return True
-
-
-def test_a_part_that_is_late_is_known_to_the_whole(clock: Clock) -> None:
-    whole = Deadline(110.0)
-    first = whole.part(0.5)
-    assert (first.late(), whole.passed) == (False, False)
-    clock.now = 106.0
-    assert (first.late(), whole.late(), whole.passed) == (True, False, True)
-
-
 def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says_so(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,36 +53,6 @@ def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says
     assert OUT_OF_TIME in optimize(problem(), level=Level.QUICK, time_limit=3600.0).warnings
 
 
-def test_without_any_time_no_fleet_is_found_and_nothing_is_claimed() -> None:
-    plan = optimize(problem(), time_limit=0.0)
-    assert plan.status is Status.TIME_LIMIT
-    assert (plan.pools, plan.binding, plan.alternatives) == ([], [], [])
-    assert plan.bound_usd_per_hour is None
-
-
-def test_a_fleet_that_there_was_no_time_to_simulate_is_shown_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = optimize(problem(), level=Level.QUICK)
-    monkeypatch.setattr(Brake, "stopped", lambda self: True)
-    plan = optimize(problem())
-    assert not plan.simulated
-    assert plan.pools == quick.pools
-    assert (plan.status, plan.warnings) == (Status.FEASIBLE, [UNPROVEN])
-    assert (quick.status, quick.warnings) == (Status.OPTIMAL, [])
-    assert {row.status for row in plan.alternatives} == {Status.FEASIBLE}
-    assert plan.gap == quick.gap
-
-
-def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
-    monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)
-    plan = optimize(problem())
-    assert plan.simulation is not None
-    assert (plan.simulation.confirmation, plan.status, plan.warnings) == (0, Status.FEASIBLE, [UNCONFIRMED])
-    monkeypatch.undo()
-    whole = optimize(problem())
-    assert (whole.simulated, whole.warnings) == (True, [])
-
-
 def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,13 +67,3 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     assert "by formula, not simulated" in told
     quick = within("optimize", tiny(tmp_path), "--json", *QUICK)
     assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
-
-
-def test_no_splits_are_tried_when_it_is_late_but_the_first() -> None:
-    instance = instance_of(problem(slos=(slo(e2e=30.0),)))
-    tried = len(list(splits(instance.problem)))
-    asked: list[bool] = []
-    at_best_split(instance, lambda: bool(asked.append(True)))  # type: ignore[func-returns-value]
-    assert len(asked) >= tried - 1
-    late = at_best_split(instance, always).instance
-    np.testing.assert_array_equal(late.flows.ttft, next(iter(splits(instance.problem))).ttft)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.error_bars import ENDS, at_quantile, factor_at, step_intervals
+from optimizer.loads.instance import ENDS, at_quantile, factor_at, step_intervals
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
@@ -36,15 +36,6 @@ def test_a_more_certain_factor_is_larger(low: float, high: float, one: float, ot
     assert factor_at((low, high), 0.5) == pytest.approx(1.0)
 
 
-def test_what_was_never_measured_is_less_certain() -> None:
-    known, guessed = (
-        step_intervals(GIVEN, toy_config(accelerator(name), weight_dtype=GIVEN.weight_dtype))
-        for name in ("H100", "MI300X")
-    )
-    for one, other in ((known.prefill, guessed.prefill), (known.decode, guessed.decode)):
-        assert other[0] < one[0] < 1.0 < one[1] < other[1]
-
-
 def test_every_time_is_scaled_and_nothing_else() -> None:
     instance = instance_of(GIVEN)
     assert at_quantile(instance, 0.5) is instance
@@ -67,21 +58,3 @@ def test_confidence_is_paid_for(plans: list[Plan]) -> None:
     assert costs == sorted(costs)
     assert costs[0] < costs[-1]
     assert [plan.confidence for plan in plans] == [0.0, 0.6, 0.9]
-
-
-def test_a_plan_for_the_slow_end_holds_there(plans: list[Plan]) -> None:
-    bars = plans[-1].classes[0].error_bars
-    assert bars is not None
-    assert bars.attainment.low >= 0.95 - 1e-9
-    assert bars.quantile == 0.95
-    assert bars.ttft_s.high == pytest.approx(plans[-1].classes[0].ttft_s.p95, rel=1e-6)
-
-
-def test_bars_hold_the_expected_value(plans: list[Plan]) -> None:
-    bars, expected = plans[0].classes[0].error_bars, plans[0].classes[0]
-    assert bars is not None
-    for between, value in ((bars.ttft_s, expected.ttft_s.p95), (bars.tpot_s, expected.tpot_s.p95)):
-        assert between.low < value
-        assert between.high is None or value < between.high
-    assert bars.attainment.high is not None
-    assert bars.attainment.low <= expected.attainment <= bars.attainment.high

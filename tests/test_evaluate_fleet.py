@@ -1,4 +1,4 @@
-"""A stated fleet evaluated: that of a plan, one too large, one too small, one too slow; and in place of a plan."""
+"""A stated fleet evaluated: that of a plan, one too large, one too small."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
-from optimizer.recommend.evaluate import subject_of
-from optimizer.verification.bench import make_bench
 from reports.answers.evaluation import evaluation_document
-from reports.verdict import growth_sentence
 from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
-from tests.reasoning_fleets import PROBLEMS
-from tests.running import TINY, Done, tiny, within
+from tests.running import TINY, tiny
 from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
 
@@ -106,45 +101,6 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     assert f"{prefill.needed - 1} more replica" in said
 
 
-def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, tmp_path: Path) -> None:
-    """Runs that start empty keep every goal up to 5.1 req/s; at 4.7 the fleet does not come out of full memory."""
-    file = tmp_path / "fleet.yaml"
-    engine = {"gpu": "H200", "tensor_parallel": 2, "max_num_seqs": 184, "max_num_batched_tokens": 8192}
-    stated = {"workload": str(PROBLEMS / "reasoning-qwen3-32b.yaml"), "pools": [engine | {"replicas": 4}]}
-    file.write_text(yaml.safe_dump(stated))
-    subject = subject_of(load_fleet(file, overrides={"workload.request_rate": 4.0}))
-    plan = pdplan.evaluate(load_fleet(file, overrides={"workload.request_rate": 4.0}), effort="none").plan
-    assert plan.simulation is not None
-    fails = plan.simulation.goodput_fails_rps
-    assert fails is not None
-    assert 4.0 <= plan.goodput_rps < fails < 5.0
-    assert make_bench(subject.instance, fails / 4.0).candidate(subject.fleet).stuck
-    assert all(point.held == (point.rate_rps <= plan.goodput_rps) for point in plan.simulation.curve)
-    assert f"at {fails:.3g} req/s an SLO is missed" in growth_sentence(plan)
-
-
-def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
-    slos = [TINY["slo"] | {"name": name, "share": 0.5} for name in ("chat", "batch")]
-    pools = (
-        POOL | {"slo_classes": ["chat"], "isl": {"to": 2000}},
-        POOL | {"slo_classes": ["chat"], "isl": {"from": 2000}},
-        POOL | {"slo_classes": ["batch"], "replicas": 3},
-        POOL | {"slo_classes": ["batch"], "replicas": 1},
-    )
-    subject = subject_of(load_fleet(fleet(tmp_path, *pools, workload=TINY | {"slo": slos})))
-    flows, routes = subject.instance.flows, [pool.route for pool in subject.fleet.pools]
-    assert flows.isl.tolist() == [800, 3000, 800, 3000]
-    assert (routes[0].tolist(), routes[1].tolist()) == ([1, 0, 0, 0], [0, 1, 0, 0])
-    assert routes[2] + routes[3] == pytest.approx([0, 0, 1, 1])
-    assert routes[2][2] == pytest.approx(0.75, abs=0.02)
-
-
-def test_requests_that_no_pool_gets_are_refused(tmp_path: Path) -> None:
-    stated = load_fleet(fleet(tmp_path, POOL | {"isl": {"to": 2000}}))
-    with pytest.raises(pdplan.InputError, match="no pool computes the prompts of class default with an ISL of 3,000"):
-        subject_of(stated)
-
-
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -165,56 +121,3 @@ def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
     )
     assert evaluation["plan"]["pools"][0]["max_num_seqs"] == 200
     assert evaluation["cheapest"] is None
-
-
-def test_a_workload_with_its_fleet_beside_it(short_runs: None, tmp_path: Path) -> None:
-    cheap(tmp_path, workload=None)
-    done = asked(tmp_path, "tiny.yaml", "--fleet", "fleet.yaml", "--set", "slo.tpot=7ms")
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("This fleet misses its SLO at 6 req/s of Llama-3.1-8B on vllm, for $7.98/h")
-    assert done.stdout.splitlines()[-1] == "Next: pdplan optimize tiny.yaml -o plan"
-
-
-def asked(folder: Path, *words: str) -> Done:
-    return within("evaluate", *words, "--effort", "none", "-q", cwd=folder)
-
-
-def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
-    fleet(tmp_path, POOL | {"tensor_parallel": 3})
-    cases = {
-        "fleet.yaml": "cannot start: TP 3 does not divide 32 attention heads (rule tensor_divides_heads)",
-        "tiny.yaml": "states no pools, so it is not a fleet file (pdplan init --fleet writes one)",
-        "absent.yaml": "absent.yaml",
-    }
-    for file, words in cases.items():
-        done = asked(tmp_path, file)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-
-
-def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
-    cheap(tmp_path)
-    day = ",".join(["2", "6"] * 12)
-    commands = (
-        ("simulate", "fleet.yaml", "--requests", 500, "--json"),
-        ("resilience", "fleet.yaml", "--requests", 500, "--json"),
-        ("autoscale", "fleet.yaml", "--requests", 500, "--by-hour", day, "--json"),
-        ("deploy", "fleet.yaml", "-o", "files"),
-    )
-    for words in commands:
-        done = within(*words, cwd=tmp_path)
-        assert done.returncode in (0, 3), done.stderr
-    shown = within("simulate", "fleet.yaml", "--requests", 500, cwd=tmp_path).stdout
-    assert "by formula" in shown
-    assert "plan" not in shown  # there is none
-    config = next((tmp_path / "files" / "workers").glob("*.yaml")).read_text("utf-8")
-    assert "max-num-seqs: 200" in config
-    assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0
-
-
-def test_init_writes_a_fleet_that_is_evaluated(short_runs: None, tmp_path: Path) -> None:
-    assert within("init", cwd=tmp_path).returncode == 0
-    done = within("init", "--fleet", cwd=tmp_path)
-    assert done.stderr.splitlines()[-1] == "Next: pdplan evaluate fleet.yaml"
-    assert yaml.safe_load((tmp_path / "fleet.yaml").read_text())["schema"] == "pdplan.fleet/1"
-    assert asked(tmp_path, "fleet.yaml").returncode == 0

@@ -43,35 +43,11 @@ def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     assert stated.problem.engine == "vllm"
 
 
-def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
-    for problem in (stated.problem, stated.wanted):
-        prices = {offer.accelerator.name: offer.usd_per_hour for offer in problem.offers}
-        assert prices == {"H100": 2.5, "L40S": pytest.approx(prices["L40S"])}
-
-
-def test_limits_on_what_may_be_bought_do_not_bind_what_runs(tmp_path: Path) -> None:
-    path = fleet(tmp_path, POOL)
-    workload = tiny(tmp_path, accelerators=[{"name": "H100", "inventory": 1}], constraints={"max_gpus": 1})
-    stated = load_fleet(path, workload)
-    assert (stated.problem.offers[0].inventory, stated.problem.constraints.max_gpus) == (None, None)
-    assert (stated.wanted.offers[0].inventory, stated.wanted.constraints.max_gpus) == (1, 1)
-
-
-def test_a_fleet_file_may_hold_its_workload(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL, workload=TINY, engine="sglang", name="mine")
-    assert (stated.name, stated.problem.name, stated.problem.engine) == ("mine", "tiny", "sglang")
-    assert stated.problem.workload.request_rate == 6.0
-
-
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
         ({"gpu": "H10O"}, "pools.0.gpu: 'H10O' is not known; did you mean 'H100'"),
-        ({"role": "prefil"}, "pools.0.role: 'prefil' is not known; did you mean 'prefill'?"),
         ({"replicas": 0}, "pools.0.replicas: 0 is out of range; must be at least 1"),
-        ({"tensor_paralel": 2}, "pools.0.tensor_paralel: is not a known key; did you mean 'tensor_parallel'?"),
-        ({"price": "2.50 EUR"}, "pools.0.price: "),
         ({"isl": {"from": 10, "to": 10}}, "pools.0.isl: from 10 to 10 contains no length"),
         ({"slo_classes": ["defalt"]}, "pools.0.slo_classes.0: SLO class 'defalt' is not known; did you mean 'default'"),
     ],
@@ -81,21 +57,6 @@ def test_a_fault_is_told_with_its_place_and_the_nearest_name(tmp_path: Path, poo
     assert words in said
     assert f"{tmp_path / 'fleet.yaml'}:" in said
     assert "^" in said
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"workload": None}, "names no workload; add workload: workload.yaml"),
-        ({"workload": 3}, "workload: must be the path of a workload.yaml, or what stands in one"),
-        ({"schema": "pdplan.workload/1"}, "pdplan.workload/1 is not a fleet (pdplan.fleet/1)"),
-        ({"pools": []}, "pools: is empty, but a fleet has one pool at least"),
-        ({"pools": [PREFILL]}, "pools: has prefill pools but no decode pool, without which they serve nothing"),
-        ({"pools": [POOL | {"price": 2}, POOL]}, "pools.1.price: another pool states another price of H100"),
-    ],
-)
-def test_what_no_fleet_can_be_is_refused(tmp_path: Path, sections: dict[str, Any], words: str) -> None:
-    assert words in refusal(tmp_path, POOL, **sections)
 
 
 LLAMA_70B = {"model": {"name": "Llama-3.1-70B"}}

@@ -9,7 +9,6 @@ import numpy as np
 
 from optimizer.fleets.fleet import Fleet
 from optimizer.procurement.fleet_levels import (
-    MOST_OPTIONS,
     Levels,
     Option,
     SizedFleet,
@@ -18,8 +17,8 @@ from optimizer.procurement.fleet_levels import (
     search_levels,
     within_limits,
 )
-from search_spaces.problem import Billing, Constraints, Pools
-from tests.optimizer_cases import offer, problem, slo
+from search_spaces.problem import Billing, Constraints
+from tests.optimizer_cases import offer, problem
 
 A, B = (SizedFleet(0, Mock(), Fleet(())) for _ in range(2))
 
@@ -36,14 +35,6 @@ def test_level_rates_cover_the_highest() -> None:
     assert level_rates(rates, 1).tolist() == [50.0]
     levels = Levels(level_rates(rates, 6), ())
     assert (levels.rates[levels.level_of(rates)] >= rates * (1 - 1e-9)).all()
-
-
-def test_of_very_many_mixes_the_cheapest_are_kept() -> None:
-    first = [Option(tuple(int(k == t) for k in range(4))) for t in range(4)]
-    found = [first] + [[] for _ in range(11)]
-    levels = make_levels(np.arange(1.0, 13.0), found, [[1.0, 2.0, 3.0, 4.0]])
-    assert len(levels.options[-1]) == MOST_OPTIONS
-    assert levels.options[-1][0].gpus == (12, 0, 0, 0)
 
 
 def test_fleets_are_searched_for_every_rate() -> None:
@@ -74,23 +65,3 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
     for most, fits in ((4 * beside, True), (4 * beside - 1, False)):
         counted = problem(constraints=Constraints(max_pools=most))
         assert within_limits(counted, replace(one, fleets=4 * one.fleets)) is fits
-
-
-def test_a_fleet_of_a_lower_rate_costs_no_more_and_is_the_one_searched_for_alone() -> None:
-    two = problem(offers=(offer("H100"), offer("A100-80")))
-    prices, rates = [[3.0, 2.0]], np.array([4.0, 20.0, 60.0])
-    levels = search_levels(two, rates, prices)
-    cost = [min(float(np.dot(one.gpus, prices[0])) for one in options) for options in levels.options]
-    assert cost == sorted(cost)
-    for rate, least in zip(rates.tolist(), cost, strict=True):
-        (alone,) = search_levels(two, np.array([rate]), prices).options
-        assert least <= min(float(np.dot(one.gpus, prices[0])) for one in alone)
-
-
-def test_classes_with_pools_of_their_own_get_fleets_of_their_own() -> None:
-    classes = (slo(share=0.5, name="near"), slo(ttft=8.0, share=0.5, name="far"))
-    shared = problem(slos=classes)
-    apart = replace(shared, constraints=Constraints(pools=Pools.PER_CLASS))
-    (together,), (split,) = (search_levels(one, np.array([8.0]), [[3.0]]).options for one in (shared, apart))
-    assert len(split[0].pools) >= 2
-    assert split[0].gpus[0] >= together[0].gpus[0]

@@ -12,24 +12,19 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.estimate import prompt_seconds
 from costmodel.host import EngineOverhead
 from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
-from costmodel.simulator.run import simulate, step_seconds
+from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.evaluate import evaluate, largest_load, predict_misses
+from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.fleets.pool import pool_state
 from optimizer.loads.engine_table import lockstep
-from optimizer.loads.instance import ROLES, Instance, make_settings
-from optimizer.search.bound import keeping_up
-from optimizer.verification.demand import simulated_trace
-from optimizer.verification.judge import judge, simulated_fleet
+from optimizer.loads.instance import Instance
+from optimizer.verification.judge import judge
 from search_spaces.engines import load_serving_policy
-from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
 
 LONGEST = 12_000
 """Of the prompts [token]."""
@@ -104,7 +99,7 @@ def compared(seed: int, role: Role, lanes: int, requests: int) -> Latencies:
     budget = lanes * int(rng.choice([1024, 2048, 8192]))
     whole = lane_instance(lanes, budget, buckets, float(rng.choice([1.0, 1.0, 2.0])))
     fleet = lane_fleet(whole, role, lanes, int(rng.choice([1, 1, 3])))
-    most = largest_load(lambda volume: predict_misses(whole, fleet, volume).stable)
+    most = largest_load(lambda volume: evaluate(whole, fleet, volume).stable)
     instance = at_rate(whole, most * float(rng.uniform(0.1, 0.85)))
     promise = evaluate(instance, fleet)
     judged = judge(instance, fleet, requests=requests, seed=seed)
@@ -177,40 +172,6 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     assert tables.prefill_time[shape, 0] == pytest.approx(BALANCE * full)
 
 
-def test_the_token_budget_is_that_of_all_lanes() -> None:
-    """As it is deployed: each lane has its part, in the tables as in the simulator."""
-    instance = long_prompts()
-    fleet = lane_fleet(instance, Role.PREFILL, LANES, 1)
-    limits = simulated_fleet(instance, fleet).pools[0].limits
-    assert instance.tables.rank_chunks[shape_with(instance, LANES), 0] == BUDGET / LANES
-    assert (limits.max_num_batched_tokens, limits.long_prefill_threshold) == (BUDGET, BUDGET // LANES)
-    quarter = lane_instance(LANES, BUDGET // 4, ((float(PROMPT), 100.0, 1.0),))
-    at = shape_with(quarter, LANES)
-    assert quarter.tables.chunk_count[at, 0, 0, 0] > 4.0
-    assert quarter.tables.prefill_alone[at, 0] > instance.tables.prefill_alone[at, 0]
-
-
-def test_the_kv_of_a_request_is_sent_by_one_lane() -> None:
-    """By hand: the card of each of eight lanes, 50 GB/s, carries its own requests, and eight go side by side.
-
-    Of eight tensor ranks each gets the whole latent over its own card, so one copy has one card.
-    """
-    instance = long_prompts()
-    tables, shape, whole = instance.tables, shape_with(instance, LANES), shape_with(instance, 1)
-    assert (tables.link[shape], tables.links[shape]) == (50e9, 8 * 50e9)
-    assert tables.link[whole] == tables.links[whole] == 50e9
-    seconds = float(tables.kv_transferred[shape, 0]) / 50e9
-    assert seconds == pytest.approx(PROMPT * 61 * 576 / 50e9)
-    fleet = lane_fleet(instance, Role.PREFILL, LANES, 1)
-    (transfer,) = plan_transfers(instance, fleet, 1.0)
-    assert transfer.seconds_per_request == pytest.approx(seconds)
-    assert transfer.link_utilization == pytest.approx(float(instance.flows.rate.sum()) * seconds / LANES)
-    sender, receiver = simulated_fleet(instance, fleet).pools
-    assert (sender.nics, receiver.nics) == (LANES, 1)
-    assert PROMPT * sender.kv_seconds_per_token * sender.nics == pytest.approx(seconds)
-    assert PROMPT * receiver.kv_seconds_per_token * receiver.nics == pytest.approx(seconds)
-
-
 @pytest.mark.parametrize("requests", [1, 7, 8, 9, 100, 256])
 def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -> None:
     """Of its requests, from one on: a lone request is one of its lane, and not an eighth of one."""
@@ -222,23 +183,6 @@ def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -
     assert step_seconds(steps, (), None, requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
 
 
-def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:
-    """Capacity by `estimate` and by the tables of the search, against prompts that never stop coming."""
-    quarter = lane_instance(LANES, BUDGET // 4, ((float(PROMPT), 2.0, 1.0),))
-    fleet = lane_fleet(quarter, Role.PREFILL, LANES, 1)
-    pool = fleet.pools[0]
-    engine = engine_arrays(quarter.problem.model, [config := pool_config(quarter, pool)], quarter.overhead)
-    stated = 1.0 / prompt_seconds(quarter.problem.model, config, engine, float(PROMPT), BALANCE)
-    every = make_settings(quarter)
-    mine = (every.shape == pool.shape) & (every.role == ROLES.index(Role.PREFILL))
-    (need,) = set((keeping_up(quarter, every.take(mine)) @ quarter.flows.rate).tolist())
-    demand = simulated_trace(at_rate(quarter, 3.0 * stated), fleet, 600, 0)
-    result = simulate(demand.trace, simulated_fleet(quarter, fleet))
-    taken = 599.0 / (result.prompt_end.max() - result.prompt_end.min())
-    assert stated == pytest.approx(taken, rel=0.05)
-    assert 1.0 / need == pytest.approx(taken, rel=0.05)
-
-
 def test_lockstep_by_hand() -> None:
     """Steps of 1 and 3 s, equally often: the other of two lanes is busy half of the time, with the longer in a half."""
     step, even = np.array([[1.0, 3.0]]), np.array([0.5, 0.5])
@@ -247,20 +191,6 @@ def test_lockstep_by_hand() -> None:
     assert found.step[0] == pytest.approx((1.5**2 + 3.0**2) / (1.5 + 3.0))
     many = lockstep_excess(step, even[None], np.array([1.0]), np.array([8.0]))
     assert many[0, 0] == pytest.approx(2.0 * (1.0 - 0.5**7))
-
-
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
-def test_no_pool_keeps_up_with_fewer_engines_than_the_search_takes_for_the_least(role: Role) -> None:
-    instance = lane_instance(LANES, 16_384, ((1000.0, 300.0, 0.6), (9000.0, 200.0, 0.4)))
-    every = make_settings(instance)
-    shape = shape_with(instance, LANES)
-    seqs = 0 if role is Role.PREFILL else limit(instance, 2)
-    own_limit = (every.seqs == seqs) | (role is Role.PREFILL)
-    mine = (every.shape == shape) & (every.role == ROLES.index(role)) & own_limit
-    (need,) = set((keeping_up(instance, every.take(mine)) @ instance.flows.rate).tolist())
-    for engines in (1, 3):
-        pool = FleetPool("p", role, shape, seqs, 0, engines, 0, np.ones(instance.flows.isl.size))
-        assert not pool_state(at_rate(instance, 1.01 * engines / need), pool, 1.0).stable
 
 
 def test_what_is_promised_is_never_far_better_than_what_is_simulated() -> None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.verification.judge import LOADS, Curve, boundary, goodput, latency_curve
 from tests.test_simulated_demand import fleet, instance
 
@@ -27,17 +26,6 @@ def test_the_curve_goes_from_light_load_to_beyond_saturation() -> None:
     assert rates[-1] == pytest.approx(LOADS[-1] * curve().saturation)
     assert curve().saturation in rates
     assert [point.overloaded for point in curve().points] == [rate > curve().saturation for rate in rates]
-
-
-def test_what_is_served_follows_the_arrivals_and_then_no_more() -> None:
-    for point in curve().points:
-        assert point.in_time <= point.served
-        assert point.tokens > point.served
-        if point.rate <= 0.8 * curve().saturation:
-            assert point.served == pytest.approx(point.rate, rel=0.08)
-    beyond = [point.served for point in curve().points if point.overloaded]
-    assert max(beyond) < 1.1 * min(beyond)
-    assert max(beyond) < 1.2 * curve().saturation
 
 
 def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
@@ -66,8 +54,3 @@ def test_a_boundary_is_found_to_its_tolerance() -> None:
     assert high - low <= 0.01 * high
     assert boundary(lambda volume: False, 0.01)[0] == 0.0
     assert boundary(lambda volume: volume <= 0.3, 0.01)[0] == pytest.approx(0.3, rel=0.02)
-
-
-def test_too_few_requests_to_saturate_a_fleet_are_refused() -> None:
-    with pytest.raises(InputError, match="2 requests are too few for a curve: the fleet falls behind at no rate up to"):
-        latency_curve(instance(), fleet(), requests=2)

@@ -6,16 +6,14 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from costmodel.engine import Role
 from optimizer.fleets.error_bars import price_remarks
 from search_spaces.echo import init_text
-from search_spaces.loader import SHORT_FOR, load_problem, problem_of
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing
-from search_spaces.schema import json_schema
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
@@ -91,38 +89,6 @@ def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
     assert problem.space.roles == (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 
 
-@pytest.mark.parametrize("text", ["attainment: 0.9", "percentile: p90", "percentile: 90%", "attainment: 90 %"])
-def test_attainment_has_several_spellings(folder: Path, text: str) -> None:
-    assert load(SOUND.replace("attainment: 0.9", text)).slos[0].attainment == 0.9
-
-
-EVERY_SHARE = SOUND.replace("0.4}", "40%}").replace("0.6}", "60 %}").replace("0.9}", "95%, share: 100%}") + (
-    "memory_fraction: 80%\nconfidence: -50%\n"
-    "procurement: {demand: {growth: 5%, low: -2.5%, high: 10%, low_probability: 20%, high_probability: 30%}, "
-    "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 1, target: 99%}, "
-    "purchase: {capex_usd: 1, interest_per_year: 6%}}]}\n"
-)
-
-
-def test_every_share_may_be_a_percentage(folder: Path) -> None:
-    problem = load(EVERY_SHARE.replace("10/s", "10/s\n  prefix_hit_share: 30%"))
-    assert (problem.workload.prefix_hit_share, problem.memory_fraction, problem.confidence) == (0.3, 0.8, -0.5)
-    assert list(problem.workload.share) == pytest.approx([0.4, 0.6])
-    assert problem.slos[0].attainment == 0.95
-    terms = problem.inputs["procurement"]
-    assert terms["demand"]["low"] == -0.025
-    assert terms["accelerators"][0]["spot"]["target"] == 0.99
-    assert terms["accelerators"][0]["purchase"]["interest_per_year"] == 0.06
-
-
-def test_a_csv_gives_the_same_as_rows(folder: Path) -> None:
-    rows = "\n      - {isl: 500, osl: 100, share: 0.4}\n      - {isl: 3000, osl: 300, share: 0.6}"
-    Path("h.csv").write_text("# a comment\nosl,isl,share\n100,500,0.4\n300,3000,0.6\n", encoding="utf-8")
-    expected, workload = load(SOUND).workload, load(SOUND.replace(rows, " h.csv")).workload
-    for name in ("isl", "osl", "share"):
-        np.testing.assert_array_equal(getattr(workload, name), getattr(expected, name))
-
-
 TRACE = "arrival,isl,osl\n" + "".join(f"{second / 2},{500 + second % 7},{100 + second % 3}\n" for second in range(200))
 ROWS = """    histogram:
       - {isl: 500, osl: 100, share: 0.4}
@@ -141,29 +107,6 @@ def test_a_trace_gives_what_is_not_stated(folder: Path) -> None:
     assert len(measured.share) <= 8
     stated = load(text.replace("10/s", "10/s\n  burstiness: 2\n  prefix_hit_share: 0.5\n  max_tokens: 900")).workload
     assert (stated.request_rate, stated.burstiness, stated.prefix_hit_share, stated.max_tokens) == (10, 2, 0.5, 900)
-
-
-def test_an_empty_or_malformed_trace_is_a_fault_of_its_line(folder: Path) -> None:
-    text = SOUND.replace(ROWS, "    trace: {path: t.csv, columns: {arrival: when}}\n")
-    Path("t.csv").write_text("when,isl,osl\n", encoding="utf-8")
-    assert refusal(text).startswith("w.yaml:6:19: workload.lengths.trace.path: ")
-    Path("t.csv").write_text("when,isl,osl\n0,5,5\n1,x,5\n", encoding="utf-8")
-    message = refusal(text)
-    assert message.startswith("w.yaml:6:19: workload.lengths.trace.path: ")
-    assert "t.csv:3" in message
-
-
-def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder: Path) -> None:
-    wide = "{lognormal: {median: 1200, p99: 16000}}"
-    endless = SOUND.replace(ROWS, f"    isl: {wide}\n    osl: 100\n")
-    said = refusal(endless, {"workload.max_tokens": "32000"}).splitlines()[0]
-    assert "workload.max_tokens: 32000 is below the longest bucket" in said
-    assert said.endswith("; limit it with workload.lengths.isl.lognormal.maximum, which is not stated")
-    both = refusal(endless.replace("osl: 100", f"osl: {wide}"), {"workload.max_tokens": "32000"}).splitlines()[0]
-    assert both.endswith("isl.lognormal.maximum and workload.lengths.osl.lognormal.maximum, which are not stated")
-    limited = endless.replace("p99: 16000", "p99: 16000, maximum: 30000")
-    assert load(limited, {"workload.max_tokens": "32000"}).workload.max_tokens == 32000
-    assert refusal(limited, {"workload.max_tokens": "20000"}).endswith(" tokens (ISL + OSL)")
 
 
 def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
@@ -193,33 +136,6 @@ def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
         "override 'search.tensor_parallel.two': two is not one of the 2 items (0 is the first)"
     )
     assert refusal(SOUND, {"name.x": "8"}) == "override 'name.x': 'chat' stands above 'x'; override the whole of it"
-
-
-def test_a_word_that_is_short_for_a_section_gives_way_to_its_keys(folder: Path) -> None:
-    """`search: standard` with --set search.roles=[colocated] was refused: the word "stands above" the key."""
-    quick = load(SOUND, {"search": "quick"}).space
-    one = load(SOUND, {"search": "quick", "search.roles": "[colocated]"}).space
-    assert [role.value for role in one.roles] == ["colocated"]
-    assert one.max_num_seqs == quick.max_num_seqs
-    assert load(SOUND, {"objective": "max_goodput_per_dollar", "objective.min_volume": "2"}).objective.min_volume == 2.0
-    assert load(SOUND, {"model": "Llama-3.1-8B", "model.weight_dtype": "fp8"}).model.name == "Llama-3.1-8B"
-    for name, key in SHORT_FOR.items():
-        schema = json_schema()
-        (section,) = [one for one in schema["properties"][name]["anyOf"] if "$ref" in one]
-        assert key in schema["$defs"][section["$ref"].rpartition("/")[2]]["properties"]
-
-
-def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
-    said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
-    assert said.splitlines()[0] == (
-        "w.yaml:1:12: schema: pdplan.plan/1 is not a workload (pdplan.workload/1); pdplan report w.yaml takes it"
-    )
-    assert len(said.splitlines()) == 3
-    pools = refusal("name: x\npools: []\n").splitlines()[0]
-    assert pools.endswith(
-        "a file with pools is a fleet file, not a workload (pdplan.workload/1); pdplan evaluate w.yaml takes it"
-    )
-    assert "did you mean 'pdplan.workload/1'?" in refusal("schema: pdplan.workload/2\n" + SOUND)
 
 
 def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) -> None:
@@ -257,21 +173,6 @@ def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> No
 # --- which quotes of the catalog are prices
 
 
-def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
-    text = SOUND.replace("H100", "MI325X").replace("H200, inventory", "RTX-6000-Ada, inventory")
-    lines = [
-        line.partition(": ")[2] for line in refusal(text, {"prices": "on-demand"}).splitlines() if "w.yaml" in line
-    ]
-    assert lines == [
-        "accelerators.0: MI325X has no on-demand quote (the catalog has reserved $1.80/h and tco $1.435/h); state its "
-        "price, or leave it out",
-        "accelerators.1: RTX-6000-Ada has no on-demand quote (the catalog has none for it at all); state its price, or "
-        "leave it out",
-    ]
-    assert refusal(SOUND, {"prices": "spott"}).count("prices: ") == 1
-    assert "prices: 'spott' is not known; did you mean 'spot'?" in refusal(SOUND, {"prices": "spott"})
-
-
 def test_a_users_quotes_are_prices(folder: Path) -> None:
     """By any spelling; of several providers the median; a GPU that the file does not name keeps the catalog's price."""
     rows = "h100_sxm,$2.10,A\nH100,2.5,B\nNVIDIA-H100-80GB-HBM3,3,C\n"
@@ -288,10 +189,3 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     )
     again = problem_of(problem.inputs, "plan", Path())
     assert [offer.usd_per_hour for offer in again.offers] == [2.5, 4.19]
-
-
-def test_all_that_is_wrong_with_quotes_is_told_at_their_key(folder: Path) -> None:
-    """What is said of each mistake is in bad_files.yaml."""
-    (folder / "quotes.csv").write_text("accelerator,usd_per_hour\nH100,0\nH10O,cheap\n", encoding="utf-8")
-    said = refusal(SOUND, {"prices": "quotes.csv"}).splitlines()
-    assert [line.partition("prices: ")[2][:13] for line in said] == ["quotes.csv:2:", *["quotes.csv:3:"] * 2]

@@ -77,13 +77,6 @@ def test_a_lone_request_reads_its_own_cache(isl: float, split: Parallelism) -> N
     assert several[:2] == pytest.approx([expected, expected], rel=0.002)
 
 
-@pytest.mark.parametrize("isl", [1000.0, 38_000.0, 120_000.0])
-def test_a_lone_request_does_so_on_a_decode_engine_too(isl: float) -> None:
-    instance = contexts(isl)
-    expected = float(alone(instance, Parallelism())[0])
-    assert float(evaluate(instance, apart(instance)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelism) -> None:
     """Half of the requests have short prompts, half long ones: the median is one, the slowest tenth the other."""
@@ -96,31 +89,6 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
     if split == Parallelism():
         decode = steps_of(pool_state(instance, apart(instance).pools[1], 1.0))
         np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_small_batches_are_known_where_no_limit_is_so_small(split: Parallelism) -> None:
-    """A step of one request, from tables that begin at 16; none is taken for shorter than the mean quiet one."""
-    few = contexts(38_000.0, seqs=(16, 32, 64, 128, 256, 512))
-    expected = float(alone(few, split)[0])
-    assert evaluate(few, fleet(few, split)).tpot[-1, :2] == pytest.approx([expected, expected], rel=0.002)
-    short = contexts(100.0, seqs=(16, 32, 64, 128, 256, 512))
-    found = float(evaluate(short, fleet(short, split)).tpot[-1, 0])
-    assert found == pytest.approx(steps_of(pool_state(short, fleet(short, split).pools[0], 1.0)).quiet, rel=0.005)
-    if split == Parallelism():
-        assert float(evaluate(few, apart(few)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
-
-
-def test_longer_contexts_never_have_shorter_steps() -> None:
-    found = [evaluate(contexts(isl), fleet(contexts(isl), Parallelism())).tpot[-1] for isl in (1e3, 4e3, 1.6e4, 6.4e4)]
-    assert (np.diff(np.array(found)[:, :2], axis=0) > 0.0).all()
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_more_requests_never_have_shorter_steps(split: Parallelism) -> None:
-    instance = contexts(8000.0)
-    found = [evaluate(instance, fleet(instance, split), volume).tpot[-1, 1] for volume in np.geomspace(1.0, 1e4, 17)]
-    assert (np.diff(found) >= -1e-3 * np.array(found[1:])).all()
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import InputError
-from costmodel.transformer import Part
-from search_spaces.measured_engines import in_dtype, measured_model
+from search_spaces.measured_engines import measured_model
 from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
-from search_spaces.models import load_model
 
 SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
 BEYOND = "is out of range; must be at least 1 and at most"
@@ -54,25 +51,12 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
             f"isl: -5 {BEYOND} 16,777,216 tokens",
         ),
         (
-            "m,h100,vllm,5,1e300,8,1,1,1,1,1,1,1",
-            f"osl: 1e+300 {BEYOND} 16,777,216 tokens",
-        ),
-        (
-            "m,h100,vllm,5,5,0,1,1,1,1,1,1,1",
-            f"concurrency: 0 {BEYOND} 1,000,000 requests",
-        ),
-        ("m,h100,vllm,5,5,8,1,2000,1,1,1,1,1", "tp: 2000 is out of range; must be at least 0 and at most 1,024"),
-        (
             "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
             "tpot_ms: 0 is out of range; must be at least 0.001 and at most 3,600,000 ms; leave it empty where "
             "nothing was measured",
         ),
         ("m,h100", "the row has 2 fields, the header 13"),
-        ("m,h100,vllm,5,5,8,1,1,1,1,1,1,1,1", "the row has 14 fields, the header 13"),
-        (",h100,vllm,5,100,8,1,1,1,1,1,1,1", "model is empty"),
-        ("m,h100,vllm,5,100,8,1,1.5,1,1,1,1,1", "tp: 1.5 is not a whole number"),
         ("m,h100,vllm,5,100,8,4,3,1,1,1,1,1", "tp 3 x pp 1 x dp 1 does not divide num_gpus 4"),
-        ("m,h100,vllm,nan,100,8,1,1,1,1,1,1,1", "isl: nan is not a finite number"),
     ],
 )
 def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: str) -> None:
@@ -80,85 +64,11 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
 
 
 @pytest.mark.parametrize(
-    ("cells", "reason"),
+    "name",
     [
-        ("foo,1,1,1,1", "mode: 'foo' is not known; allowed: colocated, disaggregated"),
-        ("colocated,1,1,1,1", "mode 'colocated' has no decode workers, but decode_workers is '1'"),
-        (
-            "disagg,,,1,1",
-            "a disaggregated row needs prefill_workers and prefill_tp, but all prefill_... columns are empty",
-        ),
+        "../outside",
+        "/etc/passwd",
     ],
-)
-def test_modes_that_make_no_sense_are_refused(tmp_path: Path, cells: str, reason: str) -> None:
-    header = "model,accelerator,isl,osl,mode,prefill_workers,prefill_tp,decode_workers,decode_tp\n"
-    assert only(tmp_path, f"{header}m,h100,5,5,{cells}\n") == Refused(2, reason)
-
-
-@pytest.mark.parametrize(
-    ("header", "fault"),
-    [
-        ("model,isl,osl,accelerator,isl", "the header has the column 'isl' 2 times"),
-        ("model,osl,engine", "the header lacks accelerator, isl; serving results need model, accelerator, isl, osl"),
-        ("system,model,phase,batch", "the header lacks seq; engine steps need system, model, phase, batch, seq"),
-        ("model;accelerator;isl;osl", "the fields are separated by ';', but must be by ','"),
-        ("", "there is no header; the first line must name the columns"),
-    ],
-)
-def test_a_header_that_fits_no_format_says_what_it_lacks(tmp_path: Path, header: str, fault: str) -> None:
-    path = written(tmp_path, f"{header}\n")
-    with pytest.raises(InputError) as caught:
-        read_measurements(path)
-    assert str(caught.value) == f"{path}: {fault}"
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither that of serving results"):
-        read_measurements(written(tmp_path, "a,b\n1,2\n"))
-    with pytest.raises(InputError, match="cannot be read"):
-        read_measurements(tmp_path / "absent.csv")
-    (tmp_path / "latin.csv").write_bytes(b"model,accelerator,engine,isl,osl\n\xe9,a,b,1,1\n")
-    with pytest.raises(InputError, match="not UTF-8"):
-        read_measurements(tmp_path / "latin.csv")
-
-
-def test_parts_that_a_checkpoint_spares() -> None:
-    deepseek = load_model("deepseek-ai/DeepSeek-V3")
-    model, dtype = in_dtype(deepseek, "nvfp4", "nvfp4")
-    assert dtype == "fp4"
-    assert Part.ATTENTION not in model.quantized
-    assert in_dtype(deepseek, "fp8_block", "fp8_block") == (deepseek, "fp8")
-    sparing = load_model("openai/gpt-oss-120b")
-    assert in_dtype(sparing, "nvfp4", "nvfp4")[0].quantized == {Part.EXPERTS}
-    assert in_dtype(load_model("Qwen/Qwen3-32B"), "", "")[1] == "bf16"
-
-
-def test_models_come_from_the_catalog_or_from_a_folder(tmp_path: Path) -> None:
-    assert measured_model("llama-3.1-8b").name == "Llama-3.1-8B"
-    assert measured_model("somebody/Qwen3-32B-NVFP4").name == "Qwen3-32B"
-    folder = tmp_path / "acme" / "Tiny-1"
-    folder.mkdir(parents=True)
-    config = {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "hidden_act": "silu",
-        "vocab_size": 100,
-        "max_position_embeddings": 512,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert measured_model("acme/Tiny-1", tmp_path).num_layers == 2
-    with pytest.raises(InputError, match=r"acme/Huge-9.*is not there either"):
-        measured_model("acme/Huge-9", tmp_path)
-    with pytest.raises(InputError, match="give --models DIR"):
-        measured_model("acme/Huge-9")
-
-
-@pytest.mark.parametrize(
-    "name", ["../outside", "org/../../outside", "/etc/passwd", "~/outside", "..\\outside", "C:\\outside"]
 )
 def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "models"
@@ -168,30 +78,3 @@ def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str)
     with pytest.raises(InputError, match="is a path that leaves the folder of models; write ORG/NAME") as caught:
         measured_model(name, folder)
     assert "JSON" not in str(caught.value)
-
-
-def test_dense_matrices_and_experts_may_differ() -> None:
-    model, dtype = in_dtype(load_model("Mixtral-8x7B"), "fp8", "w4a16_mxfp4")
-    assert dtype == "fp4"
-    assert [model.part_dtype(part, dtype) for part in (Part.ATTENTION, Part.EXPERTS, Part.EMBEDDING)] == [
-        "fp8",
-        "mxfp4",
-        "bf16",
-    ]
-    assert model.bytes_per_element(Part.ATTENTION, dtype) == 1.0
-    assert model.bytes_per_element(Part.EXPERTS, dtype) == 0.5 + 1 / 32
-    weight_only, served = in_dtype(load_model("Llama-3.1-8B"), "int8_wo", "")
-    assert (served, weight_only.part_dtype(Part.FEED_FORWARD, served)) == ("int8", "w8a16")
-
-
-def test_models_are_found_under_other_spellings(tmp_path: Path) -> None:
-    for spelling in ("QWEN3_32B", "someone/Qwen3-32B-FP8-dynamic", "Qwen3-32B-Instruct-2507"):
-        assert measured_model(spelling).name == "Qwen3-32B"
-    folder = tmp_path / "org" / "New-9B-Instruct"
-    folder.mkdir(parents=True)
-    fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "vocab_size": 100}
-    fields |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    (folder / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 512}), encoding="utf-8")
-    assert measured_model("new_9b", tmp_path).name == "New-9B-Instruct"
-    with pytest.raises(InputError, match="Other-9B"):
-        measured_model("org/Other-9B", tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pdplan.cli import run
@@ -11,7 +9,6 @@ from reports.numbers import money
 from reports.text import display_width
 from tests.report_cases import load, simulated, with_sensitivity
 from tests.report_cases import text_of as render_plan
-from tests.test_validation import GOOD, HEADER
 
 WIDTHS = (60, 80)
 COMMANDS = {
@@ -47,14 +44,3 @@ def test_a_plan_keeps_within_the_terminal(name: str, width: int) -> None:
     assert too_wide(text, width) == []
     dearest = sorted(plan.pools, key=lambda pool: -pool.usd_per_hour)[:3]
     assert all(money(pool.usd_per_hour) in text for pool in dearest)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_measured_rows_keep_within_the_terminal(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(HEADER + GOOD.format(ttft=100, tpot=10), "utf-8")
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert run(["validate", "--against", str(path)]) == 0
-    assert too_wide(capsys.readouterr().out, width) == []

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
-from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import plan_below_floor
 from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Goal, Objective
-from tests.optimizer_cases import instance_of, model, offer, slo, workload
+from tests.optimizer_cases import instance_of, offer, slo
 from tests.report_cases import text_of as render_plan
-from tests.small_problems import MIX, ONE, SOLVED, given, optimize
+from tests.small_problems import ONE, given, optimize
 
 
 class TestNoFleet:
@@ -58,41 +55,6 @@ class TestNoFleet:
         enough = (offer("H100", inventory=int(plan.binding[0].used)),)
         assert optimize(given(60.0, offers=enough), level=Level.STANDARD).pools
 
-    def test_the_nearest_fleet_breaks_the_limit_least(self) -> None:
-        """One more GPU than allowed, not the many cheap ones that cost least."""
-        offers = (offer("H100"), offer("L40S", usd_per_hour=0.05))
-        least = optimize(given(20.0, offers=offers[:1])).gpus["H100"]
-        plan = optimize(given(20.0, offers=offers, constraints=Constraints(max_gpus=least - 1)))
-        assert plan.status is Status.INFEASIBLE
-        assert [(row.constraint, row.used) for row in plan.binding] == [("max_gpus", least)]
-
-    def test_latency_limits_are_widened_where_bursts_are_in_the_way(self) -> None:
-        """Bursts of hundreds at once: only a limit on latency that is far wider helps."""
-        burst = workload(2.0, MIX, burstiness=100.0)
-        limits = Constraints(max_gpus=8)
-        plan = optimize(given(workload=burst, slos=(slo(0.5, 0.05, 0.999),), constraints=limits, space=ONE))
-        assert plan.pools == []
-        assert plan.binding
-        assert plan.alternatives[0].kind == "nearest_miss"
-        assert plan.alternatives[0].pools
-
-    def test_a_floor_on_the_volume_is_out_of_reach(self) -> None:
-        """One H100 carries 13.8 requests per second of these; what is out of reach for one objective is for all."""
-        once, more = (
-            optimize(
-                given(
-                    3.0,
-                    objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, volume, volume),
-                    constraints=Constraints(max_gpus=1),
-                )
-            )
-            for volume in (4.0, 5.0)
-        )
-        assert once.status in SOLVED
-        assert once.gpus == {"H100": 1}
-        assert more.status is Status.TIME_LIMIT
-        assert [row.constraint for row in more.binding] == ["max_gpus"]
-
     def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
         """A hair above the floor, one prompt is in time on an idle engine, but not 99 % of a hundred per second.
 
@@ -112,43 +74,9 @@ class TestNoFleet:
         assert nearest.attainment is not None
         assert nearest.attainment >= 0.99
 
-    def test_an_slo_below_the_floor_of_physics_is_bad_input(self) -> None:
-        with pytest.raises(InputError, match=r"ttft: 1 ms of class default is below the physical floor: .* needs \d+"):
-            optimize(given(slos=(slo(ttft=1e-3),)))
-        with pytest.raises(InputError, match=r"tpot: 0\.1 ms of class default is below the .* floor: .* decode step"):
-            optimize(given(slos=(slo(tpot=1e-4),)))
-
-    def test_a_batch_limit_is_no_floor_as_one_request_may_run_alone(self) -> None:
-        """At the least batch limit of the space, 32, steps are longer than that of one request: which the floor is."""
-        problem = given()
-        instance = instance_of(problem)
-        full, alone = float(instance.tables.decode_base[:, instance.tables.limits].min()), fastest_step(instance)
-        assert alone < full
-        check_floors(instance_of(replace(problem, slos=(slo(tpot=(alone + full) / 2.0),))))
-        with pytest.raises(InputError, match="for a decode step of one request"):
-            check_floors(instance_of(replace(problem, slos=(slo(tpot=alone * 0.99),))))
-
     def test_the_plan_of_limits_below_the_floor_names_the_least_possible(self) -> None:
         plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4, itl_p99=2e-4),)))
         assert (plan.status, plan.pools, plan.cost_usd_per_hour) == (Status.INFEASIBLE, [], None)
         assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4, "itl_p99": 2e-4}
         assert all(row.used > row.limit and "below the physical floor" in row.sentence for row in plan.binding)
         assert "TPOT: 0.1 ms of class default is below the physical floor" in " ".join(render_plan(plan).split())
-
-    def test_only_the_class_below_the_floor_is_blamed(self) -> None:
-        two = (slo(name="easy", share=0.5), slo(1e-3, name="hard", share=0.5))
-        with pytest.raises(InputError, match="ttft: 1 ms of class hard"):
-            optimize(given(slos=two))
-
-    def test_requests_that_may_miss_set_no_floor(self) -> None:
-        """One request in a hundred is long; nine in ten must be in time."""
-        load = workload(5.0, ((100.0, 50.0, 0.99), (100_000.0, 50.0, 0.01)), max_tokens=101_000)
-        plan = optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.9),)))
-        assert plan.status in SOLVED
-        with pytest.raises(InputError, match="physical floor"):
-            optimize(given(workload=load, slos=(slo(1.0, 0.05, 0.999),)))
-
-    def test_a_model_that_fits_nowhere_is_bad_input(self) -> None:
-        with pytest.raises(InputError) as caught:
-            optimize(given(model=model("Llama-3.1-405B")))
-        assert "756 GiB of weights) runs on no engine of H100" in str(caught.value)

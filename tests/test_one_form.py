@@ -10,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.words import dollars
-from optimizer.fleets.binding import amount
-from reports.answers.plan import plan_page
+from optimizer.fleets.build_plan import amount
 from reports.numbers import hourly, money
 from search_spaces.catalog import load_catalog
-from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
-from tests.report_cases import markdown_of as render_markdown
-from tests.report_cases import text_of as render_terminal
 from tests.test_layering import ROOMS, ROOT, sources
-from tests.test_reports_html import walk
 
 PRICES = sorted({one.price.usd_per_hour for one in load_catalog().accelerators.values()})
 HALF_CENTS = [price for price in PRICES if round(1000.0 * price) % 10 == 5]
@@ -27,7 +22,6 @@ ASKED = re.compile(r"^\$ .*$|`[^`]*`", re.M)
 """What a user types, where 5% is a share: commands, and code inside a sentence."""
 OWN_ROUNDING = re.compile(r"\$\{[^{}]*:[,.\d]*f\}|:[-+,.<>\d]*%\}")
 """A format of dollars or of a percentage that is not the common one."""
-PLANS = ("colocated", "disaggregated", "hostile", "hundred-pools", "infeasible")
 
 
 def in_cents(exact: Decimal) -> str:
@@ -58,16 +52,6 @@ def test_halves_go_up_on_the_decimals_that_are_read(exact: Decimal, below: bool)
 def test_no_room_rounds_dollars_or_percentages_itself(room: str) -> None:
     found = {(str(path), line) for path in sources(room) for line in OWN_ROUNDING.findall(path.read_text("utf-8"))}
     assert found == set()
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_every_view_of_a_plan_has_the_blank(name: str) -> None:
-    plan = load(name)
-    if name in {"colocated", "disaggregated"}:
-        plan = with_accuracy(with_sensitivity(simulated(plan)))
-    page = " ".join(walk(plan_page(plan)).text)
-    for text in (page, render_markdown(plan), render_terminal(plan, 80)):
-        assert WITHOUT_BLANK.findall(text) == []
 
 
 GOLDEN = [

@@ -1,4 +1,4 @@
-"""Who can hand KV blocks to whom: every rule by hand, the rows of the programme against a flow, and whole fleets."""
+"""Who can hand KV blocks to whom: every rule by hand, and whole fleets."""
 
 from __future__ import annotations
 
@@ -11,30 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError
-from costmodel.transformer import Transformer, WeightScale
-from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
-from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
+from optimizer.fleets.fleet import even_mix
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
-from optimizer.search.mixtures import leanest
 from optimizer.search.program import Builder, solve
-from optimizer.search.search import evaluated
-from optimizer.verification.demand import simulated_trace
-from search_spaces.checks import feasibility_faults
-from search_spaces.enumeration import (
-    HAND_OVER_RULES,
-    Shape,
-    end_of,
-    hand_over_refusals,
-    pair_refusal,
-    refusals,
-)
+from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem
-from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -50,6 +34,11 @@ CASES = {
         replace(H100, kv_dtype="fp8"),
         H100,
         "KV dtype fp8 of prefill and bf16 of decode differ",
+    ),
+    "drafts_agree": (
+        replace(H100, speculative_tokens=1),
+        H100,
+        "speculative tokens 1 of prefill and 0 of decode differ, and with them the KV blocks",
     ),
     "weights_agree": (
         H100,
@@ -125,45 +114,6 @@ def test_every_rule_has_a_case_and_equals_can_talk() -> None:
     assert pair_refusal(latents, prefill, decode) is None
 
 
-@pytest.mark.parametrize(
-    ("engine", "gpu", "dtype", "runs"),
-    [
-        ("vllm", "A100-80", "fp8", True),  # expanded by Marlin
-        ("vllm", "H100", "fp4", True),
-        ("vllm", "H100", "fp8", True),
-        ("sglang", "A100-80", "int4", True),
-        ("trtllm", "A100-80", "int4", True),
-        ("trtllm", "A100-80", "fp8", False),
-        ("trtllm", "L40S", "fp8", True),
-        ("trtllm", "H100", "fp4", False),
-        ("trtllm", "B200", "fp4", True),
-        ("vllm", "MI300X", "fp8", True),
-        ("vllm", "MI300X", "int4", True),
-    ],
-)
-def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) -> None:
-    assert (refused("weights_have_kernels", engine, accelerator(gpu), model(), dtype) is None) == runs
-
-
-def refused(rule: str, engine: str, gpu: Accelerator, served: Transformer, dtype: str) -> str | None:
-    given = problem(model=served, engine=engine, offers=(replace(offer("H100"), accelerator=gpu),))
-    return dict(refusals(given, Shape(0, Parallelism(), dtype, dtype))).get(rule)
-
-
-def test_precisions_beside_the_table() -> None:
-    mxfp4 = replace(model(), native_weight_dtype="fp4", weight_scale=WeightScale(1, 32, 1.0))
-    old_amd = replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
-    assert refused("weights_have_kernels", "trtllm", accelerator("H100"), mxfp4, "fp4") is None
-    assert refused("weights_have_kernels", "vllm", old_amd, model(), "fp8") == (
-        "MI300X has no fp8 units, and vllm no kernels that expand fp8 weights there"
-    )
-    assert refused("weights_have_kernels", "vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
-    latent = model("DeepSeek-V3")
-    assert refused("kv_cache_has_kernels", "vllm", accelerator("A100-80"), model(), "fp8") is None
-    assert refused("kv_cache_has_kernels", "sglang", accelerator("A100-80"), latent, "fp8") is None
-    assert refused("kv_cache_has_kernels", "vllm", accelerator("H200"), latent, "fp8") is None
-
-
 Talks = NDArray[np.bool_]
 
 
@@ -213,30 +163,6 @@ def few_heads(**changes: object) -> Problem:
     return problem(**({"model": FEW_HEADS, "space": degrees, "slos": (slo(0.4, 0.03, 0.9),)} | changes))
 
 
-def test_shapes_that_talk_to_the_same_ones_are_one_group() -> None:
-    tables = instance_of(few_heads()).tables
-    degrees = np.array([shape.parallelism.tensor for shape in tables.shapes])
-    talks = {(int(a), int(b)) for a, b in zip(*np.nonzero(tables.talks), strict=True)}
-    able = {(a, b) for a in (1, 2, 4, 8) for b in (1, 2, 4, 8) if a <= b or a <= 2}
-    assert {(int(degrees[a]), int(degrees[b])) for a, b in talks} == able
-    assert tables.group[0][degrees == 1] == tables.group[0][degrees == 2]
-    assert len(set(tables.group[0].tolist())) == 3
-    assert tables.hands_over.shape == (3, 3)
-
-
-def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
-    """Prompts on TP 8 alone, tokens anywhere: only TP 8 can take them in."""
-    asked = few_heads()
-    instance = instance_of(asked)
-    every = make_settings(instance)
-    degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[every.shape]
-    wide = (every.role == DECODE) | ((every.role == PREFILL) & (degrees == 8))
-    fleet = leanest(evaluated(instance).restricted(wide))
-    assert {instance.tables.shapes[pool.shape].parallelism.tensor for pool in fleet.pools} == {8}
-    narrow = (every.role == DECODE) & (degrees < 8) | ((every.role == PREFILL) & (degrees == 8))
-    assert not leanest(evaluated(instance).restricted(narrow)).pools
-
-
 @pytest.mark.parametrize("rate", [10.0, 30.0])
 def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
     base = few_heads(workload=workload(rate), offers=(offer("H100"), offer("L4"), offer("MI300X")))
@@ -253,66 +179,3 @@ def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
     assert plan.transfers
     for transfer in plan.transfers:
         assert pair_refusal(base, shapes[transfer.source], shapes[transfer.target]) is None
-
-
-def test_decode_engines_of_several_stages_are_not_tried() -> None:
-    instance = instance_of(problem(space=space(pipeline_parallel=(1, 2), max_gpus_per_engine=4)))
-    deep = np.array([shape.parallelism.pipeline for shape in instance.tables.shapes]) == 2
-    assert not instance.tables.talks[:, deep].any()
-    assert instance.tables.talks[deep][:, ~deep].all()
-    lonely = problem(space=space(pipeline_parallel=(2,), roles=APART))
-    (fault,) = feasibility_faults(lonely)
-    assert fault.told() == (
-        "search.roles: no prefill replica can hand over to any decode replica: PP 2 of decode: no engine receives KV "
-        "blocks into several pipeline stages"
-    )
-
-
-def test_a_problem_without_any_pair_is_refused_or_colocated() -> None:
-    alone = problem(space=space(pipeline_parallel=(2,), roles=(*APART, Role.COLOCATED)))
-    assert {pool.role for pool in optimize(alone).pools} == {"colocated"}
-    with pytest.raises(InputError, match="no prefill replica can hand over"):
-        raise alone.refusal(feasibility_faults(replace(alone, space=replace(alone.space, roles=APART))))
-
-
-def hand_made(taken_wide: float) -> tuple[Instance, Fleet]:
-    """Half the prompts on TP 8, half on TP 1; so much of the tokens on TP 8, the rest on TP 1."""
-    instance = instance_of(few_heads(workload=workload(8.0, ((1000, 200, 1.0),))))
-    at = {shape.parallelism.tensor: number for number, shape in enumerate(instance.tables.shapes)}
-
-    def pool(role: Role, tensor: int, share: float) -> FleetPool:
-        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], limit(instance, 0), 0, 4, 0, np.array([share]))
-
-    return instance, Fleet(
-        (
-            pool(Role.PREFILL, 8, 0.5),
-            pool(Role.PREFILL, 1, 0.5),
-            pool(Role.DECODE, 8, taken_wide),
-            pool(Role.DECODE, 1, 1.0 - taken_wide),
-        )
-    )
-
-
-def test_a_prompt_goes_on_where_its_engine_can_send_it() -> None:
-    """TP 8 sends to TP 8 alone, TP 1 to both: of the 0.7 that TP 8 takes in, 0.5 come from TP 8 and 0.2 from TP 1."""
-    instance, fleet = hand_made(0.7)
-    assert can_hand_over(instance, fleet)
-    moved = {(one.source, one.target): one.requests_per_second / 8.0 for one in plan_transfers(instance, fleet, 1.0)}
-    assert moved == {
-        ("prefill-8", "decode-8"): pytest.approx(0.5),
-        ("prefill-1", "decode-8"): pytest.approx(0.2),
-        ("prefill-1", "decode-1"): pytest.approx(0.3),
-    }
-    trace = simulated_trace(instance, fleet, 4000, 0).trace
-    assert trace.pool is not None
-    assert trace.decode_pool is not None
-    ends = np.stack([trace.pool, trace.decode_pool])
-    assert not ((ends[0] == 0) & (ends[1] == 3)).any()
-    assert ((ends[0] == 1) & (ends[1] == 2)).mean() == pytest.approx(0.2, abs=0.03)
-    assert (ends[1] == 3).mean() == pytest.approx(0.3, abs=0.03)
-
-
-def test_a_routing_that_nobody_can_follow_is_told_apart() -> None:
-    """TP 8 computes half of the prompts, and TP 8 takes in a third: the rest has nowhere to go."""
-    assert not can_hand_over(*hand_made(1.0 / 3.0))
-    assert can_hand_over(*hand_made(0.5))

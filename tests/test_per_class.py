@@ -13,7 +13,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.loader import problem_of
-from search_spaces.problem import Billing, Constraints, Pools, Problem
+from search_spaces.problem import Constraints, Pools, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 
 TWO = (slo(0.5, 0.02, 0.9, name="chat", share=0.5), slo(10.0, 0.1, 0.9, name="batch", share=0.5))
@@ -75,31 +75,11 @@ class TestTheFleet:
 
 
 class TestLimits:
-    def test_the_second_class_gets_what_the_first_leaves(self) -> None:
-        """Both would take L40S; with few of them one class has to make do with H100."""
-        offers = (offer("H100"), offer("L40S", inventory=2))
-        loose = tuple(slo(10.0, 0.1, 0.9, name=name, share=0.5) for name in ("one", "other"))
-        ample = optimize(asked(slos=loose), level=QUICK)
-        assert set(ample.gpus) == {"L40S"}
-        tight = optimize(asked(slos=loose, offers=offers), level=QUICK)
-        assert tight.status is Status.FEASIBLE
-        assert tight.gpus["L40S"] <= 2
-        assert (tight.floor_usd_per_hour or 0.0) >= (ample.floor_usd_per_hour or 0.0)
-        assert (tight.cost_usd_per_hour or 0.0) > (ample.cost_usd_per_hour or 0.0)
-
     @pytest.mark.parametrize("limit", [{"max_pools": 1}, {"max_gpus": 1}, {"budget": 3.0}])
     def test_too_little_for_both_is_no_plan(self, limit: dict[str, Any]) -> None:
         plan = optimize(asked(**limit), level=QUICK)
         assert plan.status in {Status.TIME_LIMIT, Status.INFEASIBLE}
         assert plan.pools == []
-
-    def test_whole_nodes_may_be_shared_so_their_bounds_do_not_add_up(self) -> None:
-        offers = (offer("H100", billing=Billing.NODE),)
-        plan = optimize(asked(offers=offers), level=QUICK)
-        assert plan.cost_usd_per_hour is not None
-        assert plan.bound_usd_per_hour is not None
-        assert plan.bound_usd_per_hour <= plan.cost_usd_per_hour + 1e-9
-        assert plan.status is Status.OPTIMAL  # one node is the least that can be bought
 
 
 INPUTS = {
@@ -113,16 +93,6 @@ INPUTS = {
 class TestTheFile:
     def given(self, **sections: Any) -> Problem:
         return problem_of({**INPUTS, **sections}, "here", Path())
-
-    def test_pools_are_shared_unless_asked_otherwise(self) -> None:
-        assert self.given().constraints.pools is Pools.SHARED
-        made = self.given(constraints={"pools": "per_class"})
-        assert made.constraints.pools is Pools.PER_CLASS
-        assert made.inputs["constraints"]["pools"] == "per_class"
-
-    def test_a_wrong_word_is_named(self) -> None:
-        with pytest.raises(InputError, match=r"pools.*per_clas.*per_class"):
-            self.given(constraints={"pools": "per_clas"})
 
     def test_other_goals_are_refused(self) -> None:
         with pytest.raises(InputError, match="per_class plans for min_cost only, but the goal is max_goodput"):

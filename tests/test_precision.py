@@ -1,4 +1,4 @@
-"""Precisions as a dimension of the search: what may be chosen, what it is worth, and how a plan says so."""
+"""Precisions as a dimension of the search: what each is worth, and how a plan says which it chose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import pool_config
 from optimizer.fleets.plan_fleet import fleet_of_plan
@@ -22,11 +21,7 @@ from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from pdplan.cli import run
-from search_spaces.enumeration import Shape, enumerate_shapes
-from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, scenario_problem
-from search_spaces.search_space import parse_wanted, with_wanted
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
 
@@ -50,44 +45,6 @@ def both(**changes: Any) -> Problem:
     return problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,)), **changes)
 
 
-def test_lists_are_read_in_one_order_and_echoed_only_where_stated(file: Path) -> None:
-    stated = load_problem(file)
-    assert stated.space.weight_dtype == ("bf16", "fp8")
-    assert stated.weight_dtypes == stated.kv_dtypes == ("bf16", "fp8")
-    assert stated.inputs["search"]["kv_dtype"] == ["bf16", "fp8"]
-    again = problem_of(stated.inputs, "echo", file.parent)
-    assert again.inputs == stated.inputs
-    assert again.space == stated.space
-    silent = load_problem(file, {"search": "quick"})
-    assert silent.space.weight_dtype == ()
-    assert silent.weight_dtypes == ("bf16",)
-    assert not {"weight_dtype", "kv_dtype"} & set(silent.inputs["search"])
-    assert load_problem(file, {"search.kv_dtype": "fp8"}).kv_dtypes == ("fp8",)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("weight_dtype", "[bf16, fp9]", "search.weight_dtype.1: 'fp9' is not known; did you mean 'fp8'?"),
-        ("weight_dtype", "[]", "search.weight_dtype: is empty, but needs at least one dtype"),
-        ("kv_dtype", "[int8]", "search.kv_dtype.0: 'int8' is not known; allowed: bf16, fp8"),
-    ],
-)
-def test_bad_lists_are_refused_in_one_sentence(file: Path, key: str, value: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_problem(file, {f"search.{key}": value})
-    assert words in str(caught.value)
-
-
-def test_shapes_are_every_precision_of_every_split() -> None:
-    asked = both(offers=(offer("H100"), offer("L4")))
-    found = enumerate_shapes(asked)
-    assert found.considered == 8
-    assert [(one.offer, one.weight_dtype, one.kv_dtype) for one in found.shapes] == [
-        (index, weights, cache) for index in (0, 1) for weights in ("bf16", "fp8") for cache in ("bf16", "fp8")
-    ]
-
-
 def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
     tables = instance_of(both()).tables
     for number, shape in enumerate(tables.shapes):
@@ -98,13 +55,6 @@ def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
     cache = np.array([shape.kv_dtype for shape in tables.shapes])
     narrow, wide = tables.kv_transferred[cache == "fp8"], tables.kv_transferred[cache == "bf16"]
     np.testing.assert_array_equal(2.0 * narrow, wide)
-
-
-def test_only_equal_precisions_hand_over() -> None:
-    tables = instance_of(both()).tables
-    np.testing.assert_array_equal(tables.talks, np.eye(4, dtype=np.bool_))
-    assert len(set(tables.domain.tolist())) == 4
-    np.testing.assert_array_equal(tables.hands_over, np.eye(4, dtype=np.bool_))
 
 
 def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> None:
@@ -150,20 +100,6 @@ def test_a_wider_list_never_costs_more(asked: Problem, change: tuple[str, int]) 
     assert bound <= cost * (1.0 + 1e-9)
 
 
-def told(plan: Plan) -> str:
-    """A plan without what names its inputs and times."""
-    return plan.model_copy(update={"provenance": None}).model_dump_json(warnings=False)
-
-
-def test_one_precision_in_the_list_is_that_of_the_model_alone() -> None:
-    plain = problem(space=space(tensor_parallel=(1,), max_num_seqs=(64,)))
-    listed = replace(plain, space=replace(plain.space, weight_dtype=("bf16",), kv_dtype=("bf16",)))
-    assert told(optimize(plain)) == told(optimize(listed))
-    narrow = replace(plain, weight_dtype="fp8", kv_dtype="fp8")
-    listed = replace(plain, space=replace(plain.space, weight_dtype=("fp8",), kv_dtype=("fp8",)))
-    assert told(optimize(narrow)) == told(optimize(listed))
-
-
 def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", str(file), "--effort", "quick", "--json"]) == 0
     plan = Plan.model_validate(json.loads(capsys.readouterr().out))
@@ -185,37 +121,3 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     lost = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"weight_dtype": "int4"})]})
     with pytest.raises(InputError, match=r"int4 weights and .* KV cache is possible here"):
         fleet_of_plan(lost)
-
-
-def test_the_lever_means_one_precision_whatever_the_list(file: Path) -> None:
-    stated = load_problem(file)
-    one = scenario_problem(stated, Scenario("", {"weight_dtype": "fp8"}), file.parent)
-    assert one.weight_dtypes == ("fp8",)
-    assert one.kv_dtypes == ("bf16", "fp8")
-
-
-def test_a_config_is_asked_about_with_its_precision(file: Path) -> None:
-    stated = load_problem(file)
-    wanted = parse_wanted({"gpu": "H100", "weight_dtype": "int4", "kv_dtype": "fp8", "role": "decode"}, stated)
-    wider, missing = with_wanted(stated, wanted)
-    assert wanted.shape(wider) == Shape(0, Parallelism(), "int4", "fp8")
-    assert wanted.role is Role.DECODE
-    assert missing == {"weight_dtype": ("bf16", "fp8")}
-    assert wider.weight_dtypes == ("bf16", "fp8", "int4")
-    assert parse_wanted({"gpu": "L4"}, stated).shape(stated) == Shape(1, Parallelism(), "bf16", "bf16")
-    with pytest.raises(InputError, match="kv_dtype=fp4: 'fp4' is not known"):
-        parse_wanted({"gpu": "L4", "kv_dtype": "fp4"}, stated)
-
-
-def test_explain_ranks_a_precision_and_judges_a_pair(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = "gpu=H100,role=prefill,weight_dtype=fp8,kv_dtype=fp8"
-    second = "gpu=H100,role=decode,weight_dtype=fp8,kv_dtype=bf16"
-    assert run(["explain", str(file), "--config", first, "--config", second]) == 0
-    said = capsys.readouterr().out
-    assert f"Hand-over from {first} to" in said
-    assert "not possible, because KV dtype fp8 of prefill and bf16 of decode differ." in " ".join(said.split())
-    assert run(["explain", str(file), "--config", first, "--config", f"{second.replace('bf16', 'fp8')}", "--json"]) == 0
-    *configs, pair = json.loads(capsys.readouterr().out)
-    assert [one["feasible"] for one in configs] == [True, True]
-    assert pair["possible"] is True
-    assert {rule["rule"] for rule in pair["rules"]} >= {"kv_dtypes_agree", "tensor_degrees_divide"}

@@ -11,12 +11,12 @@ from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
-from optimizer.recommend.comparison import NOTABLE, narrower, precision_savings
+from optimizer.recommend.comparison import NOTABLE, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from reports.answers.plan import plan_page as as_page
 from reports.verdict import precision_sentence
 from search_spaces.problem import Problem
-from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, offer, problem, slo, workload
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
 from tests.report_cases import text_of as render_plan
@@ -31,18 +31,6 @@ def formula_cost(given: Problem) -> float:
     return fleet_cost(instance, unmixed(evaluated(instance)))
 
 
-def precisions(given: Problem) -> list[tuple[str, str]]:
-    return [(other.weight_dtype, other.kv_dtype) for other in narrower(given)]
-
-
-def test_what_the_user_chose_is_left_as_it_is() -> None:
-    assert precisions(problem()) == [("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")]
-    assert precisions(problem(weight_dtype="fp8")) == [("fp8", "fp8")]
-    assert precisions(problem(kv_dtype="fp8")) == [("fp8", "fp8")]
-    assert precisions(problem(space=space(kv_dtype=("bf16",)))) == [("fp8", "bf16")]
-    assert precisions(problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8")))) == []
-
-
 def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:
     given = problem(workload=LONG, offers=(offer("H100"), offer("A100-80")), slos=(slo(3.0, 0.04),))
     base = formula_cost(given)
@@ -55,15 +43,6 @@ def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:
         assert sum(pool.usd_per_hour or 0.0 for pool in saving.pools) == pytest.approx(saving.cost_usd_per_hour)
     costs = [base, *(saving.cost_usd_per_hour for saving in savings)]
     assert all(later <= before * (1.0 - NOTABLE) * (1.0 + 1e-5) for before, later in pairwise(costs))
-
-
-def test_what_saves_less_or_cannot_run_is_not_told() -> None:
-    instance = instance_of(problem())
-    assert precision_savings(instance, 3.99, never) == []  # one H100, and there is no less
-    trtllm = problem(engine="trtllm", offers=(offer("A100-80"),), workload=LONG, model=model("Llama-3.1-70B"))
-    wide = instance_of(replace(trtllm, space=space(tensor_parallel=(4, 8))))
-    assert {saving.weight_dtype for saving in precision_savings(wide, 1e6, never)} == {"bf16"}  # no fp8 units there
-    assert precision_savings(instance, 1e6, lambda: True) == []
 
 
 def saving(weights: str, cache: str, cost: float) -> PrecisionSaving:

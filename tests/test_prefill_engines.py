@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
+from optimizer.fleets.fleet import prefill_seqs
 from optimizer.loads.engine_table import prompt_latency
-from optimizer.loads.instance import PREFILL, Instance, make_settings
-from optimizer.verification.judge import judge
+from optimizer.loads.instance import Instance
 from search_spaces.problem import SearchSpace
-from tests.optimizer_cases import instance_of, limit, problem, workload
+from tests.optimizer_cases import instance_of, problem, workload
 
 SEQS = (1, 2, 4, 8, 16, 32, 64, 128)
 SPACE = SearchSpace(
@@ -56,20 +54,6 @@ def test_prompts_that_fill_a_step_have_seats(
     assert found == [single, piped]
 
 
-def test_an_engine_without_them_falls_behind_at_a_rate_that_it_serves_with_them() -> None:
-    instance = unit((128.0, 2.0, 1.0), rate=850.0)
-    every = np.ones(instance.flows.isl.size)
-    shape, decode = stages(instance, 4), stages(instance, 1)
-
-    def behind(seqs: int) -> bool:
-        prefill = FleetPool("prefill-1", Role.PREFILL, shape, seqs, 0, 1, 0, every)
-        fleet = Fleet((prefill, FleetPool("decode-1", Role.DECODE, decode, len(SEQS) - 1, 0, 8, 0, every)))
-        return judge(instance, fleet, requests=2000, seed=0, volume=1.0).overload.overloaded
-
-    assert behind(SEQS.index(8))
-    assert not behind(prefill_seqs(instance, shape))
-
-
 # --- token budgets of prefill engines: what a smaller one costs, and what it brings a pipeline
 
 CHUNKS = (512, 1024, 2048, 8192)
@@ -87,13 +71,6 @@ def posed(chunks: tuple[int, ...], rate: float = 20.0) -> Instance:
     return instance_of(problem(workload=workload(rate, LENGTHS), space=space))
 
 
-def fleet(instance: Instance, chunk: int, number: int = 4, replicas: int = 1) -> Fleet:
-    shape, every = stages(instance, number), np.ones(instance.flows.isl.size)
-    seats = prefill_seqs(instance, shape), CHUNKS.index(chunk)
-    prefill = FleetPool("prefill-1", Role.PREFILL, shape, *seats, replicas, 0, every)
-    return Fleet((prefill, FleetPool("decode-1", Role.DECODE, stages(instance, 1), limit(instance, 2), 0, 8, 0, every)))
-
-
 def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Instance) -> None:
     """6000 tokens in three chunks of 2048: t / k (1 + (k - 1) / 3), which is less than all at once takes."""
     shape = np.array([stages(instance, 4)])
@@ -107,25 +84,3 @@ def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Insta
     at_once = prompt_latency(times[1], chunks[1], deep)
     assert at_once[0] == pytest.approx(times[1][0])
     assert piped[0, 1] < 0.7 * at_once[0, 1]
-
-
-def test_settings_have_every_budget_in_pipelines_and_else_the_largest(instance: Instance) -> None:
-    engines = make_settings(instance)
-
-    def budgets(number: int) -> list[int]:
-        mine = (engines.role == PREFILL) & (engines.shape == stages(instance, number))
-        return np.unique(engines.chunk[mine]).tolist()
-
-    assert budgets(1) == [len(CHUNKS) - 1]
-    assert budgets(4) == list(range(len(CHUNKS)))
-
-
-def test_the_evaluation_knows_which_budget_suits_a_pipeline(instance: Instance) -> None:
-    """In the order of the simulated TTFT, and a third off at most."""
-    found, seen = [], []
-    for chunk in (512, 2048, 8192):
-        one = fleet(instance, chunk)
-        found.append(float(evaluate(instance, one).ttft[-1, 1]))
-        seen.append(judge(instance, one, requests=6000, seed=2).classes[0].ttft[1])
-    assert np.argsort(found).tolist() == np.argsort(seen).tolist()
-    assert found == pytest.approx(seen, rel=0.33)

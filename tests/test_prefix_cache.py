@@ -23,7 +23,6 @@ from costmodel.prefix_cache import (
     characteristic_time,
     exponential,
     fixed,
-    from_quantiles,
     uniform_reuse,
 )
 from costmodel.sessions import Sessions, draw_turns, requests_of
@@ -34,16 +33,13 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
-from reports.verdict import prefix_sentence
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.simulator_cases import colocated
-from tests.workload_texts import SOUND, load, refusal
+from tests.workload_texts import load
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
 
@@ -96,12 +92,6 @@ def test_more_memory_finds_more_and_longer_pauses_less(
     now = found(capacity, think)
     assert found(capacity * more, think) >= now - 1.0
     assert found(capacity, think * more) <= now + 1.0
-
-
-def test_times_by_quantiles_have_them() -> None:
-    times = from_quantiles({0.5: 4.0, 0.9: 30.0, 0.99: 300.0})
-    assert [times.within(seconds) for seconds in (4.0, 30.0, 299.9)] == pytest.approx([0.5, 0.9, 0.99], abs=2e-3)
-    assert times.within(301.0) == 1.0
 
 
 def test_a_turn_begins_with_the_turn_before() -> None:
@@ -174,13 +164,6 @@ def test_the_formula_finds_what_simulated_blocks_do(
         assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
 
 
-def test_misses_come_late_in_the_formula_too() -> None:
-    """TTFT at its 99th percentile is that of whole prompts where memory is too small, and of new tokens where not."""
-    late = [evaluate(i, fleet_for(i, ALONE, 6)).ttft[-1, -1]
-            for i in (instance_for(think, Balancing.FEWEST_TOKENS) for think in (10.0, 300.0))]  # fmt: skip
-    assert late[1] > 2.0 * late[0]
-
-
 def test_a_stated_share_is_one_case_of_the_law() -> None:
     """A share of every prompt that is used again at once: the same tokens, and no flows for misses."""
     load = agents(10.0, Balancing.FEWEST_TOKENS).workload
@@ -234,62 +217,3 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
     again = load_problem(folder / "again.yaml")
     assert again.inputs == stated.inputs
     assert "lengths" not in stated.inputs["workload"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("  sessions", "  prefix_hit_share: 85%\n  sessions", "prefix_hit_share and sessions, but it follows from"),
-        ("  sessions", "  request_rate: 2/s\n  sessions", "sessions.rate and a rate of requests"),
-        ("rate: 0.5/s, ", "", "needs request_rate"),
-        ("turns: 4", "turns: 900", "state fewer turns, or fewer tokens of each"),
-        ("turns: 4", "turns: 20000", "at most 10,000 turns"),
-        ("turns: 4", "turns: {lognormal: {median: 4000, p99: 9999}}", "at most 10,000 turns"),
-        ("think_time: 20s", "think_time: 20 parsecs", "has the unit 'parsecs', but a duration is in"),
-        ("think_time: 20s", "think_time: {quantiles: {0.5: 20s, p99: 10s}}", "rise with the probability"),
-        ("  sessions", "  lengths: {isl: 100, osl: 10}\n  sessions", "exactly one of lengths, sessions"),
-    ],
-)
-def test_wrong_sessions_are_refused_in_a_sentence(folder: Path, old: str, new: str, words: str) -> None:
-    assert words in refusal(SESSIONS.replace(old, new, 1))
-
-
-def test_a_reuse_interval_needs_something_to_find(folder: Path) -> None:
-    text = SOUND.replace("  lengths", "  reuse_interval: 30s\n  lengths")
-    assert "state prefix_hit_share" in refusal(text)
-    stated = load(text.replace("  reuse", "  prefix_hit_share: 60%\n  reuse")).workload
-    assert stated.reuse is not None
-    assert stated.reuse.followed.tolist() == [0.6]
-    assert stated.reuse.pause.mean == pytest.approx(30.0, rel=0.01)
-
-
-def test_a_wrong_reuse_interval_is_named_and_no_think_time(folder: Path) -> None:
-    text = SOUND.replace("  lengths", "  prefix_hit_share: 60%\n  reuse_interval: {quantiles: {0.5: 9s}}\n  lengths")
-    assert "workload.reuse_interval: needs two quantiles or more" in refusal(text)
-
-
-@pytest.mark.parametrize(
-    ("think", "words"),
-    [
-        ("10s", "as many as the traffic allows"),
-        ("5min", "that the traffic allows; the KV memory keeps unused prefixes"),
-    ],
-)
-def test_a_plan_says_what_its_memory_finds(folder: Path, think: str, words: str) -> None:
-    """Where memory is too small the fleet is as large as whole prompts need."""
-    text = (
-        SESSIONS.replace("20s", think).replace("turns: 4", "turns: 8").replace("user_tokens: 500", "user_tokens: 2500")
-    )
-    few = "search: {preset: quick, roles: colocated, tensor_parallel: 1, max_num_seqs: 64}\n"
-    plan = optimize(load(text + few), level=Level.QUICK)
-    assert plan.prefix_cache is not None
-    assert (plan.prefix_cache.at_best - plan.prefix_cache.sustained < 0.05) == (think == "10s")
-    assert words in prefix_sentence(plan)
-
-
-def test_a_stated_share_is_said_to_need_its_reuse(folder: Path) -> None:
-    text = SOUND.replace("  lengths", "  prefix_hit_share: 85%\n  lengths").replace(
-        "objective", "search: quick\nobjective"
-    )
-    plan = optimize(load(text), level=Level.QUICK)
-    assert "85 % of the input tokens are found only where a prefix is used again within" in prefix_sentence(plan)

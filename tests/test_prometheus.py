@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
-from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.answers.measured import watch_dict
-from search_spaces.prometheus import Series, read_scrape, read_traffic
-from search_spaces.traces import read_trace
+from search_spaces.prometheus import Series, read_scrape
 from tests.deploy_cases import Case, plan_of
 
 START = 1_777_622_400
@@ -145,45 +142,6 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
 
 
-def test_no_engine_has_the_whole_first_token_of_a_disaggregated_fleet(tmp_path: Path) -> None:
-    plan = plan_of((Case("prefill", tp=2, replicas=2), Case("decode", tp=2, replicas=2)))
-    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.02)))
-    value = watch_dict(plan, path)
-    assert value["verdict"] == "open"
-    assert value["notes"][0].endswith("no histogram of a disaggregated fleet has the whole TTFT.")
-    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.08)))
-    assert watch_dict(plan, path)["verdict"] == "misses"
-
-
-@pytest.mark.parametrize("words", [[], ["--plan", "p", "--against", "r"], ["--plan", "p", "--rows"]])
-def test_a_range_query_goes_with_a_plan_alone(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", "--prometheus", "q.json", *words]) == ExitCode.BAD_INPUT
-    assert "--prometheus FILE goes with --plan PLAN alone" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"kind": "vector"}, "data.resultType: is 'vector', but must be 'matrix': use query_range, not query"),
-        ({"series": []}, "the answer of the query has no series; check its selector and its time range"),
-        ({"series": [{"metric": {"le": "1"}, "values": [[1, "2"]]}]}, "has no __name__: query the series as they are"),
-        ({"series": [{"metric": {"__name__": f"{TTFT}_bucket"}, "values": [[1, "2"]]}]}, "has no label le"),
-        (
-            {"series": [{"metric": {"__name__": f"{TTFT}_bucket", "le": "1"}, "values": [[1, "2"]]}]},
-            "has no observations of TTFT; query vllm:time_to_first_token_seconds_bucket,",
-        ),
-        ({"series": [{"metric": {"__name__": "up"}, "values": [[1, "many"]]}]}, "must be pairs of a time and a number"),
-    ],
-)
-def test_faults_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], sentence: str
-) -> None:
-    (tmp_path / "plan.json").write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
-    path = answer(tmp_path, *change.get("series", fleet([[0.1]], [[0.01]])), kind=change.get("kind", "matrix"))
-    assert run(["validate", "--prometheus", str(path), "--plan", str(tmp_path / "plan.json")]) == ExitCode.BAD_INPUT
-    assert sentence in " ".join(capsys.readouterr().err.split())
-
-
 def traffic_file(folder: Path, *, hits: bool = True) -> Path:
     generator = np.random.default_rng(1)
     counts = generator.poisson(300.0, size=200)
@@ -213,24 +171,3 @@ def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert workload["max_tokens"] == 1200
     assert run(["workload", str(path)]) == ExitCode.DONE
     assert "(prometheus)" in capsys.readouterr().out
-
-
-def test_no_trace_of_single_requests(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"is an answer of Prometheus; `pdplan workload .* -o FILE` makes a workload of it"
-    ):
-        read_trace(traffic_file(tmp_path))
-
-
-def test_what_the_metrics_lack_is_said(tmp_path: Path) -> None:
-    traffic = read_traffic(traffic_file(tmp_path, hits=False))
-    assert traffic.prefix_hit_share is None
-    assert any("without them no prefix is taken as found" in note for note in traffic.notes)
-    with pytest.raises(InputError, match="has 2 samples; a rate needs three"):
-        read_traffic(
-            answer(
-                tmp_path,
-                *histogram_series("vllm:request_prompt_tokens", TOKENS, [[5.0]], "a", step=STEP),
-                *histogram_series("vllm:request_generation_tokens", TOKENS, [[5.0]], "a", step=STEP),
-            )
-        )

@@ -45,13 +45,6 @@ def test_a_step_of_prompts_carries_no_decodes() -> None:
     assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0, 0], rel=1e-2)
 
 
-def test_a_mixed_step_carries_all_of_them() -> None:
-    """A batch of 256 leaves 768 of the 1024 tokens."""
-    tables = served_by("vllm").tables
-    assert tables.chunk_count[0, -1, 0].tolist() == [2.0, 4.0]
-    assert (tables.mixed_base[0, :, 0] > tables.decode_base[0][:, None]).all()
-
-
 def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
     """By kernels: it reads the weights once more, so engines keep up with less."""
     needs = []
@@ -63,14 +56,6 @@ def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
     mixed, first = needs
     assert mixed.size
     assert (first > mixed).all()
-
-
-def test_tokens_miss_where_prompts_take_more_than_the_limit_leaves() -> None:
-    """TPOT is b / (1 - y) where prompts take the share y of the time: with a limit of b / 0.5, half of it at most."""
-    state = evaluate(served_by("sglang"), engines(2)).states[0]
-    assert state.steps is not None
-    work = float(served_by("sglang").flows.rate @ served_by("sglang").tables.prefill_alone[0, 0]) / 2.0
-    assert state.steps.quiet / state.steps.step == pytest.approx(1.0 - work, rel=0.05)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])

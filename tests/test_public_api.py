@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import pdplan
 from optimizer.plans.reading import parse_plan
-from pdplan import _SIBLINGS, _check_siblings
-from pdplan.commands.optimize import EFFORTS
+from pdplan import _SIBLINGS
 from tests.running import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,11 +34,6 @@ def test_nothing_else_leaks() -> None:
     assert [name for name in names if not name.startswith("_")] == sorted(
         name for name in pdplan.__all__ if not name.startswith("_")
     )
-
-
-def test_unknown_attribute_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'pdplan' has no attribute 'optimise'"):
-        pdplan.optimise  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_import_loads_nothing_slow() -> None:
@@ -67,52 +60,12 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     assert str(foreign) in last
 
 
-def test_missing_sibling_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=f"at {tmp_path / 'costmodel'}, but Python finds"):
-        _check_siblings(str(tmp_path))
-
-
 # --- options are those of the command line --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory: pytest.TempPathFactory) -> pdplan.Problem:
     return pdplan.load_problem(tiny(tmp_path_factory.mktemp("api")))
-
-
-@pytest.mark.parametrize("level", ["quick", "QUICK", pdplan.Level.QUICK])
-def test_a_level_by_its_name_is_that_level(problem: pdplan.Problem, level: pdplan.Level | str) -> None:
-    plan = pdplan.optimize(problem, effort=level, time_limit="90s")
-    assert plan.status == "optimal"
-    assert plan.simulation is None
-
-
-def test_a_level_by_its_name_is_simulated_where_the_command_line_simulates(problem: pdplan.Problem) -> None:
-    assert pdplan.optimize(problem, effort="standard").simulation is not None
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"effort": "quik"}, "effort: 'quik' is not known; did you mean 'quick'? allowed: quick, standard, thorough"),
-        ({"effort": None}, "effort: '' is not known; allowed: quick, standard, thorough"),
-        ({"effort": True}, "effort: true is not known; allowed: quick, standard, thorough"),
-        ({"time_limit": "5 parsec"}, "time_limit: '5 parsec' has the unit 'parsec', but a duration is in "),
-        ({"time_limit": -1.0}, "time_limit: -1.0 is out of range; must be at least 0 and at most 1d"),
-        ({"time_limit": float("nan")}, "time_limit: nan is not a finite number"),
-    ],
-    ids=str,
-)
-def test_another_value_of_an_option_is_refused(
-    problem: pdplan.Problem, options: dict[str, object], sentence: str
-) -> None:
-    with pytest.raises(pdplan.InputError) as caught:
-        pdplan.optimize(problem, **options)  # type: ignore[arg-type]
-    assert str(caught.value).startswith(sentence)
-
-
-def test_the_levels_are_those_of_the_command_line() -> None:
-    assert tuple(pdplan.Level) == EFFORTS
 
 
 def test_a_file_takes_the_options_that_override_it(tmp_path: Path) -> None:
@@ -132,25 +85,6 @@ def test_a_plan_goes_on_to_every_other_function(problem: pdplan.Problem, tmp_pat
     assert [row["rate"] for row in rows] == ["0.5/s", "1/s"]
     curve = pdplan.frontier(problem, "rate", between=(0.5, 2.0), verify=0)
     assert curve.steps
-
-
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda plan: pdplan.simulate(plan, requests=3), "requests: 3 is out of range; must be at least 100"),
-        (lambda plan: pdplan.simulate(plan, rate="fast"), "rate: 'fast' is not a rate"),
-        (lambda plan: pdplan.simulate(plan, curve=True, diurnal="plan"), "--diurnal lets the rate change"),
-        (lambda plan: pdplan.deploy(plan, "x", target="k8s"), "the plan's engine 'k8s' is none of vllm, dynamo"),
-        (lambda plan: pdplan.evaluate(plan, confidence=0.9), "workload, settings and confidence are for the name of"),
-    ],
-)
-def test_a_value_that_a_function_cannot_use_is_one_sentence(
-    call: Callable[[pdplan.Plan], object], sentence: str
-) -> None:
-    plan = parse_plan((ROOT / "tests" / "plans" / "colocated.json").read_bytes())
-    with pytest.raises(pdplan.InputError) as caught:
-        call(plan)
-    assert str(caught.value).startswith(sentence)
 
 
 def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:

@@ -8,42 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.quantities import BASE_UNIT, UNITS, Kind, QuantityError, format_quantity, parse
+from search_spaces.quantities import Kind, QuantityError, format_quantity, parse
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "value"),
     [
         ("500ms", Kind.DURATION, 0.5),
-        ("2s", Kind.DURATION, 2.0),
         ("1.5 s", Kind.DURATION, 1.5),
         ("3min", Kind.DURATION, 180.0),
-        ("5us", Kind.DURATION, 5e-6),
         ("5 µs", Kind.DURATION, 5e-6),
-        (" 2e-3 s ", Kind.DURATION, 0.002),
-        (".5s", Kind.DURATION, 0.5),
         ("2", Kind.DURATION, 2.0),
-        (2, Kind.DURATION, 2.0),
         ("80GiB", Kind.SIZE, 80 * 2**30),
         ("80GB", Kind.SIZE, 80e9),
-        ("141 GB", Kind.SIZE, 141e9),
         ("400Gb/s", Kind.BANDWIDTH, 50e9),
-        ("400 Gbit/s", Kind.BANDWIDTH, 50e9),
-        ("400Gbps", Kind.BANDWIDTH, 50e9),
-        ("450GB/s", Kind.BANDWIDTH, 450e9),
         ("10/s", Kind.RATE, 10.0),
         ("600/min", Kind.RATE, 10.0),
         ("36000 req/h", Kind.RATE, 10.0),
-        ("10 qps", Kind.RATE, 10.0),
-        ("10/sec", Kind.RATE, 10.0),
-        ("50 msec", Kind.DURATION, 0.05),
-        ("700W", Kind.POWER, 700.0),
         ("50kW", Kind.POWER, 50e3),
         ("$2.50/h", Kind.PRICE, 2.5),
-        ("$ 2.50", Kind.PRICE, 2.5),
         ("2.5 $/h", Kind.PRICE, 2.5),
-        ("2.5 USD/h", Kind.PRICE, 2.5),
-        (3, Kind.PRICE, 3.0),
     ],
 )
 def test_a_quantity_is_read_in_base_units(text: object, kind: Kind, value: float) -> None:
@@ -54,40 +38,21 @@ def test_a_quantity_is_read_in_base_units(text: object, kind: Kind, value: float
     ("text", "kind", "message"),
     [
         (
-            "50 parsecs",
-            Kind.DURATION,
-            "'50 parsecs' has the unit 'parsecs', but a duration is in ns, us, ms, s, min, h or d",
-        ),
-        (
             "50MS",
             Kind.DURATION,
             "'50MS' has the unit 'MS', but a duration is in ns, us, ms, s, min, h or d; did you mean 'ms'?",
         ),
         ("1:30", Kind.DURATION, "'1:30' is not a duration; write for example 500ms, 2s or 3min"),
-        ("soon", Kind.DURATION, "'soon' is not a duration; write a number and a unit, for example 500ms, 2s or 3min"),
         (True, Kind.DURATION, "true is not a duration; write for example 500ms, 2s or 3min"),
-        ([2], Kind.DURATION, "a list is not a duration; write for example 500ms, 2s or 3min"),
         (math.nan, Kind.RATE, "nan is not a finite number; write for example 10/s or 600/min"),
-        ("1e999", Kind.RATE, "'1e999' is not a finite number; write for example 10/s or 600/min"),
         ("50 kw", Kind.POWER, "'50 kw' has the unit 'kw', but a power is in W, kW or MW; did you mean 'kW'?"),
-        ("€2/h", Kind.PRICE, "'€2/h' is not a price; write a number and a unit, for example 2.50 or $2.50/h"),
         ("1,000", Kind.RATE, "'1,000' has a comma; write a decimal point, and thousands closed up: 10/s or 600/min"),
-        (
-            "$5,50/h",
-            Kind.PRICE,
-            "'$5,50/h' has a comma; write a decimal point, and thousands closed up: 2.50 or $2.50/h",
-        ),
-        ("5,5 %", Kind.PERCENTAGE, "'5,5 %' has a comma; write a decimal point, and thousands closed up: 95 or 95%"),
     ],
 )
 def test_what_is_not_a_quantity_is_refused_with_the_allowed_units(text: object, kind: Kind, message: str) -> None:
     with pytest.raises(QuantityError) as caught:
         parse(text, kind)
     assert str(caught.value) == message
-
-
-def test_every_kind_has_a_base_unit_of_size_one() -> None:
-    assert all(UNITS[kind][BASE_UNIT[kind]] == 1.0 for kind in Kind)
 
 
 @settings(deadline=None, max_examples=100)

@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded, unpacked
-from search_spaces.traces.summary import read_trace, recorded_requests
 from tests.optimizer_cases import slo, workload
 from tests.running import within
 
@@ -90,26 +88,6 @@ def test_a_packed_recording_is_the_same_to_a_microsecond() -> None:
     assert (again.source, again.of, again.span) == ("t.csv", found.of, HOUR)
 
 
-@pytest.mark.parametrize("packed", ["", "abc", "////", waves().echo()["packed"][:-8]])
-def test_a_damaged_recording_is_refused(packed: str) -> None:
-    with pytest.raises(InputError, match="is damaged"):
-        unpacked("t.csv", 9360, 0, HOUR, packed)
-    with pytest.raises(InputError, match="within its span of 10 s"):
-        unpacked(**(waves().echo() | {"span": 10.0}))
-
-
-def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -> None:
-    """Six requests a tick of 3 s, one of which is too long: five come anywhere within their tick."""
-    times = np.repeat(np.arange(400) * 3.0, 6)
-    found = recording(times.tolist(), 1200.0)
-    found.isl[::6] = 50_000
-    kept = recorded_requests(read_trace(write_trace(tmp_path / "t.csv", found)), 10_000)
-    assert (kept.arrival.size, kept.too_long, kept.of, kept.longest) == (5 * 400, 400, 2400, 1200)
-    assert kept.isl.max() == 1000
-    np.testing.assert_array_equal(np.bincount((kept.arrival / 3.0).astype(int)), np.full(400, 5))
-    assert np.unique(kept.arrival).size > 1900
-
-
 # workload.yaml
 
 BELOW = """
@@ -134,35 +112,13 @@ LENGTHS = "lengths: {histogram: [{isl: 1000, osl: 200, share: 1}]}"
     ("demand", "recorded"),
     [
         ("lengths: {trace: {path: t.csv}}", True),
-        ("lengths: {trace: {path: t.csv}}, request_rate: 20/s", True),
         ("lengths: {trace: {path: t.csv}}, burstiness: 2", False),
-        (f"lengths: {{trace: {{path: t.csv}}}}, diurnal: {{requests_per_second_by_hour: {[3] * 24}}}", False),
         (f"{LENGTHS}, request_rate: 5/s, recorded: t.csv", True),
-        (f"{LENGTHS}, request_rate: 5/s, recorded: {{path: t.csv, format: csv}}", True),
         (f"{LENGTHS}, request_rate: 5/s", False),
     ],
 )
 def test_a_trace_is_simulated_unless_arrivals_are_stated(tmp_path: Path, demand: str, recorded: bool) -> None:
     assert (stated(tmp_path, demand).recorded is not None) is recorded
-
-
-@pytest.mark.parametrize(
-    ("demand", "sentence"),
-    [
-        (f"{LENGTHS}, request_rate: 5/s, recorded: none.csv", "none.csv"),
-        (f"{LENGTHS}, request_rate: 5/s, recorded: {{path: t.csv, colour: red}}", "colour: is not a known key"),
-        (f"{LENGTHS}, request_rate: 5/s, recorded: {{source: x, of: 1, span: 1, packed: abc}}", "is damaged"),
-        (
-            f"{LENGTHS}, diurnal: {{requests_per_second_by_hour: {[3] * 24}}}, recorded: t.csv",
-            "has diurnal and recorded, but a recording has its own times",
-        ),
-    ],
-)
-def test_a_recording_that_cannot_be_is_refused_at_its_place(tmp_path: Path, demand: str, sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
-        stated(tmp_path, demand)
-    assert "w.yaml:1:" in str(caught.value)
-    assert sentence in str(caught.value)
 
 
 def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> None:

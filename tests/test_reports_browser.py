@@ -20,10 +20,8 @@ from typing import Any
 
 import pytest
 
-from reports.answers.comparison import compare
 from reports.answers.plan import plan_page
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
-from tests.test_reports_compare import render_comparison
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = os.environ.get("PDPLAN_AXE")
@@ -139,19 +137,5 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
     assert found["charts"] == found["drawn"] > 0
     assert found["across"] == []
     assert found["outside"] == []
-    assert found["wide"] <= 0
-    assert found["axe"] == []
-
-
-def test_the_dark_page_can_be_read_too(site: Site, tmp_path: Path) -> None:
-    page = plan_page(with_accuracy(with_sensitivity(simulated(load("disaggregated")))))
-    dark = page.replace("@media (prefers-color-scheme: dark)", "@media all")
-    assert dark != page
-    assert site.probe(dark, tmp_path, 1200)["axe"] == []
-
-
-def test_a_comparison_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> None:
-    page = render_comparison(compare(load("disaggregated"), load("hostile")))
-    found = site.probe(page, tmp_path, 360)
     assert found["wide"] <= 0
     assert found["axe"] == []

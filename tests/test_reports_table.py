@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.table import Column, render_table
+from reports.document import Column
 from reports.text import clean, display_width, fit, wrap
+from reports.views.terminal import render_table
 
 CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
 
@@ -17,19 +18,6 @@ def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> Non
         "a long descrip…  9.5",
         "short            120",
     ]
-
-
-def test_optional_columns_go_first_and_style_gets_their_old_index() -> None:
-    rows = [["abcdef", "extra text", "12.5"]]
-    columns = [Column("name"), Column("note", optional=True), Column("value", "right")]
-    seen: list[int] = []
-
-    def style(row: int, column: int, cell: str) -> str:
-        seen.append(column)
-        return cell
-
-    assert render_table(rows, columns, width=14, style=style).split("\n")[-1] == "abcdef   12.5"
-    assert seen == [0, 2]
 
 
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))
@@ -74,12 +62,3 @@ def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
     text = clean(text, 200)
     assert all(display_width(line) <= width for line in wrap(text, width))
     assert display_width(fit(text, width)) <= width
-
-
-def test_a_column_is_not_parted_from_the_one_that_it_says_something_of() -> None:
-    rows = [["chat", "0.2/0.7/1.3 s", "2 s", "26/27/28 ms", "50 ms"]]
-    names = ("class", "TTFT", "limit", "TPOT", "limit")
-    columns = [Column(name, "right", beside=name == "limit") for name in names]
-    for width in range(27, 44):
-        heads = [text.split("\n")[0].split() for text in render_table(rows, columns, width).split("\n\n")]
-        assert all(head[0] == "class" and head[1] != "limit" for head in heads), (width, heads)

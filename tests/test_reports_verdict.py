@@ -1,18 +1,15 @@
-"""The first screen of a view: what to run, with what room, how sure that is, and one row for one fleet."""
+"""The first screen of a view: how sure the answer is, and what disaggregation saves."""
 
 from __future__ import annotations
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import EnginePool
-from reports import verdict, words
-from reports.answers.plan import plan_document, plan_page
+from reports import verdict
+from reports.answers.plan import plan_page
 from tests.engine_cases import engines
 from tests.report_cases import load
-from tests.report_cases import markdown_of as as_markdown
-from tests.report_cases import text_of as render_text
 
 PLAN = load("disaggregated")
-TWO = engines(2, "H100", 1, "colocated")
 ONE, NINE = (engines(count, "H200", 1, "colocated") for count in (1, 9))
 
 
@@ -61,45 +58,3 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
-
-
-def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
-    rows = [
-        PLAN.alternatives[0],
-        alternative(
-            "other_engines",
-            "without 1 × H100 prefill",
-            [TWO, ONE],
-            60.0,
-        ),
-        alternative("single_type", "H100 only", [ONE, TWO], 60.0),
-        alternative(
-            "colocated_only",
-            "colocated only",
-            [TWO, ONE],
-            60.0,
-        ),
-        alternative("single_type", "L40S only", [engines(9, "L40S", 1, "colocated")], 60.0),
-        alternative("single_type", "L4 only", [], None),
-        alternative("disaggregated_only", "disaggregated only", [], None),
-    ]
-    plan = having(alternatives=rows)
-    names = [words.alternative_name(row) for row in words.distinct_alternatives(plan)]
-    assert names[1:] == ["H100 only, colocated only", "L40S only", "L4 only", "disaggregated only"]
-    (table,) = (part.table for part in plan_document(plan).sections if part.title == "Alternatives")
-    assert table is not None
-    assert [row[1] for row in table.rows[1:]] == names[1:]
-    assert table.rows[0][-1] == "96.5 %"
-
-
-# --- what the headline rests on
-
-REMARK = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
-
-
-def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
-    plan = having(price_remarks=[REMARK])
-    assert f"{' '.join(verdict.headlines(plan))} {REMARK}" in " ".join(render_text(plan).split())
-    assert as_markdown(plan).splitlines()[4] == REMARK
-    assert REMARK in plan_page(plan)
-    assert REMARK not in render_text(PLAN)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 import pytest
 
@@ -12,15 +10,13 @@ from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.search.search import (
     AS_MUCH,
-    TIED,
     FleetSearch,
     cheapest_held,
     evaluated,
     pool_survives,
-    preferred,
     settled,
 )
-from optimizer.verification.verify import Candidate, Waiting
+from optimizer.verification.verify import Waiting
 from tests.small_fleets import apart, small
 from tests.test_by_evaluation import at
 
@@ -71,15 +67,3 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     assert first is not None
     assert first.fleet is fleets[int(np.argmax(rooms))]
     assert len(waiting.heap) == 2
-
-
-def test_candidates_within_a_thousandth_of_cost_are_tied() -> None:
-    instance = small()
-    fleets = [apart(instance, 1, 3), apart(instance, 2, 2)]
-    for apart_by, first in ((0.9, preferred(instance, fleets)), (1.1, fleets[0])):
-        waiting = Waiting(instance)
-        for number, fleet in enumerate(fleets):
-            heapq.heappush(waiting.heap, Candidate(10.0 * (1.0 + apart_by * TIED * number), number, fleet))
-        candidate = waiting.next()
-        assert candidate is not None
-        assert candidate.fleet is first

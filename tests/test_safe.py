@@ -1,8 +1,7 @@
-"""The cheapest fleet that survives slow GPUs, beside the plan's own: which it is, when it is sought, what is said."""
+"""The cheapest fleet that survives slow GPUs, beside the plan's own: which it is, and when it is sought."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +9,9 @@ import pytest
 
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
-from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
-from optimizer.recommend.comparison import safe_sentence
+from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.verification.judge import Outcome
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of as render_plan
@@ -53,51 +50,11 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     assert f"Risk: {safe.sentence}" in text
 
 
-def test_a_plan_with_that_confidence_finds_no_cheaper_fleet_and_names_no_other() -> None:
-    plan = optimize(given(confidence=0.9))
-    assert plan.safe is None
-    assert plan.cost_usd_per_hour == safe_of(planned()).cost_usd_per_hour
-
-
-def test_a_fleet_with_room_survives_itself() -> None:
-    plan = planned(3.0)
-    safe = safe_of(plan)
-    assert (safe.status, safe.cost_usd_per_hour) == (SafeStatus.OWN, plan.cost_usd_per_hour)
-    assert [row.model_dump() for row in safe.pools] == [
-        {name: getattr(pool, name) for name in EnginePool.model_fields} for pool in plan.pools
-    ]
-    assert safe.attainment == safe.own_attainment
-    assert safe.sentence == f"{SLOW} still meets the SLO."
-
-
 def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
     assert optimize(given(), level=Level.QUICK).safe is None
     assert optimize(given(3.0), extras=False).safe is None
     most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
     assert optimize(most).safe is None
-
-
-@dataclass
-class Judged:
-    """As much of a verdict as the sentence needs."""
-
-    cost: float
-    outcome: Outcome = Outcome.MISSES
-
-
-@pytest.mark.parametrize(
-    ("cost", "outcome", "classes", "sentence"),
-    [
-        (55.86, Outcome.MISSES, 1, "misses the SLO. A fleet that survives costs $55.86/h (+40 %)."),
-        (55.86, Outcome.MISSES, 2, "misses an SLO. A fleet that survives costs $55.86/h (+40 %)."),
-        (39.9, Outcome.UNDECIDED, 1, "may miss the SLO. A fleet that survives costs $39.90/h (the same)."),
-        (35.91, Outcome.MISSES, 1, "misses the SLO. A fleet that survives costs $35.91/h (-10 %)."),
-    ],
-)
-def test_the_sentence_says_by_how_much_the_survivor_costs_more(
-    cost: float, outcome: Outcome, classes: int, sentence: str
-) -> None:
-    assert safe_sentence(Judged(39.9, outcome), Judged(cost), classes) == f"{SLOW} {sentence}"  # type: ignore[arg-type]
 
 
 def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:
@@ -107,11 +64,3 @@ def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -
     refused = within("optimize", file, *QUICK, "--confidence", "2")
     assert refused.returncode == 2
     assert "--confidence" in refused.stderr
-
-
-def test_a_plan_is_not_evaluated_at_another_confidence(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(planned(3.0).model_dump_json(by_alias=True), "utf-8")
-    refused = within("evaluate", path, "--confidence", "0.9")
-    assert refused.returncode == 2
-    assert "--set and --confidence change the workload of a fleet file" in " ".join(refused.stderr.split())

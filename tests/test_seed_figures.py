@@ -6,7 +6,6 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from costmodel import textbook
@@ -118,15 +117,3 @@ def test_every_row_with_a_value_is_covered(data: Path) -> None:
         _, expected, tolerance = CASES[name]
         assert expected == float(row["value"].split(" to ")[0]), name
         assert tolerance == float(row["rel_tol"]), name
-
-
-def test_closed_forms_take_arrays() -> None:
-    batches = np.array([1.0, 8.0, 64.0])
-    times = textbook.amortised_token_time(np.float64(14e9) + 0 * batches, 2e12 + 0 * batches, batches, 0 * batches)
-    assert times.tolist() == pytest.approx([0.007, 0.000875, 0.000109375])
-
-
-def test_static_batching_edges() -> None:
-    assert textbook.static_batching_idle((), 0.007) == 0
-    assert textbook.static_batching_idle((5, 5), 0.007) == 0
-    assert textbook.continuous_batching_gain((300, 300)) == 1

@@ -1,26 +1,14 @@
-"""How the least cost moves: levers, where the kind of fleet changes, break-even prices; and accuracy on record."""
+"""How the least cost moves: levers, where the kind of fleet changes, break-even prices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from optimizer.fleets.error_bars import accuracy_records
-from optimizer.plans.plan import Status
 from optimizer.plans.records import Sensitivity
-from optimizer.recommend.search import Brake
-from optimizer.whatif.answer import STEP_TIME, Answer, answer, answer_at, nothing
-from optimizer.whatif.curves import Step, break_even
-from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
-from search_spaces.bounds import PRICE
+from optimizer.whatif.answer import STEP_TIME, answer_at
+from optimizer.whatif.plan_sensitivity import kind_of, sensitivity
 from search_spaces.problem import Problem
-from search_spaces.serving_error import load_serving_error
-from tests.engine_cases import engines
-from tests.test_whatif_answers import BASE, changed, small
+from tests.test_whatif_answers import BASE, small
 
 
 @pytest.fixture(scope="module")
@@ -61,114 +49,3 @@ def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensiti
         for below, above in zip(row.pieces, row.pieces[1:], strict=False):
             assert below.high == above.low
             assert below.usd_per_hour_high == pytest.approx(above.usd_per_hour_low)
-
-
-def own_fleet(gpus: dict[str, int], cost: float) -> Answer:
-    """A fleet that some search found."""
-    pools = (engines(1, "own", 1, "colocated"),)
-    return replace(nothing(""), status=Status.FEASIBLE, cost=cost, gpus=gpus, pools=pools)
-
-
-@given(cost=st.floats(0.5, 1.5), bought=st.integers(0, 9), share=st.floats(0, 1))
-@settings(deadline=None, max_examples=6)
-def test_with_the_plans_own_fleet_the_cost_is_the_lower_of_both(cost: float, bought: int, share: float) -> None:
-    few = small(60.0)
-    here = answer(few).cost or 0.0
-    own = own_fleet({"H100": bought, "other": 3}, cost * here + 3.0 * bought)
-    plain, both = (break_even(few, BASE, "price.H100", (0.75, 12.0), own=fleet).steps for fleet in (None, own))
-    price = 0.75 + share * 11.25
-    line = (own.cost or 0.0) + bought * (price - 3.0)
-    assert cost_at(both, price) == pytest.approx(min(cost_at(plain, price), line))
-    assert [step.end for step in both[:-1]] == [step.start for step in both[1:]]
-
-
-def cost_at(steps: Sequence[Step], price: float) -> float:
-    here = next(step for step in steps if step.start <= price <= step.end)
-    low, high = here.costs
-    assert low is not None
-    assert high is not None
-    return low + (high - low) * (price - here.start) / (here.end - here.start)
-
-
-def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
-    here = answer(problem)
-    cost = here.cost or 0.0
-    budget = 1.3 * cost
-    own = own_fleet(dict(here.gpus), cost)
-    some = sensitivity(changed(problem, budget=budget), BASE, complete=False, own=own)
-    assert some is not None
-    assert (some.pools, some.usd_per_hour) == (list(own.pools), cost)  # as cheap as the cheapest: it is named itself
-    ends = [
-        (piece.usd_per_hour_low, piece.usd_per_hour_high, piece.pools)
-        for row in some.break_even
-        for piece in row.pieces
-    ]
-    assert any(not pools for _, _, pools in ends)
-    assert all(max(low, high) <= budget * (1 + 1e-9) for low, high, _ in ends if low is not None and high is not None)
-    for row in some.break_even:
-        for below, above in zip(row.pieces, row.pieces[1:], strict=False):
-            assert below.pools != above.pools
-
-
-def test_a_pulled_brake_leaves_the_levers_out_and_says_so(problem: Problem) -> None:
-    some = sensitivity(problem, BASE, complete=True, brake=Brake(armed=True, pulled=True))
-    assert some is not None
-    assert (some.complete, some.levers) == (False, [])
-
-
-def test_lengths_grow_no_further_than_the_context(problem: Problem) -> None:
-    context = problem.model.max_position
-    assert context
-    long = replace(problem, workload=replace(problem.workload, max_tokens=round(context / 1.1)))
-    by_key = {one.key: one for one in levers(long)}
-    assert by_key["isl_scale"].high == pytest.approx(1.1, rel=1e-3)
-    assert by_key["osl_scale"].low == 0.8
-    full = replace(problem, workload=replace(problem.workload, max_tokens=context))
-    assert {one.key: one.high for one in levers(full)}["isl_scale"] == 1.0
-
-
-def test_what_no_file_may_state_is_left_out() -> None:
-    cheap = sensitivity(changed(small(), price__L4=2.0 * PRICE.low), BASE, complete=False)
-    assert cheap is not None
-    assert "L4" not in {row.accelerator for row in cheap.break_even}
-    dear = sensitivity(changed(small(), price__L4=0.9 * PRICE.high), BASE, complete=False)
-    assert dear is not None
-    assert {row.accelerator for row in dear.break_even} == {"H100", "A100-80"}
-    assert "price.L4" not in {row.lever for row in dear.levers}
-
-
-# --- accuracy on record ---------------------------------------------------------------------------------------------
-
-
-def test_the_record_by_accelerator_counts_every_row_once() -> None:
-    known = load_serving_error()
-    for mode in ("colocated", "disaggregated"):
-        (whole,) = (one.rows for one in known.held_out if one.group == mode)
-        rows = [one for one in known.held_out_on if one.mode == mode]
-        assert sum(one.rows for one in rows if not one.engine) == whole
-        assert sum(one.rows for one in rows if one.engine and not one.model) == whole
-        assert sum(one.rows for one in rows if one.model) == whole
-
-
-def test_what_is_not_on_record_has_no_error(problem: Problem) -> None:
-    records = accuracy_records(problem)
-    by_kind = {(row.accelerator, row.mode, row.engine, row.model): row for row in records}
-    unknown = by_kind["L4", "colocated", "vllm", "Llama-3.1-8B"]
-    assert (unknown.rows, unknown.ttft_median_abs) == (0, None)
-    engine = by_kind["H100", "colocated", "vllm", ""]
-    (same,) = (
-        one
-        for one in load_serving_error().held_out_on
-        if (one.accelerator, one.mode, one.engine, one.model) == ("H100", "colocated", "vllm", "")
-    )
-    assert engine.rows == same.rows > 0
-    assert engine.tpot_median_abs == pytest.approx(same.tpot_median_abs_pct / 100)
-    assert ("L4", "colocated", "", "") not in by_kind
-
-
-def test_the_catalog_that_is_on_record_is_of_known_names() -> None:
-    from search_spaces.catalog import load_catalog
-
-    catalog = load_catalog()
-    for one in load_serving_error().held_out_on:
-        assert catalog.accelerator(one.accelerator).name == one.accelerator

@@ -30,7 +30,7 @@ from costmodel.queues.steady_state import (
 )
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import engine_name, engine_names, load_serving_policy
+from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_engines import measured_engine
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
@@ -136,12 +136,6 @@ def test_requests_that_circulate_wait_as_a_queue_says_event_by_event(requests: i
     assert beside + formula == pytest.approx(beside + circulating(requests, away, scatter), rel=0.2)
 
 
-def test_equal_requests_that_circulate_wait_only_where_the_server_is_never_idle() -> None:
-    for requests, wait in ((2, 0.0), (10, 0.0), (16, 5.0)):
-        assert circulating_wait(cell(requests), cell(1), cell(10), cell(0))[0, 0] == pytest.approx(wait)
-        assert circulating(requests, 10.0, 0.0) == pytest.approx(wait, abs=0.1)
-
-
 def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
     cases = (
         (FIRST, 0.0, 10, 1.0),
@@ -157,20 +151,6 @@ def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
         closed_loop(times(0.1, 0.01), each, load(32, spread=0.0), colocated()) for each in (FIRST, IDEAL)
     )
     assert together.tpot[0, 0] < apart.tpot[0, 0]  # prompts that run first spare the decodes of such a wave
-
-
-def test_a_scheduler_that_looks_seldom_adds_half_of_the_steps_in_between() -> None:
-    often, seldom = (
-        ttft(times(1e-6, 0.01), IDEAL, replace(load(4), looks=cell(looks)), colocated()) for looks in (1, 31)
-    )
-    assert seldom - often == pytest.approx(15 * 0.01, rel=1e-3)
-
-
-def test_only_equal_requests_beside_others_wait_for_those_before_them() -> None:
-    policy = replace(IDEAL, equal_wait=2.0)
-    for users, spread, more in ((1, 0.0, 0.0), (4, 0.2, 0.0), (4, 0.0, 1.5e-4)):
-        plain, waits = (ttft(times(1e-4, 1e-3), p, load(users, spread=spread), colocated()) for p in (IDEAL, policy))
-        assert waits - plain == pytest.approx(more, abs=1e-6)
 
 
 def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
@@ -273,22 +253,3 @@ def test_times_are_positive_and_more_in_flight_never_start_sooner(
     assert less.tpot[0, 0] > 0
     assert 0 < less.rate[0, 0] <= greater.rate[0, 0] * (1 + 1e-2)
     assert greater.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
-
-
-@pytest.mark.parametrize("workers", [0, 4])
-def test_an_engine_that_is_idle_at_times_serves_whole_requests(workers: int) -> None:
-    eighth, lone = (served("vllm", load(flight, 4000, 500, 0.0), workers, 100) for flight in (0.125, 1))
-    assert eighth.ttft == pytest.approx(lone.ttft)
-    assert eighth.tpot == pytest.approx(lone.tpot)
-    assert eighth.rate == pytest.approx(lone.rate / 8)
-    assert eighth.prefill_share == pytest.approx(lone.prefill_share / 8)
-
-
-def test_every_engine_has_a_policy_with_plausible_figures() -> None:
-    for name in engine_names():
-        policy = load_serving_policy(name)
-        assert 0 < policy.arrival < 0.5
-        assert 1e-6 < policy.launch < 1e-4
-        assert 0 < policy.equal_wait < 4
-    assert [engine_name(word) for word in ("vLLM", "TensorRT-LLM", " sgl ")] == ["vllm", "trtllm", "sglang"]
-    assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST

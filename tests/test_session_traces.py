@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
 from search_spaces.echo import workload_yaml_text
 from search_spaces.loader import load_problem
 from search_spaces.traces import is_session_trace, read_sessions, read_trace
-from tests.running import within
 
 DELAYS: list[dict[str, Any]] = [
     {"session_id": "a", "timestamp": 0, "input_length": 3000, "output_length": 100},
@@ -59,28 +57,6 @@ def test_what_is_written_is_a_problem_of_such_sessions(tmp_path: Path) -> None:
     assert load.sessions is not None
     assert load.request_rate == pytest.approx(0.25 * load.sessions.turns.mean)
     assert load.sessions.pause.within(2.6) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"timestamp": 1, "input_length": 3, "output_length": 3}, "trace.jsonl:5: the turn has no session_id"),
-        ({"session_id": "c", "input_length": 3, "output_length": 3}, "first turn of every session needs a timestamp"),
-        ({"session_id": "a", "delay": 1, "output_length": 3}, "trace.jsonl:5: a turn needs input_length"),
-        ({"session_id": "a", "delay": "1s", "input_length": 3, "output_length": 3}, "delay '1s' must be a number"),
-    ],
-)
-def test_a_turn_that_lacks_something_is_named(tmp_path: Path, row: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        read_sessions(written(tmp_path, [*DELAYS, row]))
-
-
-def test_the_command_tells_and_writes_sessions(tmp_path: Path) -> None:
-    path = written(tmp_path, DELAYS)
-    done = within("workload", path, "--model", "Llama-3.1-8B", "-o", tmp_path / "w.yaml")
-    assert done.returncode == 0
-    assert "2 of 2 turns on average" in done.stdout
-    assert "sessions:" in (tmp_path / "w.yaml").read_text("utf-8")
 
 
 HASHED = [

@@ -16,7 +16,6 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
 from optimizer.verification.judge import judge_demands, simulated_fleet
-from optimizer.verification.record import slots_of_day
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
@@ -86,18 +85,6 @@ def test_a_closed_loop_keeps_as_many_requests_as_it_has_users() -> None:
     ]  # as the last comes, two may end
     assert set(inside) == {12}
     assert run.result.finished.all()
-
-
-def test_the_busiest_part_of_the_day_goes_worst() -> None:
-    profile = np.array([0.2, 1.0, 8.0, 1.0, 0.2])
-    demands = diurnal_demands(instance(), fleet(), profile, requests=3000, volume=0.5)
-    found = judge_demands(instance(), simulated_fleet(instance(), fleet()), demands)
-    slots = slots_of_day(instance(), found, profile, 0.5)
-    assert [slot.rate for slot in slots] == pytest.approx((3.0 * profile).tolist())
-    shares = np.array([slot.attainment for slot in slots])
-    assert shares[0].min() == 1.0
-    assert shares[2].max() < shares[1].min()
-    assert found.rate == pytest.approx(float(np.mean(3.0 * profile)), rel=0.03)
 
 
 def test_the_day_that_the_workload_states_is_a_multiple_of_the_planned_rate(tmp_path: Path) -> None:

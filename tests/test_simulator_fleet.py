@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.policy import POLICIES, STATIC, VLLM_V0, VLLM_V1
+from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
 from costmodel.simulator import (
     CoefficientSteps,
     FirstToken,
@@ -18,14 +17,12 @@ from costmodel.simulator import (
     HandOver,
     KvStore,
     Limits,
-    Pages,
     Pool,
     Router,
     Trace,
     make_trace,
     simulate,
 )
-from search_spaces.traces import read_trace
 from tests.simulator_cases import ONLY_PROMPTS, STEPS, colocated, pages_of
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
@@ -123,13 +120,6 @@ def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() ->
     assert result.engines[1].peak_blocks == 9
 
 
-def test_requests_too_long_to_decode_pass_the_gate_and_are_rejected() -> None:
-    trace = make_trace(np.zeros(2), np.array([400, 50]), np.array([2, 2]))
-    result = simulate(trace, split(decode=Limits(kv_blocks=10), pulls=True))
-    assert result.finished.tolist() == [False, True]
-    assert result.engines[1].rejected == 1
-
-
 def test_each_router_does_what_its_name_says() -> None:
     for router in (Router.ROUND_ROBIN, Router.LEAST_LOADED):
         trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
@@ -138,22 +128,6 @@ def test_each_router_does_what_its_name_says() -> None:
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
-
-
-def test_a_trace_may_say_which_pool_serves_a_request() -> None:
-    pool = Pool(Role.COLOCATED, FLAT, VLLM_V1)
-    result = simulate(trace_of([0.0, 0.0], pool=np.array([1, 0])), Fleet((pool, pool)))
-    assert sorted(result.engine.tolist()) == [0, 1]
-    assert result.engine[0] == 1
-
-
-def test_a_closed_loop_keeps_its_concurrency() -> None:
-    trace = trace_of([0.0] * 12, concurrency=3, think=0.5)
-    result = simulate(trace, colocated(VLLM_V1, FLAT))
-    assert result.finished.all()
-    events = sorted([(t, 1) for t in result.arrival] + [(t, -1) for t in result.finish])
-    assert max(np.cumsum([change for _, change in events])) == 3
-    assert result.arrival[3] == pytest.approx(result.finish[:3].min() + 0.5)
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:
@@ -188,41 +162,6 @@ def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) 
     assert result.engines[0].prompt_steps == 4
 
 
-def test_a_pipeline_runs_no_more_than_its_limit() -> None:
-    """Prompts that change their micro-batch count once: at most four requests run, and four do."""
-    trace = make_trace(np.zeros(40), np.tile([30, 700], 20), np.tile([60, 5], 20))
-    limits = Limits(max_num_seqs=4, max_num_batched_tokens=100)
-    result = simulate(trace, colocated(VLLM_V1, FLAT, limits, pipeline=2))
-    changes = sorted([(t, 1) for t in result.prompt_start] + [(t, -1) for t in result.finish])
-    assert max(np.cumsum([change for _, change in changes])) == 4
-    assert result.engines[0].prompt_tokens == trace.isl.sum()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed: int) -> None:
-    """Memory for three of the requests: handed over and computed again, they would; now the oldest goes on."""
-    rng = np.random.default_rng(seed)
-    arrival = np.cumsum(rng.exponential(0.05, 12))
-    trace = make_trace(arrival, rng.integers(100, 400, 12), rng.integers(100, 250, 12))
-    limits = Limits(max_num_seqs=4, max_num_batched_tokens=256, kv_blocks=51)
-    pools = tuple(Pool(role, STEPS, VLLM_V1, limits, pipeline=3) for role in (Role.PREFILL, Role.DECODE))
-    result = simulate(trace, Fleet(pools, HandOver(1e-3)), until=60.0)
-    assert result.finished.all()
-    assert result.restarts.sum() > 0
-
-
-def test_requests_that_never_fit_are_rejected_and_counted() -> None:
-    trace = make_trace(np.zeros(2), np.array([100, 10_000]), np.array([5, 5]))
-    result = simulate(trace, colocated(VLLM_V1, FLAT, Limits(kv_blocks=50)))
-    assert result.finished.tolist() == [True, False]
-    assert result.engines[0].rejected == 1
-
-
-def test_a_run_may_stop_early() -> None:
-    result = simulate(trace_of([0.0, 5.0]), colocated(VLLM_V1, FLAT), until=1.0)
-    assert result.finished.tolist() == [True, False]
-
-
 def test_the_cap_on_context_makes_decodes_take_turns() -> None:
     """Two requests of 100 tokens under a cap of 150: each decode step serves one of them."""
     limits = Limits(decode_token_cap=150)
@@ -235,11 +174,8 @@ def test_the_cap_on_context_makes_decodes_take_turns() -> None:
     [
         (Fleet(()), "at least one pool"),
         (Fleet((Pool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
-        (Fleet((Pool(Role.PREFILL, STEPS, VLLM_V1),)), "come together"),
         (colocated(VLLM_V1, replicas=0), "pool 0: replicas 0 must be 1 or more"),
-        (split(nics=(0, 1)), "pool 0: nics 0 must be 1 or more"),
         (colocated(VLLM_V1, limits=Limits(256, 128)), "max_num_batched_tokens 128 must be at least max_num_seqs 256"),
-        (colocated(STATIC, limits=Limits(decode_token_cap=5)), "is not static; found static"),
     ],
 )
 def test_a_fleet_that_makes_no_sense_is_named(fleet: Fleet, message: str) -> None:
@@ -251,10 +187,8 @@ def test_a_fleet_that_makes_no_sense_is_named(fleet: Fleet, message: str) -> Non
     ("columns", "message"),
     [
         ({"arrival": []}, "at least one request"),
-        ({"arrival": [float("nan")]}, "finite time"),
         ({"isl": [0]}, "isl 0 of request 0 must be 1 token or more"),
         ({"osl": [1, 2]}, "osl has 2 values for 1 requests"),
-        ({"cached": [100]}, "cached tokens must be at least 0 and below isl"),
     ],
 )
 def test_a_trace_that_makes_no_sense_is_named(columns: dict[str, list[float]], message: str) -> None:
@@ -262,11 +196,6 @@ def test_a_trace_that_makes_no_sense_is_named(columns: dict[str, list[float]], m
     arrays = {name: np.array(values) for name, values in good.items()}
     with pytest.raises(InputError, match=message):
         make_trace(arrays.pop("arrival"), arrays.pop("isl"), arrays.pop("osl"), **arrays)
-
-
-def test_an_unknown_pool_is_named() -> None:
-    with pytest.raises(InputError, match="pool must be -1 or an index of the fleet's 1 pools"):
-        simulate(trace_of([0.0], pool=np.array([3])), colocated(VLLM_V1))
 
 
 # --- prefix caches by hash blocks, their memory, the router that follows them, and the store that engines share
@@ -310,13 +239,6 @@ def test_the_longest_unused_blocks_go_first_and_tails_before_heads() -> None:
     assert result.engines[0].evicted >= 1
 
 
-def test_a_prompt_finds_what_another_has_computed_so_far() -> None:
-    """In chunks of 64, the second prompt comes while the first one's second chunk runs."""
-    trace = paged([0.0, 0.07], [192, 192], [[1, 2, 3, 4, 5, 6]] * 2)
-    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(max_num_seqs=8, max_num_batched_tokens=64)))
-    assert result.hit[1] in (128, 160)
-
-
 def test_the_router_follows_the_longest_prefix() -> None:
     ids = [[1, 2, 3], [7, 8, 9], [1, 2, 4], [7, 8, 3]]
     trace = paged([0.0, 0.01, 1.0, 1.01], [100] * 4, ids)
@@ -346,38 +268,6 @@ def test_reads_of_the_store_wait_for_each_other() -> None:
     trace = replace(trace, pool=np.array([0, 1, 2]))
     result = simulate(trace, Fleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
     np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
-
-
-def test_pages_follow_their_requests_when_sorted() -> None:
-    trace = paged([2.0, 1.0, 3.0], [64, 96, 10], [[5, 6], [5, 7, 8], []])
-    assert trace.pages is not None
-    assert trace.pages.counts.tolist() == [3, 2, 0]
-    assert trace.pages.ids.tolist() == [0, 2, 3, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("pages", "fleet", "message"),
-    [
-        (Pages(np.array([1, 2]), np.array([1]), 32), colocated(VLLM_V1), "1 requests need as many counts"),
-        (Pages(np.array([1]), np.array([1]), 0), colocated(VLLM_V1), "0 tokens must have 1 or more"),
-        (Pages(np.array([1]), np.array([1]), 24), colocated(VLLM_V1), "24 tokens must be whole KV blocks of 16"),
-        (Pages(np.array([1]), np.array([1]), 32), colocated(STATIC), "a policy that is not static"),
-        (
-            Pages(np.array([1]), np.array([1]), 32),
-            replace(colocated(VLLM_V1), store=KvStore(0)),
-            "store's 0 pages must be 1 or more",
-        ),
-    ],
-)
-def test_pages_that_make_no_sense_are_named(pages: Pages, fleet: Fleet, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        simulate(make_trace(np.zeros(1), np.array([40]), np.array([2]), pages=pages), fleet)
-
-
-def test_hits_are_given_or_found_but_not_both() -> None:
-    pages = Pages(np.array([1]), np.array([1]), 32)
-    with pytest.raises(InputError, match="both cached tokens and hash blocks"):
-        make_trace(np.zeros(1), np.array([40]), np.array([2]), cached=np.array([3]), pages=pages)
 
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:
@@ -415,17 +305,3 @@ def test_equals_a_literal_cache_one_request_at_a_time(seed: int) -> None:
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=memory)))
     assert result.hit.tolist() == literal(trace, memory, blocks)
     assert 0 < result.engines[0].hit_share < 1
-
-
-def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
-    """An engine that never runs out of memory finds what an infinite cache would, one request at a time, to a block."""
-    path = data / "traces" / "mooncake_conversation_trace.jsonl.gz"
-    summary = read_trace(path, limit=600)
-    rows = summary.rows
-    assert rows.hash_ids is not None
-    assert rows.hash_counts is not None
-    pages = Pages(rows.hash_ids, rows.hash_counts, 512)
-    trace = make_trace(1e4 * np.arange(len(rows), dtype=np.float64), rows.isl, rows.osl, pages=pages)
-    result = simulate(trace, colocated(VLLM_V1, LINEAR))
-    assert summary.prefix_hit_share is not None
-    assert 0.97 * summary.prefix_hit_share < result.engines[0].hit_share <= summary.prefix_hit_share

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import numba
-import numpy as np
 import pytest
 
 from costmodel.simulator import compiled, records
-from costmodel.simulator.run import prepare
 
 SCRIPT = """
 import hashlib
@@ -53,13 +51,6 @@ def test_numba_loads_with_the_first_run_only_and_from_one_module(root: Path) -> 
     assert {path.name for path in sources if "import numba" in path.read_text("utf-8")} == {"compiled.py"}
 
 
-def test_no_field_of_a_record_is_an_attribute_of_all_records() -> None:
-    """`record.size`, say, is numpy's own in plain Python."""
-    names = {name for row in compiled.FIELDS.values() for name in getattr(getattr(row, "row", row), "fields", {})}
-    assert {"prompt_start", "first_lane", "too_fast"} <= names
-    assert not names & set(dir(np.record))
-
-
 def twice(world: object, number: float) -> float:
     return 2.0 * number
 
@@ -74,23 +65,3 @@ def test_what_is_compiled_is_kept_until_a_source_changes(monkeypatch: pytest.Mon
     assert compiled.is_kept(compiled.entry(twice))
     monkeypatch.setattr(compiled, "sources_digest", lambda: "other sources")
     assert not compiled.is_kept(compiled.entry(twice))
-
-
-def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_arguments: object) -> None:
-        raise RuntimeError("cannot cache function: no locator available")
-
-    monkeypatch.setattr("numba.core.dispatcher.FunctionCache", refused)
-    entry = compiled.entry(twice)
-    assert entry({"rules": records.records(records.Rules, 1, {})}, 4.0) == 8.0
-    assert not compiled.is_kept(compiled.entry(twice))
-
-
-def test_compiling_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    prepare()
-    prepare(said.append)
-    assert said == []
-    monkeypatch.setattr(compiled, "is_kept", lambda _entry: False)
-    prepare(said.append)
-    assert said == ["compiling the simulator, once"]

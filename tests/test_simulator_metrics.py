@@ -1,4 +1,4 @@
-"""Arrivals, metrics and step models."""
+"""Arrivals, metrics, step models, and the work that a run counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.reference.vidur import TableSteps
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, PdplanError
@@ -68,38 +67,11 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
     assert np.all(np.diff(slow) >= 0)
 
 
-def test_a_first_token_is_later_than_its_steps_and_the_engine_no_busier() -> None:
-    """TTFT and E2E are longer by half of the prompt's own steps, and nothing else is."""
-    trace = make_trace(0.2 * np.arange(200.0), np.full(200, 900), np.full(200, 20))
-    plain, later = (simulate(trace, colocated(VLLM_V1, first_token=factor)) for factor in (1.0, 1.5))
-    own = (plain.prompt_end - plain.prompt_start) / 2.0
-    np.testing.assert_allclose(later.ttft - plain.ttft, own)
-    np.testing.assert_allclose(later.e2e - plain.e2e, own)
-    np.testing.assert_array_equal(later.tpot, plain.tpot)
-    np.testing.assert_array_equal(later.finish, plain.finish)
-
-
 def test_drawn_lengths_keep_their_means() -> None:
     isl, osl, bucket = draw_lengths(np.array([100.3, 900.0]), np.array([10.0, 50.5]), np.array([0.75, 0.25]), 40_000)
     assert isl.mean() == pytest.approx(0.75 * 100.3 + 0.25 * 900, rel=0.02)
     assert osl.mean() == pytest.approx(0.75 * 10 + 0.25 * 50.5, rel=0.02)
     assert set(bucket.tolist()) == {0, 1}
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: gamma_arrivals(0, 1.0),
-        lambda: gamma_arrivals(5, -1.0),
-        lambda: gamma_arrivals(5, 1.0, float("nan")),
-        lambda: diurnal_arrivals(5, np.zeros(3)),
-        lambda: diurnal_arrivals(5, np.array([1.0, -0.1])),
-        lambda: diurnal_arrivals(0, np.ones(3)),
-    ],
-)
-def test_impossible_arrivals_are_named(call) -> None:
-    with pytest.raises(InputError, match=r"^arrivals: "):
-        call()
 
 
 def test_percentiles_count_the_unfinished_as_never() -> None:
@@ -136,29 +108,6 @@ def test_batch_means_see_that_neighbours_fail_together() -> None:
 
 def width(runs: list[np.ndarray]) -> float:
     return share_of(runs).high - share_of(runs).low
-
-
-def spells(seed: int, requests: int, lasting: float, bad: float) -> np.ndarray:
-    """Outcomes that turn from all good to all bad and back: `bad` of them bad, in spells of `lasting` on average."""
-    random = np.random.default_rng(seed)
-    leave = np.array([bad / (1.0 - bad), 1.0]) / lasting
-    states, now = np.zeros(requests), int(random.random() < bad)
-    for number, draw in enumerate(random.random(requests)):
-        now = 1 - now if draw < leave[now] else now
-        states[number] = 1.0 - now
-    return states
-
-
-def test_runs_that_differ_make_the_interval_wider() -> None:
-    good, bad = np.tile([1.0] * 19 + [0.0], 500), np.tile([1.0] * 9 + [0.0], 1000)
-    assert width([good, bad]) > 3 * width([np.tile([1.0] * 19 + [0.0] + [1.0] * 9 + [0.0], 333)] * 2)
-
-
-def test_intervals_of_rare_bad_spells_hold_the_share_as_often_as_they_say() -> None:
-    """Spells of 25 requests, 2 % of them: batch means by Student's t alone hold it in 86 % of these draws."""
-    found = [share_of([spells(1000 * k + r, 4000, 25.0, 0.02) for r in range(2)]) for k in range(200)]
-    held = np.mean([one.low <= 0.98 <= one.high for one in found])
-    assert 0.91 <= held <= 0.99
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(3.0, False), (40.0, True)])
@@ -211,18 +160,6 @@ def test_coefficients_answer_by_their_formula() -> None:
     assert step_seconds(STEPS, [10], None, 3, 300) == pytest.approx(step_seconds(STEPS, [10]) + 1e-7 * 303 + 3e-4)
 
 
-def test_tables_are_looked_up_as_vidur_does() -> None:
-    dense = np.arange(100.0)
-    prefill = np.arange(100.0)[:, None] + np.array([0.0, 0.1, 0.2])
-    decode = 10.0 * np.arange(4)[:, None] + np.array([0.0, 0.5, 0.7])
-    steps = TableSteps(dense, prefill, decode, prefill_factor=1.5, decode_factor=2.0)
-    assert step_seconds(steps, (), None, 1, 64) == pytest.approx(1 + 10.5)
-    assert step_seconds(steps, (), None, 1, 65) == pytest.approx(1 + 10.7)
-    assert step_seconds(steps, (), None, 2, 129) == pytest.approx(2 + 2 * 20.5)  # mean 64.5 is 64
-    assert step_seconds(steps, [3, 4], [64, 1]) == pytest.approx(7 + 1.5 * (5 + 0.2))
-    assert step_seconds(steps, [3], None, 1, 10) == pytest.approx(4 + 3 + 10.5)
-
-
 def test_the_grid_follows_the_cost_model() -> None:
     """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
     from tests.optimizer_cases import accelerator
@@ -264,15 +201,6 @@ def test_the_work_of_a_run_by_hand() -> None:
         [step_seconds(WORKING, (), None, 1, 11), step_seconds(WORKING, (), None, 1, 12)],
     )
     assert use.kv_block_seconds == pytest.approx(sum(chunks) + sum(decodes))
-
-
-def test_blocks_are_integrated_as_they_grow() -> None:
-    """31 tokens of prompt and two blocks; the third one is taken by the decode step that finds 33 tokens."""
-    trace = make_trace(np.zeros(1), np.array([31]), np.array([50]))
-    flat = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
-    (use,) = simulate(trace, colocated(VLLM_V1, flat)).engines
-    held = [-(-(32 + k) // 16) for k in range(49)]
-    assert use.kv_block_seconds == pytest.approx(2 * 0.1 + 0.01 * sum(held))
 
 
 class Slow(CoefficientSteps):

@@ -353,19 +353,6 @@ def test_a_lone_request_takes_its_steps_and_no_more(policy: Policy) -> None:
     assert result.steps == 5
 
 
-def test_policies_differ_where_they_should() -> None:
-    """A long prompt that comes into a running batch stalls it whole (prompts first) or by chunks."""
-    trace = make_trace(np.array([0.0, 0.2]), np.array([100, 4000]), np.array([200, 2]))
-    limits = Limits(max_num_seqs=16, max_num_batched_tokens=256)
-    gaps = {
-        name: float(simulate(trace, colocated(policy, limits=limits)).itl_max[0]) for name, policy in POLICIES.items()
-    }
-    assert gaps["vllm_v1"] == pytest.approx(gaps["sarathi"])
-    assert gaps["static"] < gaps["vllm_v1"] < gaps["vllm_v0"] / 4
-    assert gaps["sglang"] > 0.5 * gaps["vllm_v0"]
-    assert gaps["trtllm"] == pytest.approx(gaps["vllm_v1"])
-
-
 def test_static_batches_wait_for_their_longest() -> None:
     trace = make_trace(np.zeros(3), np.array([10, 10, 10]), np.array([2, 100, 2]))
     static, continuous = (

@@ -56,11 +56,6 @@ def test_exponential_service_is_m_m_1(load: float) -> None:
     check(serve(lengths, load, seed=2), load / (1 - load) * MEAN)
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
-def test_fixed_service_is_m_d_1(load: float) -> None:
-    check(serve(np.full(COUNT, MEAN), load, seed=4), load / (1 - load) * MEAN / 2)
-
-
 def test_two_lengths_are_m_g_1() -> None:
     """Pollaczek-Khinchine: W = load / (1 - load) x mean x (1 + cs^2) / 2."""
     rng = np.random.default_rng([2, 3])

@@ -43,12 +43,3 @@ def test_few_requests_need_no_engine_for_eight(short_runs: None) -> None:
     assert plan.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
     assert plan.simulation is not None  # it holds not by formula alone
     assert other.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
-
-
-@pytest.mark.parametrize("tpot", ["8.5ms", "11ms"])
-def test_small_limits_hide_no_larger_one(tpot: str) -> None:
-    """Eight requests would be too slow, but hardly ever run; two at most would make others wait."""
-    problem = posed(tpot)
-    plan, other = (optimize(each, level=Level.QUICK) for each in (problem, from_eight_on(problem)))
-    assert plan.cost_usd_per_hour == other.cost_usd_per_hour
-    assert plan.pools[0].max_num_seqs > 2

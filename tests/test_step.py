@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.suspect import one_row_slower
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
 from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import (
@@ -37,7 +35,7 @@ from costmodel.kernels import (
     touched_experts,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one, step_times
-from costmodel.transformer import FeedForward, LayerGroup, LinearAttention, Transformer
+from costmodel.transformer import Transformer
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
@@ -69,12 +67,6 @@ def loads(draw: st.DrawFn) -> StepLoad:
 
 
 PARTS = ("gemm", "attention_prefill", "attention_decode", "experts", "communication", "host")
-
-
-def hybrid() -> Transformer:
-    """Two linear-attention layers."""
-    mixer = LinearAttention(2048, 16, 32, 128, 128, 4)
-    return Transformer("hybrid", 2048, 32000, (LayerGroup(2, mixer, FeedForward(2048, 8192, True)),), False, 262144)
 
 
 @st.composite
@@ -213,13 +205,6 @@ def test_more_work_is_never_faster(
     assert total(model, config, heavier) >= total(model, config, load) * (1 - 1e-12)
 
 
-@given(model=models, load=loads(), pipeline=st.sampled_from([1, 2]))
-@settings(deadline=None, max_examples=30)
-def test_one_rank_communicates_only_between_stages(model: Transformer, load: StepLoad, pipeline: int) -> None:
-    step = step_time_one(model, toy_config(pipeline=pipeline), NO_OVERHEAD, load)
-    assert (step.communication[0, 0] > 0) == (pipeline > 1 and load.tokens[0, 0] > 0)
-
-
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3"])
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_decode_is_affine_in_context(name: str, tensor: int) -> None:
@@ -231,31 +216,12 @@ def test_decode_is_affine_in_context(name: str, tensor: int) -> None:
     assert time == pytest.approx(time[0] + slope * contexts, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V3"])
-def test_decode_attention_depends_on_the_sum_of_contexts(name: str) -> None:
-    load = StepLoad.decode(np.array([10, 20, 40]), np.array([4000, 2000, 1000]))
-    time = step_time_one(MODELS[name], toy_config(), OVERHEAD, load).attention_decode[0]
-    assert time == pytest.approx([time[0]] * 3, rel=1e-12)
-
-
 def test_a_window_stops_the_growth() -> None:
     contexts = np.array([1024.0, 2048.0, 4096.0])
     step = step_time_one(windowed(1024), toy_config(), OVERHEAD, StepLoad.decode(64, contexts))
     growth = np.diff(step.attention_decode[0])
     whole = step_time_one(llama_8b(), toy_config(), OVERHEAD, StepLoad.decode(64, contexts))
     assert growth == pytest.approx(np.diff(whole.attention_decode[0]) / 2, rel=1e-9)
-
-
-def test_linear_attention_forgets_the_context() -> None:
-    step = step_time_one(hybrid(), toy_config(), OVERHEAD, StepLoad.decode(64, np.array([10.0, 100_000.0])))
-    assert step.total[0, 0] == step.total[0, 1]
-    assert step.attention_decode[0, 0] > 0
-
-
-def test_nothing_to_do_takes_only_the_host() -> None:
-    step = step_time_one(llama_8b(), toy_config(tensor=4, pipeline=2), OVERHEAD, StepLoad.of())
-    assert step.total[0, 0] == step.host[0, 0] == OVERHEAD.step
-    assert step.arithmetic_intensity[0, 0] == 0
 
 
 def test_what_the_units_bound_takes_longer_inside_an_engine() -> None:
@@ -402,17 +368,6 @@ def test_more_than_a_pair_share_a_link_in_the_host() -> None:
     )
 
 
-def test_named_fp8_kernels_are_used_only_where_asked_for() -> None:
-    named = {("gemm", "fp8_block"): curved(cast=100.0)}
-    gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | named)
-    config, load = toy_config(gpu, weight_dtype="fp8"), StepLoad.prefill(4096)
-    plain, block = (
-        step_time(llama_8b(), engine_arrays(llama_8b(), [config], NO_OVERHEAD, Conditions(fp8_kernels=name)), load)
-        for name in ("fp8", "fp8_block")
-    )
-    assert block.gemm[0, 0] > plain.gemm[0, 0]
-
-
 @given(
     model=models,
     name=st.sampled_from(["A100-80", "H100", "B200", "L40S", "MI300X"]),
@@ -475,11 +430,6 @@ def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
         kernel_efficiency(gpu, "all_reduce", "bf16")
 
 
-def test_host_time_is_per_step_and_per_request() -> None:
-    step = step_time_one(llama_8b(), toy_config(), OVERHEAD, StepLoad.of(2, 100, 0, 30, 500))
-    assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, 32))
-
-
 @pytest.mark.parametrize(("requests", "data", "busiest"), [(512, 1, 512), (512, 8, 64), (8192, 32, 256), (3, 8, 1)])
 def test_the_host_of_a_data_rank_deals_with_its_own_requests(requests: int, data: int, busiest: int) -> None:
     step = step_time_one(deepseek_v3(), toy_config(data=data, expert=data), OVERHEAD, StepLoad.decode(requests, 1000))
@@ -496,17 +446,6 @@ def decode(
     config = toy_config(load_catalog().accelerator(gpu), weight_dtype=dtype, tensor=expert, expert=expert)
     arrays = engine_arrays(model, [config], NO_OVERHEAD, conditions)
     return step_time(model, arrays, StepLoad.decode(batch, 1000))
-
-
-def test_a_row_is_slower_only_where_steps_say_so() -> None:
-    eight, kernels = np.array([2e-3, 3e-3]), np.array([100.0, 200.0])
-    found = one_row_slower(eight + kernels * 14e-6, eight, kernels)
-    assert (found.suspect, found.rows) == (True, 2)
-    assert found.figure == pytest.approx(14e-6)
-    assert not one_row_slower(eight + kernels * 1e-6, eight, kernels).suspect
-    assert not one_row_slower(eight * 0.9, eight, kernels).suspect
-    nothing = np.array([])
-    assert math.isnan(one_row_slower(nothing, nothing, nothing).figure)
 
 
 def test_single_rows_pay_for_a_slow_kernel_in_tables_only() -> None:
@@ -527,13 +466,6 @@ def test_engines_convert_to_8_bit_within_the_kernel_before() -> None:
         wide = decode(llama_8b(), gpu, 8.0, SERVING, dtype="bf16").gemm[0, 0]
         assert inside < 0.9 * alone
         assert 0.5 < inside / wide < 0.75
-
-
-def test_a_relative_and_a_narrower_dtype_do_not_inherit_more_than_they_should() -> None:
-    catalog = load_catalog()
-    assert catalog.accelerator("GB200").efficiency["gemm", "fp8"].single > 0
-    assert catalog.accelerator("B200").efficiency["gemm", "fp4"].single == 0.0
-    assert catalog.accelerator("H200").efficiency["gemm", "fp8"].single == 0.0
 
 
 def test_one_expert_a_rank_is_no_grouped_product() -> None:

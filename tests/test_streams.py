@@ -1,4 +1,4 @@
-"""Output that cannot be delivered: a full disk, a reader that has gone, a closed stream, letters that are missing."""
+"""Output that cannot be delivered, progress, interrupts, and files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +17,10 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from pdplan.console import Console, ReaderGoneError, guard_streams, part_of
+from pdplan.console import Console, part_of
 from reports import whole_files
 from reports.json_text import plan_json
-from reports.whole_files import check_directory, check_distinct, check_target, write_whole
+from reports.whole_files import check_directory, write_whole
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS
 
@@ -52,19 +51,6 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
 
 
 @needs_shell
-def test_a_closed_stdout_is_one_sentence() -> None:
-    code, _, said = shell("schema >&-")
-    assert (code, said) == (2, "pdplan: error: standard output is closed; send it to a file, or to /dev/null\n")
-
-
-@needs_shell
-def test_narration_that_cannot_be_written_stops_nothing() -> None:
-    assert shell("init - 2>&-")[0] == 0
-    if FULL.exists():
-        assert shell(f"report absent.json 2>{FULL}")[0] == 2
-
-
-@needs_shell
 @pytest.mark.parametrize("command", ["--help", "schema"])
 def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
     read, write = os.pipe()
@@ -74,27 +60,6 @@ def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-@needs_shell
-def test_letters_that_the_encoding_lacks_are_replaced() -> None:
-    code, shown, said = shell("report tests/plans/colocated.json", PYTHONIOENCODING="latin-1")
-    assert (code, said) == (0, "")
-    assert "×" in shown
-    assert "✓" not in shown
-
-
-def test_a_stream_is_guarded_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(io.FileIO(write, "w")), encoding="utf-8"))
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    guard_streams()
-    sys.stdout.write("lost")
-    with pytest.raises(ReaderGoneError):
-        sys.stdout.flush()
-    sys.stdout.close()  # what is left goes nowhere
-    assert isinstance(sys.stderr, io.StringIO)  # somebody's own stream is left alone
 
 
 # --- streams, colour and progress: who sees what, and when
@@ -117,22 +82,6 @@ def on_terminal() -> Iterator[Terminal]:
 @pytest.fixture(autouse=True)
 def term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-
-
-def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "dumb")
-    with on_terminal() as drawn, Console().milestones() as progress:
-        assert progress is not None
-        assert not Console().colored
-        progress("pricing", 0.25)
-    assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
-
-
-@pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
-def test_progress_is_absent_when_nobody_wants_it(console: Console) -> None:
-    with on_terminal(), console.progress() as progress:
-        assert progress is None
 
 
 def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
@@ -184,50 +133,6 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
     assert drawn.getvalue().startswith("\r")
 
 
-def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert not Console().colored
-    with on_terminal():
-        assert Console().colored
-        assert not Console(plain=True).colored
-        monkeypatch.setenv("NO_COLOR", "1")
-        assert not Console().colored
-
-
-@pytest.mark.parametrize(
-    ("console", "narrates"),
-    [
-        (Console(), True),
-        (Console(quiet=True), False),
-        (Console(json_only=True), False),
-        (Console(json_only=True, verbose=True), True),
-    ],
-)
-def test_narration(console: Console, narrates: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    console.note("once upon a time")
-    assert capsys.readouterr() == ("", "once upon a time\n" if narrates else "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    import termios  # not on Windows
-
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal, redirect_stdout(terminal):
-        termios.tcsetwinsize(theirs, (24, 73))
-        assert Console().width == 73
-        monkeypatch.setenv("COLUMNS", "61")
-        assert Console().width == 61
-    os.close(ours)
-
-
-def test_without_a_terminal_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "47")
-    with redirect_stdout(io.StringIO()):
-        assert Console().width == 47
-
-
 # --- ctrl-C: 130 and one line, wherever it strikes
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -261,11 +166,6 @@ def struck(before: str = "", *, ignored: bool = False) -> tuple[int, bytes, byte
 @needs_signals
 def test_an_interrupt_cannot_be_swallowed() -> None:
     assert struck() == (130, b"", b"pdplan: error: interrupted\n")
-
-
-@needs_signals
-def test_an_ignored_interrupt_stays_ignored() -> None:
-    assert struck(ignored=True) == (0, b"nobody noticed\n", b"")
 
 
 @needs_signals
@@ -304,35 +204,6 @@ def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.Monke
     assert first.read_text() == "old"
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
-    place, link = tmp_path / "there" / "a.txt", tmp_path / "link"
-    place.parent.mkdir()
-    link.symlink_to(place)
-    write_whole({link: "new"})
-    assert link.is_symlink()
-    assert place.read_text() == "new"
-    assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
-
-
-def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def readonly(**_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(whole_files.tempfile, "TemporaryFile", readonly)
-    with pytest.raises(InputError, match="plan cannot be written: Read-only file system"):
-        check_directory(tmp_path / "plan", (), force=False)
-    with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
-        check_target(tmp_path / "a", force=True)
-
-
-def test_what_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("nowhere")
-    (tmp_path / "ring").symlink_to("ring")
-    for name in ("link", "ring"):
-        with pytest.raises(InputError, match=f"{name} is a link that leads nowhere"):
-            check_target(tmp_path / name, force=True)
-
-
 def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:
     folder, outside = tmp_path / "plan", tmp_path / "outside.html"
     folder.mkdir()
@@ -342,19 +213,6 @@ def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> 
         with pytest.raises(InputError, match=r"report\.html leads out of .*plan; nothing is written there"):
             check_directory(folder, ("plan.json", "report.html"), force=force)
     assert outside.read_text() == "mine"
-
-
-def test_two_files_of_a_folder_that_are_one_are_refused_even_with_force(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text('{"schema": "pdplan.plan/1"')
-    (tmp_path / "report.html").symlink_to("plan.json")
-    with pytest.raises(InputError, match=r"plan\.json and report\.html name the same file; choose another directory"):
-        check_directory(tmp_path, ("plan.json", "report.html"), force=True)
-
-
-def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("new")
-    with pytest.raises(InputError, match="--csv and --html name the same file"):
-        check_distinct({"--csv": tmp_path / "new", "--html": tmp_path / "link"}, {})
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.studies import batching, chunk_size, distserve, mooncake
-from benchmarks.studies.common import GOAL, gamma_lengths, highest_rate, poisson_trace, table
+from benchmarks.studies import batching, chunk_size, distserve
+from benchmarks.studies.common import GOAL, poisson_trace
 from costmodel.metric import limits_of
-from costmodel.policy import STATIC, VLLM_V0
 from costmodel.simulator import simulate
 from costmodel.simulator.metrics import within
 
@@ -23,15 +22,6 @@ def test_gains_of_continuous_batching_grow_with_the_variation_of_outputs() -> No
     assert gains[1] > 2.0
     assert gains[2] < 5.0
     assert all(gain == pytest.approx(one.expected, rel=0.15) for gain, one in zip(gains, found, strict=True))
-
-
-def test_a_static_batch_waits_for_its_longest_request() -> None:
-    isl, osl = batching.lengths_of(1.0, 320)
-    assert batching.idle_bound(np.array([1, 3, 2, 2]), 2) == pytest.approx(1.25)
-    static, continuous = (batching.fleet_of(policy, 32) for policy in (STATIC, VLLM_V0))
-    slow, fast = (simulate(poisson_trace((isl, osl), 2.0), fleet) for fleet in (static, continuous))
-    limits = batching.LIMITS
-    assert within(slow, limits).mean() < 0.7 < GOAL < within(fast, limits).mean()
 
 
 def test_chunks_trade_prefill_efficiency_for_even_gaps() -> None:
@@ -49,14 +39,6 @@ def test_the_best_chunk_lies_between_256_and_512_tokens(
 ) -> None:
     assert chunk_size.serves(best, 400, rate, gap)
     assert not any(chunk_size.serves(chunk, 400, rate, gap) for chunk in others)
-
-
-def test_gaps_of_the_step_log_are_those_of_the_requests() -> None:
-    lengths = chunk_size.lengths_of(200)
-    result = simulate(poisson_trace(lengths, 2.0), chunk_size.fleet_of(512), log_rows=200 * chunk_size.LOG_ROWS)
-    gaps, count = chunk_size.gaps_of(result, warm_up=0.0)
-    assert gaps.max() <= result.itl_max.max() * (1.0 + 1e-9)
-    assert count.sum() <= (lengths[1] - 1).sum()
 
 
 CASES = {case.name: case for case in distserve.CASES}
@@ -78,17 +60,6 @@ def test_as_they_ran_it_distserve_serves_a_rate_that_vllm_does_not(name: str, ra
     assert share["whole"] < GOAL < share["split"]
 
 
-def test_the_gain_is_largest_where_ttft_is_tight_or_prompts_are_long(data: Path) -> None:
-    """At 1.9 times vLLM's goodput D1 and D2 fail with DistServe too; D4 and D5 hold even beyond that."""
-    vllm = {"D1": 0.84, "D2": 0.36, "D4": 0.024, "D5": 0.168}
-    held = set()
-    for name, rate in vllm.items():
-        fleet, gpus = distserve.as_published(CASES[name], data)["split"]
-        if short_share(fleet, CASES[name], 1.9 * rate * gpus, data) >= GOAL:
-            held.add(name)
-    assert held == {"D4", "D5"}
-
-
 def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     """D2 with the cost model at half the SLOs: the best placements of each kind at 0.8 req/s per GPU."""
     case, slo = CASES["D2"], limits_of(ttft=1.25, tpot=0.075)
@@ -103,72 +74,3 @@ def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     )
     assert whole < chunked < split
     assert whole < GOAL < split
-
-
-@pytest.mark.parametrize("kind", ["whole", "chunked", "split"])
-def test_every_placement_fits_the_budget(kind: str) -> None:
-    sizes = [gpus for _, gpus, _ in distserve.placements(CASES["D1"], kind)]
-    assert len(sizes) >= 3
-    assert 4 < min(sizes) <= max(sizes) == CASES["D1"].budget
-
-
-def test_mooncakes_gain_falls_as_the_tbt_limit_loosens_and_goes_without_hits() -> None:
-    load, systems = mooncake.synthetic(600).at(2.0), mooncake.systems()
-    vllm, ours, bare = (
-        mooncake.capacity(mooncake.run(load, systems[name])) for name in ("vLLM", "Mooncake", "no hits")
-    )
-    gains = [one / other - 1.0 for one, other in zip(ours, vllm, strict=True)]
-    assert gains[0] > gains[1] > gains[2] > 0.0
-    assert bare[0] / vllm[0] - 1.0 < 0.5 * gains[0]
-
-
-def test_the_best_split_lies_within(data: Path) -> None:
-    load = mooncake.conversation(data, 1_200).at(3.0)
-    ttft, tbt = mooncake.SPLIT_LIMITS
-    share = [mooncake.capacity(mooncake.run(load, mooncake.mooncake(p, 16 - p)), (tbt,), ttft)[0] for p in (8, 13, 15)]
-    assert share[1] > 1.5 * max(share[0], share[2])
-
-
-def test_the_synthetic_trace_has_the_published_means() -> None:
-    load = mooncake.synthetic()
-    assert load.isl.mean() == pytest.approx(15_325, rel=0.03)
-    assert load.osl.mean() == pytest.approx(149, rel=0.05)
-    seen: set[int] = set()
-    hits = 0
-    for blocks in load.hashes:
-        hits += sum(block in seen for block in blocks)
-        seen.update(blocks)
-    assert mooncake.BLOCK * hits / load.isl.sum() == pytest.approx(0.66, abs=0.02)
-
-
-def test_the_conversation_trace_has_the_published_means(data: Path) -> None:
-    load = mooncake.conversation(data)
-    assert load.isl.size == 12_031
-    assert (load.isl.mean(), load.osl.mean()) == pytest.approx((12_035, 343), rel=2e-3)
-
-
-@pytest.mark.parametrize("split", [None, (8, 8), (15, 1)])
-def test_the_longest_tenth_of_ten_gaps_is_the_longest(split: tuple[int, int] | None) -> None:
-    load = mooncake.synthetic(300)
-    few = mooncake.Load(load.arrival / 20.0, load.isl // 4 + 1, np.minimum(load.osl, 11), load.hashes)
-    result = mooncake.run(few, mooncake.mooncake(*split) if split else mooncake.vllm())
-    assert result.restarts.sum() == 0
-    several = few.osl > 1
-    assert mooncake.longest_tenth(result)[several] == pytest.approx(result.itl_max[several], rel=1e-3)
-
-
-def test_highest_rate_brackets_and_gives_up() -> None:
-    assert highest_rate(lambda rate: rate <= 37.0, 0.001) == pytest.approx(37.0, rel=0.002)
-    assert highest_rate(lambda rate: rate <= 0.04, 0.001) == pytest.approx(0.04, rel=0.002)
-    assert highest_rate(lambda rate: False) == 0.0
-
-
-def test_gamma_lengths_keep_mean_and_variation() -> None:
-    drawn = gamma_lengths(40_000, 500.0, 0.5, 10_000, seed=0)
-    assert drawn.mean() == pytest.approx(500.0, rel=0.02)
-    assert drawn.std() / drawn.mean() == pytest.approx(0.5, rel=0.03)
-    assert set(gamma_lengths(5, 7.0, 0.0, 10, seed=0)) == {7}
-
-
-def test_tables_align() -> None:
-    assert table(("a", "bb"), [(1, "x")]).splitlines() == ["| a | bb |", "|---|----|", "| 1 | x  |"]

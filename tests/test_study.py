@@ -8,11 +8,9 @@ import optuna
 import pytest
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.verification.bench import Bench
 from optimizer.verification.tune import Tuned, Wish, open_storage, tuned
-from tests.running import QUICK, tiny, within
 from tests.small_fleets import pool, small
 
 
@@ -55,36 +53,3 @@ def test_the_study_shows_settings_as_engines_have_them(tmp_path: Path) -> None:
         (engines,) = look.fleet.pools
         assert trial.params == {"c-1 replicas": engines.replicas, "c-1 max_num_seqs": tables.seqs[engines.seqs]}
         assert trial.user_attrs == {"usd_per_hour": look.cost, "share_of_limit": look.distance}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("tuning.db", "names no file; allowed: sqlite:///FILE or journal:FILE"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
-        ("sqlite:///{folder}/missing/tuning.db", "cannot be used as a study: unable to open database file"),
-        ("sqlite:///{folder}/text", "cannot be used as a study: file is not a database"),
-        ("journal:{folder}/missing/tuning.log", "cannot be written: No such file or directory"),
-        ("journal:{folder}", "cannot be written: Is a directory"),
-        ("journal:{folder}/text", "cannot be used as a study"),
-    ],
-)
-def test_what_cannot_be_a_study_is_refused_in_a_sentence(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "text").write_text("no study\n" * 100, "utf-8")
-    with pytest.raises(InputError) as refused:
-        open_storage(name.format(folder=tmp_path))
-    assert message in str(refused.value)
-    assert str(refused.value).startswith("--study: ")
-    assert len(str(refused.value).replace(str(tmp_path), "")) < 300
-
-
-def test_the_command_line_refuses_a_study_before_it_searches(tmp_path: Path) -> None:
-    file = tiny(tmp_path)
-    refused = within("optimize", file, *QUICK, "--study", f"sqlite:///{tmp_path / 'tuning.db'}")
-    assert refused.returncode == 2
-    assert "nothing is tuned with --effort quick; allowed: --effort thorough, or --front" in refused.stderr
-    refused = within("optimize", file, "--effort", "thorough", "--study", f"sqlite:///{tmp_path / 'no' / 'tuning.db'}")
-    assert refused.returncode == 2
-    assert "cannot be used as a study" in " ".join(refused.stderr.split())
-    assert not (tmp_path / "tuning.db").exists()

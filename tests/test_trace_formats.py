@@ -10,7 +10,7 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from search_spaces.traces import read_trace
 from search_spaces.traces.summary import trace_source
-from tests.trace_files import Write, jsonl, refusal
+from tests.trace_files import Write, jsonl
 
 FOLDER = Path(__file__).resolve().parent / "traces"
 CHAT = (812, 140), 5.0
@@ -56,20 +56,3 @@ def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture
     columns = ",".join(f"{role}={name}" for role, name in named.items())
     assert run(["workload", str(path), "--columns", columns]) == ExitCode.DONE
     assert "2 in 2 s (jsonl)" in capsys.readouterr().out
-
-
-def test_a_dot_may_be_part_of_a_name(write: Write) -> None:
-    assert read_trace(write("created,usage.prompt_tokens,usage.completion_tokens\n1,5,6\n2,7,8\n")).mean_isl == 6.0
-    rows = [{"time": second, "in.len": 5, "out": 6} for second in range(2)]
-    assert read_trace(write(jsonl(*rows), "t.jsonl"), columns={"isl": "in.len", "osl": "out"}).mean_isl == 5.0
-
-
-def test_faults_of_nested_keys(write: Write) -> None:
-    path = write(jsonl(*NESTED), "log.jsonl")
-    assert "there is no column 'use.inn'; did you mean 'use.in'?" in refusal(
-        path, columns={"arrival": "at.ms", "isl": "use.inn", "osl": "use.out"}
-    )
-    path = write(jsonl(NESTED[0], {"at": 5, "use": {"in": 5, "out": 6}}), "log.jsonl")
-    assert refusal(path, columns={"arrival": "at.ms", "isl": "use.in", "osl": "use.out"}) == (
-        ":2: the object has no key 'at.ms'"
-    )

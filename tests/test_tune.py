@@ -1,4 +1,4 @@
-"""Tuning by simulation: samplers, knobs, the value of a look, and that only what is proven is taken."""
+"""Tuning by simulation: samplers, and that only what is proven is taken."""
 
 from __future__ import annotations
 
@@ -11,26 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import Bench, valid
-from optimizer.verification.judge import WORST, Outcome, distance, judge
-from optimizer.verification.record import tuning_record
+from optimizer.verification.bench import Bench
+from optimizer.verification.judge import Outcome
 from optimizer.verification.tune import (
     Look,
     Looks,
     Point,
     Search,
-    Tuned,
     Value,
     Values,
     Wish,
     estimator,
-    fleet_at,
     front,
     front_of,
-    knobs_of,
     tuned,
 )
 from search_spaces.problem import Constraints
@@ -75,17 +70,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
-def test_what_is_not_allowed_costs_no_look() -> None:
-    def half(point: Point) -> Values | None:
-        return bowl(point) if sum(point) % 2 else None
-
-    looks = by_tpe(SIZES, half, (1, 1, 1), 20, 3)
-    assert len(looks) == 20
-    assert all(sum(point) % 2 for point in looks)
-    assert len(by_tpe(SIZES, half, (1, 1, 1), 1000, 3)) == 30
-    assert by_tpe(SIZES, half, (0, 0, 0), 20, 3) == {}
-
-
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
 def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
@@ -106,37 +90,7 @@ def pool(instance: Instance, name: str, role: Role, replicas: int, route: float 
     return FleetPool(name, role, shape, limit(instance, 1), 1, replicas, 0, np.full(instance.flows.isl.size, route))
 
 
-def three(instance: Instance) -> Fleet:
-    parts = (("prefill-1", Role.PREFILL, 2, 0.6), ("decode-1", Role.DECODE, 1, 0.6), ("c-1", Role.COLOCATED, 1, 0.4))
-    return Fleet(tuple(pool(instance, *part) for part in parts))
-
-
-def test_a_step_must_have_a_token_for_each_request() -> None:
-    instance = small()
-    knobs = knobs_of(instance, three(instance))
-    point = [knob.start for knob in knobs]
-    for k, knob in enumerate(knobs):
-        if knob.pool == 2 and knob.setting in {"seqs", "chunk"}:
-            point[k] = 2 if knob.setting == "seqs" else 0
-    assert valid(instance, three(instance))
-    assert not valid(instance, fleet_at(three(instance), knobs, tuple(point)))
-
-
 # --- looks ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_distance_is_one_where_a_goal_is_just_kept() -> None:
-    instance = small()
-    found = judge(instance, Fleet((pool(instance, "c-1", Role.COLOCATED, 1),)), requests=600)
-    near = distance(instance, found)
-    (one,) = found.classes
-    assert 0.0 < near < 1.0
-    assert one.held
-    ratios = (one.ttft[1] / instance.problem.slos[0].ttft, one.tpot[1] / instance.problem.slos[0].tpot)
-    assert near >= max(ratios) * 0.99
-    drowned = small(300.0)
-    found = judge(drowned, Fleet((pool(drowned, "c-1", Role.COLOCATED, 1),)), requests=600)
-    assert 1.0 < distance(drowned, found) <= WORST
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
@@ -163,20 +117,3 @@ def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds()
     meets, misses = Outcome.MEETS, Outcome.MISSES
     assert rows((3.0, 0.59, misses), (2.0, 0.6, meets), (1.0, 0.5, None)) == [(1.0, 0.5), (2.0, 0.6)]
     assert rows((2.0, 0.6, meets), (3.0, 0.4, meets), (4.0, 0.4, meets)) == [(2.0, 0.6), (3.0, 0.4)]
-
-
-def test_fleets_of_the_comparison_join_the_front() -> None:
-    """One that was simulated for the comparison, costs more and is faster was passed over: only looks were told."""
-    instance = small()
-    bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    rival = bench.candidate(Fleet((pool(instance, "c-1", Role.COLOCATED, 4),)))
-    assert len(rival.judgement.runs) == 1
-    assert rival.tail < distance(instance, winner.judgement)
-    record = tuning_record(bench, winner, Tuned(winner, (), Wish(1, front=True)), lambda: False)
-    assert (record.compared, record.improved) == (1, False)
-    own, row = record.front
-    assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
-    assert (row.outcome, row.cost_usd_per_hour) == ("meets", rival.cost)
-    assert row.pools == engine_pools(instance, rival.fleet)
-    assert len(bench.verdict(rival.fleet).judgement.runs) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pdplan.cli import cli, run
+from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_engines import deployments_of
-from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
-from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
+from search_spaces.measured_predictions import predict_serving
+from search_spaces.measurements import read_measurements
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -77,50 +75,6 @@ def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
     assert reasons[5] == "isl: 'long' is not a number"
 
 
-def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
-    text = GOOD.format(ttft=1, tpot=1).replace("vllm", "newserve").replace("200,16,", "200,,")
-    value = document(tmp_path, HEADER + text)
-    assert value["notes"] == {
-        "engine 'newserve' is not known and taken as vllm": 1,
-        "concurrency is not given and taken as 8": 1,
-    }
-
-
-def test_the_median_is_scored_where_it_is_known(tmp_path: Path) -> None:
-    """A median has no first wave in it, and a mean far above it is said to be warm-up."""
-    header = HEADER.replace("\n", ",ttft_median_ms,tpot_median_ms\n")
-    line = GOOD.replace("\n", ",{median},{tpot}\n").replace("200,16,", "200,64,")
-    texts = [line.format(ttft=900, tpot=10, median=median) for median in ("", 100, 400)]
-    plain, warm, usual = (document(tmp_path, header + text, "--rows") for text in texts)
-    assert [one["predictions"][0]["ttft_measured_ms"] for one in (plain, warm, usual)] == [900, 100, 400]
-    first = [one["predictions"][0]["ttft_predicted_ms"] for one in (plain, warm)]
-    assert first[1] < first[0]
-    assert (len(plain["notes"]), len(usual["notes"])) == (0, 0)
-    assert list(warm["notes"]) == ["the mean TTFT is over 3 times the median: warm-up; the median is scored"]
-
-
-def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path) -> None:
-    """Flags of a row count; the table of scripts fills what it leaves out, for its own benchmark only."""
-    path, table = tmp_path / "rows.csv", tmp_path / "engine_settings.csv"
-    header = HEADER.replace("\n", ",precision,kv_dtype,scheduler_recv_interval\n")
-    line = "{set},openai/gpt-oss-120b,b200_sxm,nvfp4,sglang,colocated,8192,1024,{users},1,1,1,1,1,9,9,fp4,{flags}\n"
-    cases = [("ix", 8, ","), ("ix", 64, ","), ("nv", 64, ","), ("ix", 64, "bf16,1")]
-    path.write_text(header + "".join(line.format(set=name, users=n, flags=flags) for name, n, flags in cases), "utf-8")
-    columns = "model,precision,gpu,variant,engine,mem-fraction-static,kv-cache-dtype,chunked-prefill-size,{interval}\n"
-    other, own = "gptoss,fp4,b200,mtp,sglang,0.1,,,\n", "gptoss,fp4,b200,,sglang,0.8,fp8_e4m3,32768,$"
-    text = columns.format(interval="scheduler-recv-interval") + other + own + "SCHEDULER_RECV_INTERVAL\n"
-    table.write_text(text, "utf-8")
-    rows = with_settings(read_measurements(path)[1], read_scripts(table))
-    found = [row.settings for row in rows if isinstance(row, ServingRow)]
-    script = Settings("fp8_e4m3", 0.8, 32768, looks=30)
-    assert found == [replace(script, looks=10), script, Settings(), replace(script, kv_dtype="bf16", looks=1)]
-    deployments, _ = deployments_of(rows, load_catalog(), None)
-    assert [each.prefill.kv_dtype for each in deployments] == ["fp8", "fp8", "bf16", "bf16"]
-    late = [each.values["ttft"].predicted for each in predict_serving(rows, load_catalog(), None).predicted]
-    assert late[1] > late[3]
-    assert read_scripts(tmp_path / "none.csv") == []
-
-
 def test_the_nearest_stratum_decides() -> None:
     table = {"tpot": {"all": Factors(0.5, 2.0, 9), "dense": Factors(0.8, 1.2, 9), "dense/hopper": Factors(0.9, 1.1, 9)}}
     assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "hopper", "fp8")) == (0.9, 1.1)
@@ -141,71 +95,6 @@ def test_the_goals_hold_on_the_measurements() -> None:
         assert np.median(np.abs(error)) < goal
         assert abs(np.median(error)) < 0.10
         assert 0.85 < np.mean([value.covered for value in values]) < 0.97
-
-
-def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    late = GOOD.format(ttft=900_000, tpot=10)
-    fast = GOOD.format(ttft=1, tpot=0.5)
-    path.write_text(HEADER + late + fast + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
-    _, rows = read_measurements(path)
-    outcome = predict_serving(rows, load_catalog(), None)
-    assert [one.suspect for one in outcome.predicted] == [TOO_SLOW, TOO_FAST, ""]
-    assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
-
-
-def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
-    line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
-    value = document(
-        tmp_path, HEADER + line.replace("fp8,vllm", "bf16,vllm").replace("1000,200,16", "30000,200,64"), "--rows"
-    )
-    assert value["notes"] == {"does not fit in 90 % of the GPU's memory, but ran: all of it is taken as the limit": 1}
-    assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 2 of 64 at a time, not all of them
-
-
-def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    large = GOOD.format(ttft=100, tpot=10).replace("Llama-3.1-8B-Instruct", "Llama-3.1-405B").replace("fp8", "bf16")
-    path.write_text(HEADER + large, encoding="utf-8")
-    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
-    assert outcome.predicted == ()
-    assert [row.line for row in outcome.refused] == [2]
-    assert outcome.refused[0].reason == (
-        "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 761 GiB of each of 1 x H100, which has 79 GiB"
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ("", "rows.csv has no rows below its header"),
-        (
-            GOOD.format(ttft=1, tpot="nan"),
-            "rows.csv: none of its rows can be predicted; the first, line 2: tpot_ms: nan is not a finite number; "
-            "leave it empty where nothing was measured",
-        ),
-        (
-            GOOD.format(ttft=1, tpot=1).replace("meta-llama/Llama-3.1-8B-Instruct", "../x") * 2,
-            "rows.csv: none of its rows can be predicted; the first, line 2: "
-            "model '../x' is a path that leaves the folder of models; write ORG/NAME",
-        ),
-    ],
-)
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_file_of_which_nothing_is_predicted_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, sentence: str, form: str
-) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(HEADER + rows, encoding="utf-8")
-    flags = ["--json"] if form == "json" else []
-    assert run(["validate", "--against", str(path), *flags]) == 2
-    shown, said = capsys.readouterr()
-    assert said.removeprefix("predicting the rows of rows.csv\n") == f"pdplan: error: {sentence}\n"
-    if form == "json":
-        assert json.loads(shown)["predicted"] == 0
-    else:
-        assert shown.startswith("rows.csv: 0 of ")
-        assert "TTFT" not in shown
 
 
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
@@ -231,20 +120,3 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     assert len(outcome.predicted) >= len(lines) // 4
     assert all("GiB of each of" in row.reason for row in outcome.refused)  # no GPU holds a request of 2**25 tokens
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
-
-
-def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
-    path = tmp_path / "steps.csv"
-    header = "system,model,phase,batch,seq,latency_ms\n"
-    cells = ("0.5,512,1", "1.5,512,1", "1,1e9,1", "1,512,0", "1,512,1")
-    path.write_text(header + "".join(f"h100,llama-3.1-8b,decode,{each}\n" for each in cells), encoding="utf-8")
-    kind, rows = read_measurements(path)
-    outcome = predict_steps(rows, load_catalog(), None)
-    assert (kind, len(outcome.predicted)) == (Format.STEPS, 1)
-    assert [one.reason for one in outcome.refused] == [
-        "batch: 0.5 is not a whole number",
-        "batch: 1.5 is not a whole number",
-        "seq: 1000000000.0 is out of range; must be at least 1 and at most 16,777,216 tokens",
-        "latency_ms: 0 is out of range; must be at least 0.001 and at most 86,400,000 ms; "
-        "leave it empty where nothing was measured",
-    ]

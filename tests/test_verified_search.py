@@ -16,24 +16,19 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer.fleets.evaluate import goodput_volume, promise
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.evaluate import goodput_volume
+from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance, never
-from optimizer.search.limits import allowed, fewer_replicas, without_pool
-from optimizer.verification import verify
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import (
-    ROUNDS,
     Loop,
     SearchResult,
     larger_batches,
-    more_replicas,
-    other_settings,
     with_larger_batches,
     without_one_replica,
 )
-from search_spaces.problem import Constraints, Routing
+from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import apart, pool, replicas, small
 
@@ -116,15 +111,6 @@ def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     }
 
 
-def test_a_stopped_search_keeps_what_it_has() -> None:
-    bench: Any = Oracle(small(), (1, 1))
-    loop = Loop(bench, [apart(small(), 3, 3)], stopped=lambda: True)
-    winner = loop.run()
-    assert winner is not None
-    assert replicas(winner.fleet) == (3, 3)
-    assert without_one_replica(bench, winner.fleet, lambda: True) == []
-
-
 def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_are_tried() -> None:
     bench: Any = Oracle(small(), (2, 2))
     loop = Loop(bench, [apart(small(), 4, 4)])
@@ -138,59 +124,6 @@ def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_ar
     assert winner is not None
     assert replicas(winner.fleet) == (2, 3)
     assert refuted in [verdict for _, verdict in loop.trail]
-
-
-def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
-    """One engine more fits, two do not: each pool is tried by itself."""
-    instance, roomy, tight = (
-        small(constraints=Constraints(max_gpus=4)),
-        small(),
-        small(constraints=Constraints(max_gpus=81)),
-    )
-    missed = miss(roomy, apart(roomy, 1, 2), 0.5, (0.5, 0.5))
-    assert [replicas(fleet) for fleet in more_replicas(instance, missed, 0)] == [(2, 2), (1, 3)]
-    assert [replicas(fleet) for fleet in more_replicas(roomy, missed, 0)] == [(2, 3)]
-    assert more_replicas(roomy, missed, ROUNDS) == []
-    many = replace(missed, fleet=apart(roomy, 40, 40))
-    assert [replicas(fleet) for fleet in more_replicas(roomy, many, 4)] == [(59, 59)]
-    assert [replicas(fleet) for fleet in more_replicas(tight, many, 4)] == [(41, 40), (40, 41)]  # nineteen do not fit
-
-
-@settings(deadline=None, max_examples=8)
-@given(counts, counts)
-def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
-    """Only with the first batch limit do fleets hold: repairs are of what came nearer."""
-    instance, only = small(), limit(small(), 0)
-
-    def first_limit(_: Bench, missed: Verdict) -> list[Fleet]:
-        *others, last = missed.fleet.pools
-        return [Fleet((*others, replace(last, seqs=only)))]
-
-    bench = Oracle(instance, needed, only=only)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "other_settings", first_limit)
-        judge: Any = bench
-        winner = Loop(judge, [apart(instance, *start)], stopped=lambda: True).run()
-    first, *rest = [verdict.fleet for verdict in bench.verdicts.values()]
-    assert (replicas(first), first.pools[-1].seqs) == (start, limit(instance, 1))
-    assert all(fleet.pools[-1].seqs == only for fleet in rest)
-    if all(np.array(start) >= needed):
-        assert winner is not None
-        assert winner.fleet is rest[0]
-        assert replicas(rest[0]) == start
-
-
-def test_no_waste_that_the_gateway_cannot_route() -> None:
-    """A threshold router gives each length to one pool: a pool that would hand its own to two others stays."""
-    lengths = ((500, 100, 0.4), (1500, 100, 0.3), (4000, 100, 0.3))
-    instance = instance_of(problem(workload=workload(3.0, lengths), constraints=Constraints(routing=Routing.THRESHOLD)))
-    pools = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, size) for k, size in enumerate((3, 1, 2)))
-    fleet = Fleet(tuple(replace(engines, route=np.eye(3)[k]) for k, engines in enumerate(pools)))
-    bench = Oracle(instance, (0, 0, 0))
-    winner = searched(bench, fleet).winner
-    assert all(allowed(instance, verdict.fleet) for verdict in bench.verdicts.values())
-    assert winner is not None
-    assert replicas(winner.fleet) == (1, 1, 1)
 
 
 def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds() -> None:
@@ -207,25 +140,6 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     assert winner is not None
     assert len(winner.fleet.pools) == 1
     assert winner.cost < kept.cost
-
-
-def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:
-    instance = small()
-    pools = (
-        pool(instance, "prefill-1", Role.PREFILL, 1, 0.6),
-        pool(instance, "decode-1", Role.DECODE, 1, 0.45),
-        pool(instance, "decode-2", Role.DECODE, 1, 0.15),
-        pool(instance, "colocated-1", Role.COLOCATED, 1, 0.4),
-    )
-    fleet = Fleet(pools)
-    for index, routes in ((2, [0.6, 0.6, 0.4]), (3, [1.0, 0.75, 0.25])):
-        less = without_pool(fleet, index)
-        assert less is not None
-        np.testing.assert_allclose([engines.route[0] for engines in less.pools], routes, rtol=1e-9)
-    assert without_pool(fleet, 0) is None
-    assert without_pool(Fleet(pools[:2]), 0) is None
-    names = [what for what, _ in fewer_replicas(instance, fleet, 1)]
-    assert sorted(names) == [f"{name}: one replica fewer" for name in ("colocated-1", "decode-1", "decode-2")]
 
 
 # --- other settings -------------------------------------------------------------------------------------------------
@@ -303,45 +217,6 @@ def test_settings_that_help_are_gone_on_from(
     assert fleet is not None
     assert ends(*settings_of(fleet))
     assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
-
-
-def test_the_batch_limit_is_the_smallest_that_the_formulas_think_enough() -> None:
-    promised = {seqs: promise(roomy(), colocated(seqs, 2048), 1.05) for seqs in SEQS}
-    bench = Bench(roomy(), seed=0, requests=800)
-    options = other_settings(bench, miss(roomy(), colocated(256, 2048), 0.8))
-    (enough,) = {settings_of(fleet)[0] for fleet in options} - {256}
-    assert promised[enough] >= 1.0
-    assert all(promised[seqs] < 1.0 for seqs in SEQS if seqs < enough)
-    options = other_settings(bench, miss(roomy(), colocated(enough, 2048), 0.8))
-    assert {settings_of(fleet)[0] for fleet in options} == {enough, SEQS[SEQS.index(enough) + 2]}
-
-
-def test_only_pools_to_blame_are_changed() -> None:
-    pair = Fleet((pool(roomy(), "prefill-1", Role.PREFILL, 2), pool(roomy(), "decode-1", Role.DECODE, 1)))
-    pair = with_settings(with_settings(pair, 0, 32, 2048), 1, 256, 512)
-    for blamed in (0, 1):
-        options = other_settings(Bench(roomy(), 0, 800), miss(roomy(), pair, 0.8, np.arange(2) == blamed))
-        assert options
-        assert all(fleet.pools[1 - blamed] == pair.pools[1 - blamed] != fleet.pools[blamed] for fleet in options)
-        if blamed == 0:  # chunks alone, and no other limit
-            assert sorted(map(settings_of, options)) == [(32, 512), (32, 1024), (32, 4096), (32, 8192)]
-
-
-def test_a_fleet_that_misses_by_far_gets_the_settings_that_the_formulas_promise_more_of() -> None:
-    """Eight requests at once in one engine are too few for the demand; the formulas say that more are enough."""
-    bench, fleet = Bench(roomy(), 0, 800), Fleet((replace(colocated(8, 512).pools[0], replicas=1),))
-    assert promise(roomy(), fleet) < 1.0
-    (changed,) = other_settings(bench, miss(roomy(), fleet, 0.1))
-    assert settings_of(changed) == (32, 512)
-    assert other_settings(bench, miss(roomy(), fleet, 0.1, confirmation=1)) == []
-
-
-def test_a_fleet_that_does_not_come_out_of_a_crowd_gets_fewer_batch_slots_and_nothing_else() -> None:
-    stuck = miss(roomy(), colocated(256, 512), 0.85, stuck=True)
-    with simulated(lambda _: 1.0) as looks:
-        fleet = mended(stuck)
-    assert fleet is looks[-1]
-    assert settings_of(looks[0]) == (SEQS[SEQS.index(256) - 1], 512)
 
 
 @settings(deadline=None, max_examples=25)

@@ -4,51 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
-from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Brake, Level
+from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, run_length
-from optimizer.verification.judge import MOST_JUDGED, blame, judge
-from optimizer.verification.record import POOL_LIMITS
-from reports.json_text import plan_json
-from search_spaces.problem import Constraints, Goal, Objective
-from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
-from tests.report_cases import text_of as render_plan
+from optimizer.verification.judge import MOST_JUDGED
+from tests.optimizer_cases import problem, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 
 # --- with the simulator ---------------------------------------------------------------------------------------------
-
-
-def bench_of(instance: Instance, requests: int = 2000) -> Bench:
-    return Bench(instance, seed=3, requests=requests)
-
-
-def test_slow_tokens_are_the_decode_pools_fault() -> None:
-    instance = small(slos=(slo(ttft=30.0, tpot=0.005),))
-    found = judge(instance, apart(instance, 3, 1), requests=600)
-    fault = blame(instance, found)
-    assert fault.later > 0.9
-    assert fault.pools.tolist() == pytest.approx([1.0 - fault.pools[1], fault.pools[1]])
-    assert fault.pools[1] > 0.9
-
-
-def test_a_run_lasts_several_permitted_lifetimes() -> None:
-    assert run_length(small(0.1), 1.0) == benches.LEAST_REQUESTS
-    flows = small(200.0).flows
-    lifetime = float(flows.share @ (flows.ttft + flows.osl * flows.tpot) / flows.share.sum())
-    assert run_length(small(200.0), 1.0) == pytest.approx(10 * lifetime * 200, abs=1)
-    bursts = instance_of(problem(workload=workload(0.1, burstiness=3.0)))
-    assert run_length(bursts, 1.0) == 5 * benches.LEAST_REQUESTS
-    assert run_length(small(200.0), 0.5) == pytest.approx(5 * lifetime * 200, abs=1)
 
 
 def test_of_a_large_fleet_a_slice_is_simulated() -> None:
@@ -99,68 +69,6 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert not any(row.held for row in found.one_replica_less)
     assert all(row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0) for row in found.one_replica_less)
     assert found.requests == found.replications * run_length(small(RATE), 1.0)
-
-
-def test_the_record_has_distributions_and_a_rising_curve() -> None:
-    found = planned().simulation
-    assert found is not None
-    (one,) = found.classes
-    assert len(found.cdf_shares) == len(one.ttft_cdf_s) == len(one.tpot_cdf_s) == 64
-    assert found.cdf_shares == sorted(set(found.cdf_shares))
-    assert one.ttft_cdf_s == sorted(one.ttft_cdf_s)
-    assert one.e2e_s is not None
-    assert one.ttft_s.p50 < one.e2e_s.p50 < one.e2e_s.p90 < one.e2e_s.p99
-    assert np.interp(0.5, found.cdf_shares, one.ttft_cdf_s) == pytest.approx(one.ttft_s.p50, rel=0.02)
-    rates = [point.rate_rps for point in found.curve]
-    assert len(rates) >= 5
-    assert rates == sorted(rates)
-    assert [point.held for point in found.curve] == [True] * (len(rates) - 1) + [False]
-    assert [point.outcome for point in found.curve if point.held] == ["meets"] * (len(rates) - 1)
-    ttft = [point.classes[0].ttft_s.p90 for point in found.curve]
-    assert ttft == sorted(ttft)
-    (planned_rate,) = [point for point in found.curve if point.rate_rps == RATE]
-    assert planned_rate.classes[0].ttft_s == one.ttft_s  # the runs that prove the fleet
-
-
-def test_headroom_and_goodput_are_one_figure() -> None:
-    plan, found = planned(), planned().simulation
-    assert found is not None
-    assert found.goodput_rps is not None
-    assert found.goodput_fails_rps is not None
-    can = [1.0 / row.used for row in plan.binding if row.constraint in POOL_LIMITS]
-    assert len(can) == len(plan.pools)
-    reached, fails = found.goodput_rps / RATE, found.goodput_fails_rps / RATE
-    assert reached * (1.0 - 1e-9) <= min(can) <= fails * (1.0 + 1e-9)
-
-
-def test_the_same_problem_gives_the_same_bytes() -> None:
-    again = optimize(problem(space=QUICK_SPACE, workload=workload(RATE)))
-    first, second = (one.model_dump(exclude={"provenance": {"run"}}) for one in (planned(), again))
-    assert repr(first) == repr(second)
-
-
-def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:
-    given_ = problem(
-        space=QUICK_SPACE, objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(max_gpus=1), offers=(offer(),)
-    )
-    plan = optimize(given_)
-    found = plan.simulation
-    assert found is not None
-    assert found.held
-    assert plan.goodput_rps == pytest.approx(found.rate_rps, rel=0.05)
-    assert sum(plan.gpus.values()) == 1
-
-
-def test_a_pulled_brake_gives_the_first_proven_fleet(short_runs: None) -> None:
-    brake = Brake(pulled=True)
-    plan = optimize(problem(space=QUICK_SPACE, workload=workload(RATE)), brake=brake)
-    assert brake.armed
-    assert plan.simulated
-    assert plan.simulation is not None
-    assert plan.simulation.interrupted
-    assert plan.simulation.goodput_rps is None
-    assert parse_plan(plan_json(plan).encode()).simulation == plan.simulation
-    assert "simulated over" in " ".join(render_plan(plan).split())
 
 
 def test_a_thorough_plan_was_tuned_and_run_four_times() -> None:

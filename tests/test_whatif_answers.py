@@ -1,4 +1,4 @@
-"""Answers to what-if questions: scenarios against the search itself, break-even values, shadow prices, the tornado."""
+"""Answers to what-if questions: scenarios against the search itself, break-even values, curves, shadow prices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
-from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import Effort, answer, answer_at
-from optimizer.whatif.curves import break_even, by_budget, frontier, usual_range
-from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
+from optimizer.whatif.curves import break_even, by_budget, frontier
+from optimizer.whatif.sensitivity import shadow_prices
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -60,9 +58,7 @@ def changed(problem: Problem, **changes: object) -> Problem:
     "changes",
     [
         {},
-        {"price__H100": 1.0},
         {"inventory__A100-80": 2, "spares": 1},
-        {"owned__L4": 3},
         {"rate": 70.0, "budget": 12.0},
     ],
 )
@@ -77,32 +73,6 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     few, cost = answer(problem), best.cost or 0.0
     assert few.cost is not None
     assert few.cost >= cost * (1.0 - 1e-9)
-
-
-def test_the_most_goodput_for_a_budget_is_what_optimize_says() -> None:
-    most = small(objective="max_goodput", constraints={"budget": 20})
-    best, plan = answer(most), optimize(most, level=Level.QUICK)
-    assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
-    assert (best.cost, best.gap) == (plan.cost_usd_per_hour, plan.gap)
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "why"),
-    [
-        ({"budget": 0.5}, Status.TIME_LIMIT, "budget"),
-        ({"power": 100.0}, Status.TIME_LIMIT, "power"),
-        ({"ttft": 0.0011}, Status.INFEASIBLE, "below the physical floor"),
-        ({"rate": 500.0, "max_gpus": 2}, Status.TIME_LIMIT, "max_gpus"),
-    ],
-)
-def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
-    changes: dict[str, object], status: Status, why: str
-) -> None:
-    """By formula no fleet was found; only physics says that there is none."""
-    none = answer(changed(small(), **changes))
-    assert (none.status, none.cost, dict(none.gpus)) == (status, None, {})
-    assert why in none.binding
-    assert answer(changed(small(), **changes), Effort.FULL).binding == none.binding
 
 
 @settings(deadline=None, max_examples=5)
@@ -147,37 +117,6 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
         assert right.cost == pytest.approx(at.cost, rel=2e-3)
 
 
-def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
-    problem = small(40.0)
-    curve = break_even(problem, BASE, "isl_scale", (0.8, 1.7), tolerance=0.04)
-    assert len(curve.steps) > 1
-    for below in curve.steps[:-1]:
-        left, right = (answer_at(problem, BASE, "isl_scale", below.end + sign * curve.tolerance) for sign in (-1, 1))
-        assert left.gpus != right.gpus
-
-
-def test_what_has_no_order_or_no_value_is_refused() -> None:
-    with pytest.raises(InputError, match=r"weight_dtype has no order.*price"):
-        usual_range(small(), "weight_dtype")
-    with pytest.raises(InputError, match="--between 1:8"):
-        usual_range(small(), "budget")
-    assert usual_range(small(), "price.l4") == pytest.approx((0.175, 2.8))
-    assert usual_range(small(), "osl_scale") == (0.25, 4.0)
-    assert usual_range(small(), "isl") == pytest.approx((0.25 * 1460.0, 4.0 * 1460.0))
-
-
-@pytest.mark.parametrize("key", ["isl", "osl"])
-def test_a_mean_length_scales_all_lengths_alike(key: str) -> None:
-    before, after = small().workload, changed(small(), **{key: 500.0}).workload
-    assert getattr(after, f"mean_{key}") == pytest.approx(500.0)
-    factor = 500.0 / getattr(before, f"mean_{key}")
-    assert getattr(after, key) == pytest.approx(getattr(before, key) * factor)
-    other = "osl" if key == "isl" else "isl"
-    assert getattr(after, other) == pytest.approx(getattr(before, other))
-    with pytest.raises(InputError, match=f"{key}=-5 is not a number of tokens above zero"):
-        changed(small(), **{key: -5})
-
-
 # --- the curve ------------------------------------------------------------------------------------------------------
 
 
@@ -200,21 +139,6 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
 
 
-@pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.06, 0.5)), ("attainment", (0.5, 0.9999))])
-def test_stricter_slos_never_cost_less(over: str, bounds: tuple[float, float]) -> None:
-    steps = frontier(small(60.0), BASE, over, bounds, effort=Effort.SIMPLE).steps
-    costs = [step.answer.cost for step in steps if step.answer.cost is not None]
-    assert costs == sorted(costs)
-    assert [step.answer.cost for step in steps[: len(costs)]] == costs  # without a fleet only at the hard end
-
-
-def test_bad_curves_are_refused() -> None:
-    with pytest.raises(InputError, match="is empty"):
-        frontier(small(), BASE, "rate", (5.0, 5.0))
-    with pytest.raises(InputError, match="a frontier is of the least cost"):
-        frontier(small(objective="max_goodput", constraints={"budget": 20}), BASE, "rate")
-
-
 # --- shadow prices, tornado, near-optimal ---------------------------------------------------------------------------
 
 
@@ -232,29 +156,3 @@ def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], 
     assert row.dual > 0.0
     assert row.worth == worth
     assert row.difference == pytest.approx(row.dual, rel=0.05)
-
-
-def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
-    problem = small(60.0)
-    rows = tornado(problem, BASE, levers(problem, 0.25))
-    assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
-    by_lever = {row.lever.key: row for row in rows}
-    assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)
-    row = by_lever["rate_scale"]
-    assert row.high.cost == answer(changed(problem, rate_scale=1.25)).cost
-    assert row.low.cost == answer(changed(problem, rate_scale=0.75)).cost
-    assert row.here.cost == answer(problem).cost
-
-
-def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
-    best, *others = near_optimal(small(60.0), 0.1)
-    assert (best.condition, best.excess, best.within) == ("cheapest", 0.0, True)
-    assert others
-    for row in others:
-        kind, card = row.condition.split(" ", 1)
-        if row.excess is None:
-            continue
-        assert row.excess >= 0.0
-        assert row.within == (row.excess <= 0.1 + 1e-9)
-        if card in {"H100", "A100-80", "L4"}:
-            assert ({*row.answer.gpus} == {card}) if kind == "only" else card not in row.answer.gpus

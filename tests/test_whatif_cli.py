@@ -1,4 +1,4 @@
-"""`pdplan whatif` and `pdplan frontier` as users run them: tables, files, refusals, restarts, and a cluster."""
+"""`pdplan whatif`, `pdplan map` and `pdplan frontier` as users run them: tables, files, refusals, restarts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from optimizer.fleets.fleet import gpu_cost, within_limits
 from optimizer.plans.proof import OPTIMAL_GAP
 from pdplan.cli import cli, run
-from reports.rows import flat_rows
-from search_spaces.loader import problem_of
-from search_spaces.problem import Billing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,70 +98,19 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 
 
-def test_a_table_for_arrow_has_the_same_columns(workload: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    asked = ("whatif", workload, "--vary", "price.H100=2,4", "--jobs", 1, "--parquet", tmp_path / "sweep.parquet")
-    rows = answered(*asked)["rows"]
-    columns = parquet.read_table(tmp_path / "sweep.parquet").to_pydict()
-    assert columns["gap"] == [row["gap"] for row in rows]
-    assert list(columns) == list(flat_rows(rows)[0])
-
-
-@pytest.mark.parametrize(
-    ("axis", "status", "why", "code"),
-    [
-        ("budget=0.1,100", "infeasible", "budget of fleet: ", 0),
-        ("ttft=1ms", "infeasible", "below the physical floor", 3),
-        ("model.name=Llama-3.1-405B,Llama-3.1-8B", "infeasible", "runs on no engine", 0),
-    ],
-)
-def test_a_scenario_without_a_fleet_is_a_row_and_no_error(
-    axis: str, status: str, why: str, code: int, workload: Path
-) -> None:
-    row = answered("whatif", workload, "--vary", axis, "--jobs", 1, code=code)["rows"][0]
-    assert (row["status"], row["cost_usd_per_hour"], row["gpus"], row["pools"]) == (status, None, {}, [])
-    assert why in row["binding"]
-
-
-def test_long_sweeps_are_of_fleets_of_few_pools_unless_they_are_asked_for(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ("whatif", workload, "--vary", "price.H100=2,3,4", "--jobs", 1)
-    (few, *_), full = answered(*asked)["rows"], answered(*asked, "--full")
-    monkeypatch.setattr("optimizer.whatif.sweep.MOST_FULL", 2)
-    simple, again = answered(*asked)["rows"][0], answered(*asked, "--gap")
-    assert (few["gap"] is None, simple["gap"]) == (False, None)
-    assert full["rows"] == again["rows"]
-    assert few["cost_usd_per_hour"] <= simple["cost_usd_per_hour"] * (1.0 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((), "nothing is asked"),
         (("--vary", "price.H300=1"), "'H300' is not one of H100, A100-80, L4"),
-        (("--vary", "price.H100=-1:2:3"), "price: -1.0 is out of range"),
-        (("--vary", "rate=1:2"), "a range is LOW:HIGH:COUNT"),
         (
             ("--vary", "rate=1:9:101", "--vary", "ttft=1:2:100"),
             "the axes make 10,100 scenarios; more than 10,000 need --resume LOG",
         ),
         (("--scenario", "jnue"), "did you mean 'june'"),
-        (("--backend", "dask", "--vary", "rate=1"), "--address"),
         (("--break-even", "weight_dtype"), "has no order"),
-        (("--break-even", "with", "--between", "1:2"), "has no order"),
-        (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep or of --chunk"),
-        (("--vary", "rate=1", "--between", "1:2"), "--break-even, which is not stated"),
-        (("--tornado", "20%", "--simulate", "--verify", "1"), "so it does not go with --simulate; --simulate alone"),
         (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
-        (("--slack", "much"), "is not a share"),
-        (
-            ("--tornado", "150%"),
-            "'150%' is out of range; must be at least 1e-06 and at most 0.999999",
-        ),
         (("--break-even", " "), "--break-even ' ' names no lever; state one, such as price.H200"),
-        (("--break-even", "prise.H100"), "there is no 'prise'; did you mean 'price'?"),
-        (("--break-even", "price.H10O"), "'H10O' is not one of H100, A100-80, L4; did you mean 'H100'?"),
     ],
 )
 def test_bad_questions_are_refused_in_one_sentence(
@@ -231,70 +173,6 @@ def test_a_curve_is_between_values_in_units_of_what_varies(workload: Path, tmp_p
     assert (ttft[0]["easiest"], ttft[-1]["hardest"]) == (2.0, 1.9)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("frontier", "--over", "attainment", "--between", "0.9:1"), "goals are below 1"),
-        (("frontier", "--over", "budget", "--between", "-1:3"), "not above zero"),
-        (
-            ("frontier", "--over", "ttft", "--between", "1/s:2/s"),
-            "--between '1/s:2/s' is not LOW:HIGH in units of ttft: '1/s' has the unit '/s', but a duration is in",
-        ),
-        (("whatif", "--break-even", "price.H100", "--between", "1ms:2ms"), "in units of price.H100"),
-        (("whatif", "--chunk", "many"), "--chunk 'many' is not a list of whole numbers"),
-        (("whatif", "--chunk", "99999999999"), "max_num_batched_tokens"),
-        (("map", "--over", "rate"), "--over takes two levers, such as isl,rate; found 1: 'rate'"),
-        (
-            ("map", "--over", "price.H100=2,6,rate=5:20:3,isl=500"),
-            "found 3: 'price.H100=2,6, rate=5:20:3, isl=500'",
-        ),
-        (("map", "--over", "rate,prise.H100"), "did you mean 'price'"),
-        (
-            ("map", "--over", "rate,budget"),
-            "--over budget: the file has no value of it; state some, such as --over budget=20,40,80",
-        ),
-    ],
-)
-def test_bad_ranges_are_refused_in_one_sentence(
-    arguments: tuple[str, ...], sentence: str, workload: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, *rest = arguments
-    assert sentence in refused(capsys, command, workload, *rest)
-
-
-def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: Path) -> None:
-    """As `optimize` has it; at a rate that three A100s carry, and two with one rented."""
-    workload.write_text(WORKLOAD.replace("20/s", "15/s"), "utf-8")
-    rows = answered("whatif", workload, "--vary", "owned.A100-80=0,2,64", "--jobs", 1, "--no-gap")["rows"]
-    costs = [row["cost_usd_per_hour"] for row in rows]
-    assert costs[0] > costs[1] > costs[2], rows
-    assert set(rows[2]["gpus"]) == {"A100-80"}
-    assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80"] * 0.052)
-    assert rows[1]["gpus"] == {"A100-80": 3}
-    assert costs[1] == pytest.approx(2.0 + 2 * 0.052)
-    pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
-    assert [sum(price for _, _, price in pool) for pool in pools] == pytest.approx(costs)
-    for owned, row, has in zip((0, 2, 64), rows, pools, strict=True):
-        asked = ["optimize", str(workload), "--effort", "quick", "--set", f"accelerators.1.owned={owned}", "--json"]
-        plan = json.loads(CliRunner().invoke(cli, asked, standalone_mode=False).stdout)
-        assert plan["cost_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"])
-        assert [(pool["accelerator"], pool["gpus"]) for pool in plan["pools"]] == [pool[:2] for pool in has]
-
-
-def test_a_pool_may_be_owned_in_part() -> None:
-    problem = problem_of(
-        yaml.safe_load(WORKLOAD) | {"accelerators": [{"name": "H100", "price": 3, "owned": 4, "owned_price": 0.1}]},
-        "owned",
-        Path(),
-    )
-    gpus = np.array([[3], [6], [5]])
-    assert gpu_cost(problem, gpus).tolist() == pytest.approx([0.3, 6.4, 3.4])
-    scarce = replace(problem, offers=(replace(problem.offers[0], inventory=1),))
-    assert within_limits(scarce, gpus).tolist() == [True, False, True]
-    by_node = replace(problem, offers=(replace(problem.offers[0], billing=Billing.NODE),))
-    assert gpu_cost(by_node, gpus).tolist() == pytest.approx([0.3, 24.0, 24.0])
-
-
 def program(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "pdplan", *map(str, arguments)]
 
@@ -317,7 +195,13 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "end",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+    ],
+)
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
     asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)
@@ -359,9 +243,3 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
     table = CliRunner().invoke(cli, [*asked, "--jobs", "1"], standalone_mode=False).stdout_bytes
     assert len(json.loads(table)["rows"]) == 4
     assert tables == [table, table]
-
-
-def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("distributed")
-    asked = ("whatif", workload, "--vary", "rate=1", "--backend", "dask", "--address", "nonsense://x:1")
-    assert "no Dask scheduler answers there" in refused(capsys, *asked)

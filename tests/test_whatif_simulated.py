@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,11 @@ import pytest
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.records import engine_counts
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
-from optimizer.whatif.answer import Answer, Effort, Missed, answer
-from optimizer.whatif.curves import RESOLUTION, Frontier, Step, break_even, frontier, ramp_of
-from optimizer.whatif.sensitivity import levers, near_optimal, tornado
+from optimizer.whatif.answer import Answer, Effort, answer
+from optimizer.whatif.curves import RESOLUTION, frontier
 from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import frontier_document, frontier_record, frontier_rows
 from reports.answers.whatif import sweep_document
@@ -30,7 +26,6 @@ from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
-from tests.engine_cases import engines
 
 BASE = Path()
 TIGHT: dict[str, Any] = {
@@ -47,7 +42,6 @@ TIGHT: dict[str, Any] = {
 """One H100 meets the SLO by formula; it keeps 90 to 95 % in four runs of 100,000 requests, where 99 % should."""
 MISSED = (0.5, "misses when simulated")
 KEPT = (1.0, "")
-ONE_H100 = engine_counts([engines(1, "H100", 1, "colocated")])
 
 Look = Callable[[Instance, Fleet], tuple[float, str]]
 Judge = Callable[..., list[Fleet]]
@@ -157,46 +151,7 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows
 
 
-def test_the_fleets_of_the_most_rows_are_looked_at_first(tight: Problem, judge: Judge) -> None:
-    looked = judge(lambda _instance, _fleet: KEPT)
-    rows = swept(tight, 1, "price.H100=1,1.5,2,9")
-    assert len(looked) == 1
-    assert [row["simulated"] for row in rows] == [True, True, True, False]
-    assert "The fleets of 3 of 4 rows were simulated and meet the SLO; the others are by formula" in text(
-        sweep_document(rows, "full")
-    )
-
-
-# --- the other questions --------------------------------------------------------------------------------------------
-
-
-def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, judge: Judge) -> None:
-    judge(one_replica_misses)
-    curve = break_even(tight, BASE, "price.H100", (0.5, 12.0), looks=10)
-    assert {engine_counts(missed.pools) for missed in curve.refuted} == {ONE_H100}
-    assert all(step.answer.attainment == 1.0 for step in curve.steps)
-    assert all(engine_counts(step.answer.pools) != ONE_H100 for step in curve.steps)
-
-
-def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, judge: Judge) -> None:
-    judge(one_replica_misses)
-    moved = [lever for lever in levers(tight) if lever.key.partition(".")[0] in {"price", "rate_scale", "burstiness"}]
-    rows = tornado(tight, BASE, moved, looks=3)
-    sure = [row for row in rows if row.here.attainment is not None]
-    assert {row.lever.key for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
-    assert {row.here.cost for row in sure} == {5.0}
-    assert {row.here.cost for row in rows if row.here.attainment is None} == {3.0}  # compared like with like
-    others = near_optimal(tight, 0.3, looks=2)
-    assert (others[0].answer.cost, others[0].answer.attainment) == (5.0, 1.0)
-    assert sum(row.answer.attainment is not None for row in others) == 2
-
-
 # --- the frontier ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def by_formula(tight: Problem) -> Frontier:
-    return frontier(tight, BASE, "rate", (10.0, 24.0))
 
 
 @pytest.mark.parametrize("bounds", [(10.5, 18.0), (13.0, 26.0)])
@@ -217,67 +172,3 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised
     assert record["simulated"]
     assert rows_csv(frontier_rows(curve)).count("\n") == len(curve.steps) + 1
-
-
-def test_a_limit_is_tightened_down_to_where_its_fleet_misses(tight: Problem, judge: Judge) -> None:
-    judge(lambda instance, _fleet: MISSED if instance.problem.slos[0].tpot < 0.0431 else KEPT)
-    curve = frontier(tight, BASE, "tpot", (0.04, 0.2), looks=12)
-    last = next(step for step in curve.steps if step.missed is not None)
-    assert last.end >= 0.0431 > (last.missed or 1.0) >= last.end / (1.0 + 1.001 * RESOLUTION)
-    shown = f"it meets the SLO at {1e3 * last.end:.5g} ms and misses it at {1e3 * (last.missed or 0.0):.5g} ms"
-    assert shown in text(frontier_document(curve))
-    missed = Missed(3.0, (engines(1, "H100", 1, "colocated"),), *MISSED)
-    down = replace(Step.of(4.0, 2.0, replace(last.answer, refuted=(missed,))), promised=1.0, missed=1.5)
-    assert "meets the SLO down to 1" in text(frontier_document(replace(curve, steps=(down,))))
-
-
-def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Frontier, judge: Judge) -> None:
-    judge(one_replica_misses)
-    curve = frontier(tight, BASE, "rate", (10.0, 24.0), looks=2)
-    first, after = curve.steps[0].answer, by_formula.steps[1].answer
-    assert (curve.steps[0].start, first.attainment) == (10.0, 1.0)
-    assert (first.cost or math.inf) <= (after.cost or 0.0)
-    assert [engine_counts(missed.pools) for missed in curve.refuted] == [ONE_H100]
-    shown = "Not taken: 1 × H100 TP1 colocated for $3.00/h misses when simulated."
-    assert shown in render_document(frontier_document(curve), 100)
-    judge(lambda _instance, fleet: MISSED if replicas(fleet) <= 2 else KEPT)
-    last = frontier(tight, BASE, "rate", (20.0, 24.0), looks=2).steps[-1]
-    assert (last.end, last.answer.attainment) == (24.0, 1.0)
-
-
-@pytest.mark.parametrize(("name", "value"), [("rate", 7.0), ("tpot", 0.04), ("attainment", 0.95)])
-def test_what_is_harder_has_more_hardness(tight: Problem, name: str, value: float) -> None:
-    ramp = ramp_of(tight, BASE, name)
-    assert ramp.hardness(1.01 * value if ramp.upwards else value / 1.01) > ramp.hardness(value)
-    assert ramp.value_at(ramp.hardness(value)) == pytest.approx(value)
-
-
-# --- at the file's own value ----------------------------------------------------------------------------------------
-
-
-def own(cost: float, gpu: str) -> Answer:
-    pools = (engines(1, gpu, 1, "colocated"),)
-    return Answer(Status.FEASIBLE, cost, gpus={"H100": 1}, pools=pools, attainment=1.0)
-
-
-def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem, judge: Judge) -> None:
-    judge(lambda _instance, fleet: MISSED if replicas(fleet) <= 2 else KEPT, own=own(5.0, "mixed"))
-    curve = frontier(tight, BASE, "rate", (10.0, 24.0), looks=12)
-    at = next(step for step in curve.steps if step.start <= 17.2 <= step.end)
-    assert (at.answer.cost, at.end) == (5.0, 17.2)
-    costs = [step.answer.cost or math.inf for step in curve.steps]
-    assert costs == sorted(costs)
-    shown = text(frontier_document(curve))
-    assert "At 17.2 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
-    assert "by formula, except for the one at the file's own value. Each step ends" in shown
-    assert frontier_record(curve)["own"] == {"value": 17.2, "found_usd_per_hour": 5.0}
-
-
-def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:
-    """Nothing replaced: one H100 holds by formula, and a simulation refutes it."""
-    curve = frontier(tight, BASE, "rate", (12.0, 19.0), looks=12)
-    at = next(step for step in curve.steps if step.start <= 17.2 <= step.end)
-    assert (at.answer.cost, curve.own and curve.own.cost) == (5.0, 5.0)
-    assert curve.steps[0].answer.cost == 3.0
-    assert curve.steps[0].end < 17.2
-    assert "pdplan optimize finds $5.00/h, as this curve does." in text(frontier_document(curve))

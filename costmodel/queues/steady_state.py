@@ -2,10 +2,11 @@
 
 C requests are in flight, each replaced when it ends; N of them, as many as memory holds, are inside, of which B decode:
 on one colocated engine (P = D = 1), or at P prefill workers that hand them to D decode workers. With s the seconds that
-a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, O tokens a request,
+a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, which makes E tokens of
+a request (`costmodel.speculation`; 1 where none are drafted), O tokens a request,
 n = N / P:
 
-    TPOT = d(B / D) + s B / (O - 1)                      colocated steps carry B / (O - 1) prompts each; s = 0 if apart
+    TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
     TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
@@ -151,10 +152,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s]."""
+    """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s].
+
+    tokens_per_step: tokens that the step makes of each request (`costmodel.speculation`) [1].
+    """
 
     prompt: Prompt
     decode: Callable[[FloatArray], FloatArray]
+    tokens_per_step: FloatArray | float = 1.0
 
 
 def engine_times(
@@ -166,7 +171,7 @@ def engine_times(
     """
     steps, least = prompt_steps(model, prefill, policy, load), launching_time(model, policy)
     prompt = prompt_of(steps, prefill.first_token, least, policy.lane_balance)
-    return Times(prompt, lambda running: decode_step(model, decode, running, load))
+    return Times(prompt, lambda running: decode_step(model, decode, running, load), decode.tokens_per_step)
 
 
 def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolicy, load: ClosedLoad) -> PromptSteps:
@@ -248,7 +253,7 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
-        tpot = step + felt * (1.0 - 0.5 * stays) * batch
+        tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
         if pools.apart:
             neighbors = running / pools.decode_workers * (1.0 - 1.0 / residents)
             entry = (1.0 + policy.hand_over_steps * step_in_progress(neighbors)) * step + busy * lockstep

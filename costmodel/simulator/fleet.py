@@ -45,7 +45,8 @@ class Limits:
 
     max_num_seqs: requests running at once; max_num_batched_tokens: tokens in a step; long_prefill_threshold: most
     tokens of one prompt in a step; kv_blocks of block_size tokens; decode_token_cap: most tokens of context that one
-    decode step reads, beyond which the decodes take turns (0: none; needs unlimited blocks).
+    decode step reads, beyond which the decodes take turns (0: none; needs unlimited blocks); decode_tokens: tokens that
+    a decoding request takes of a step (`costmodel.speculation`).
     """
 
     max_num_seqs: int = 256
@@ -54,6 +55,7 @@ class Limits:
     kv_blocks: int = UNLIMITED
     block_size: int = 16
     decode_token_cap: int = 0
+    decode_tokens: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from .records import (
 )
 from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake_lanes
 from .step_times import least_bytes, least_flop
-from .steps import StepContent
+from .steps import GRIDS, StepContent
 
 ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
 """Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
@@ -486,7 +486,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     engine.reach += lane.step_reach
     engine.decodes += steps * batch
     engine.context += steps * context + batch * (steps * (steps - 1) // 2)
-    if work.peak > 0.0:
+    if work.peak > 0.0 and (work.kind != GRIDS or work.b0 == 1.0):  # token steps have no floors of their own
         content = StepContent(1, tokens, capped_tokens, rows, lane.step_pairs, lane.step_reach, batch, context)
         check_floors(w, lane, content, steps)
     if rules.logged < rules.log_rows:

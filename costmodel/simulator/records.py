@@ -182,6 +182,7 @@ class Lane:
     max_num_batched_tokens: int
     long_prefill_threshold: int
     decode_token_cap: int
+    decode_tokens: int
     block_size: int
     seqs: int
     hands_over: int

@@ -213,7 +213,7 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
 def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
     model, chunks = w.models[lane.model], no_prompts()
-    room = lane.max_num_batched_tokens - (0 if lane.exclusive_prefill == 1 else lane.decodes)
+    room = lane.max_num_batched_tokens - (0 if lane.exclusive_prefill == 1 else lane.decode_tokens * lane.decodes)
     s = lane.prompt_head
     while s >= 0:
         slot = w.slots[s]

@@ -90,13 +90,14 @@ def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
         attention, limit = decode_table(m, data, batch, total)
         return data[m.at0 + batch] + attention, 0.0, limit
     attention, slope, limit = decode_grid(m, data, batch, total)
-    return decode_rest(m, data, batch) + attention, slope, limit
+    return m.b0 * (decode_rest(m, data, batch) + attention), m.b0 * slope, limit
 
 
 @compiled
 def decode_rest(m: StepRecord, data: Floats, batch: int) -> float:
     """Time of a decode-only step on grids, but for its attention."""
-    return line(data, m.at0, m.at1, float(batch)) + line(data, m.at2, m.at3, float(batch))
+    tokens = m.a2 * batch
+    return line(data, m.at0, m.at1, tokens) + line(data, m.at2, m.at3, tokens)
 
 
 @compiled
@@ -118,11 +119,14 @@ def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: i
         time, share = lane_time(m, data, chunks, batch)
         first *= share
     else:
-        time = line(data, m.at0, m.at1, float(tokens + batch))
-    time += line(data, m.at2, m.at3, float(prompts + batch))
+        time = line(data, m.at0, m.at1, tokens + m.a2 * batch)
+    time += line(data, m.at2, m.at3, prompts + m.a2 * batch)
     time += first
     if batch > 0:
-        time += decode_grid(m, data, batch, total)[0]
+        attention = decode_grid(m, data, batch, total)[0]
+        time += attention
+        if m.b0 < 1.0:  # a token step (`costmodel.speculation`)
+            time -= (1.0 - m.b0) * (decode_rest(m, data, batch) + attention)
     return time
 
 
@@ -137,8 +141,9 @@ def lane_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int) -> tuple[
     longest = m.a0 * chunks.longest
     uneven_tokens = chunks.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chunks.tokens / longest))
     busiest = max(longest, uneven_tokens)
-    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, uneven_tokens + batch)
-    return line(data, m.at0, m.at1, uneven_tokens + batch) + beyond, busiest / (m.a0 * chunks.tokens)
+    decodes = m.a2 * batch
+    beyond = line(data, m.at9, m.at10, busiest + decodes) - line(data, m.at9, m.at10, uneven_tokens + decodes)
+    return line(data, m.at0, m.at1, uneven_tokens + decodes) + beyond, busiest / (m.a0 * chunks.tokens)
 
 
 @compiled

@@ -195,7 +195,8 @@ class GridSteps:
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
     lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
-    lane(T) above, by the tokens of all lanes if they were even.
+    lane(T) above, by the tokens of all lanes if they were even; verified: tokens of a decoding request in a step, and
+    tokens_per_step: those of them that it is given (`costmodel.speculation`) [1].
     """
 
     token_nodes: FloatArray
@@ -210,6 +211,8 @@ class GridSteps:
     work: StepWork = field(default_factory=StepWork)
     lanes: float = 1.0
     uneven: float = 1.0
+    verified: float = 1.0
+    tokens_per_step: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
     lane_times: FloatArray = field(default_factory=lambda: np.zeros(0))
 
@@ -220,7 +223,8 @@ class GridSteps:
             *(self.token_nodes, self.token_times, self.row_nodes, self.row_times),
             *(self.context_nodes, self.decode_attention, *pairs, self.lane_nodes, self.lane_times),
         )
-        return StepNumbers(GRIDS, {"a0": self.lanes, "a1": self.uneven}, tables, self.work)
+        scalars = {"a0": self.lanes, "a1": self.uneven, "a2": self.verified, "b0": 1.0 / self.tokens_per_step}
+        return StepNumbers(GRIDS, scalars, tables, self.work)
 
     def scaled(self, factor: float) -> GridSteps:
         """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth.
@@ -271,24 +275,33 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
     engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
-    most = float(max(config.max_num_batched_tokens + config.max_num_seqs, config.max_model_len))
+    verified = 1.0 + float(engine.drafted[0, 0])
+    most = float(max(config.max_num_batched_tokens + verified * config.max_num_seqs, config.max_model_len))
     tokens = nodes_to(most)
-    rows = nodes_to(float(config.max_num_seqs))
+    rows = nodes_to(verified * config.max_num_seqs)
     base = _rest(model, engine, StepLoad.of(ranks, tokens / ranks))
     wide = most / ranks
     heads = _rest(model, engine, StepLoad.of(rows * ranks, wide / rows))
     contexts = np.concatenate([[1.0], nodes_to(float(config.max_model_len), CONTEXTS_PER_OCTAVE, 8)[1:]])
     batches = np.arange(1.0, config.max_num_seqs + 1.0)
     grid = StepLoad.decode(np.repeat(batches, contexts.size), np.tile(contexts, batches.size))
-    decode = step_time(model, engine, grid).attention_decode.reshape(batches.size, contexts.size)
+    decode_time = step_time(model, engine, grid)
+    decode = decode_time.attention_decode.reshape(batches.size, contexts.size)
     chunks = nodes_to(most, CONTEXTS_PER_OCTAVE, 8)
     pasts = np.concatenate([[0.0], contexts])
     lanes = nodes_to(ranks * most) if ranks > 1.0 else np.zeros(0)
+    row_nodes = np.unique([1.0, *(rows * ranks)])
+    row_times = np.concatenate([np.zeros(int(ranks > 1.0)), heads - heads[0]])
+    if verified > 1.0:  # what drafting takes beyond that, by the batch alone
+        whole = (decode_time.total - decode_time.attention_decode).reshape(decode.shape)[:, :1]
+        checked = verified * batches
+        steps = np.interp(checked, tokens, base) + np.interp(checked, row_nodes, row_times)
+        decode = decode + whole - steps[:, None]
     return GridSteps(
         token_nodes=tokens,
         token_times=base,
-        row_nodes=np.unique([1.0, *(rows * ranks)]),
-        row_times=np.concatenate([np.zeros(int(ranks > 1.0)), heads - heads[0]]),
+        row_nodes=row_nodes,
+        row_times=row_times,
         context_nodes=contexts,
         decode_attention=decode,
         chunk_nodes=chunks,
@@ -297,6 +310,8 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
         lanes=ranks,
         uneven=uneven,
+        verified=verified,
+        tokens_per_step=float(engine.tokens_per_step[0, 0]),
         lane_nodes=lanes,
         lane_times=_lane_times(model, engine, lanes) if ranks > 1.0 else lanes,
     )
@@ -344,6 +359,7 @@ def cost_work(
     constant, capped_bytes, token_bytes, knee = _knee_fit(tokens, gpus * dense.traffic[0])
     row_bytes = head.traffic[0, 1] - head.traffic[0, 0]
     context_flop, context_bytes = (_slope(contexts, values[0]) for values in (decodes.flop, decodes.traffic))
+    read = 1.0 / float(engine.tokens_per_step[0, 0])  # for each token that a request is given
     return StepWork(
         peak=float(engine.peak[0, 0]) * gpus,
         bandwidth=float(engine.bandwidth[0, 0]) * gpus,
@@ -353,13 +369,13 @@ def cost_work(
         pair_flop=tensor * float(np.min(prompts.flop[0] / (new * old + new * (new + 1.0) / 2.0))),
         decode_flop=tensor * float(decodes.flop[0, 0] - context_flop * contexts[0]),
         context_flop=tensor * context_flop,
-        step_bytes=constant + gpus * float(head.traffic[0, 0] - row_bytes),
-        capped_bytes=capped_bytes,
+        step_bytes=read * (constant + gpus * float(head.traffic[0, 0] - row_bytes)),
+        capped_bytes=read * capped_bytes,
         token_bytes=token_bytes,
         row_bytes=tensor * float(row_bytes),
         reach_bytes=tensor * float(np.min(prompts.traffic[0] / (new + old))),
-        decode_bytes=tensor * float(decodes.traffic[0, 0] - context_bytes * contexts[0]),
-        context_bytes=tensor * context_bytes,
+        decode_bytes=read * tensor * float(decodes.traffic[0, 0] - context_bytes * contexts[0]),
+        context_bytes=read * tensor * context_bytes,
     )
 
 

@@ -81,7 +81,7 @@ def engines_of(
     """
     tables, role = instance.tables, Role(pool.role)
     seqs, chunk = pool.max_num_seqs or 0, pool.max_num_batched_tokens or 0
-    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), seqs)
+    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), (1 + pool.speculative_tokens) * seqs)
     return FleetPool(
         name=name,
         role=role,
@@ -98,8 +98,9 @@ def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
         same_accelerator = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
-        dtypes = (shape.weight_dtype, shape.kv_dtype) == (pool.weight_dtype, pool.kv_dtype)
-        if same_accelerator and dtypes and shape.parallelism == split:
+        own = (shape.weight_dtype, shape.kv_dtype, shape.speculative_tokens)
+        same_settings = own == (pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
+        if same_accelerator and same_settings and shape.parallelism == split:
             return number
     raise InputError(
         f"pool {name}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "

@@ -4,6 +4,8 @@ A step with prompts carries the share `carried` of the decodes: all of them unde
 none where prompts go first and alone (SGLang). What it lasts beyond the decode step that it carries is what prompts add
 to the steps of others.
 
+Where tokens are drafted, times of steps that carry decodes are those of token steps (`costmodel.speculation`).
+
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
 requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
 what prompts take of them is longer by as much as measured lanes are uneven (`uneven_lanes`). A step ends with the
@@ -25,8 +27,9 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
 from costmodel.host import EngineOverhead, Scheduler
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queues.erlang import lockstep_excess, pipeline_cycle
+from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import uneven_lanes
+from costmodel.speculation import with_draft
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
@@ -77,7 +80,8 @@ class EngineTable:
     first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
     first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
-    talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
+    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
+    domain (S,): accelerators with one layout of KV blocks, in one precision.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
@@ -103,8 +107,6 @@ class EngineTable:
     offer: NDArray[np.int64]
     talks: NDArray[np.bool_]
     domain: NDArray[np.int64]
-    group: NDArray[np.int64]
-    hands_over: NDArray[np.bool_]
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -137,6 +139,18 @@ class EngineTable:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
 
+    @cached_property
+    def group(self) -> IntArray:
+        """By role, shapes that can talk to the same ones, (3, S); colocated ones talk to nobody."""
+        sends, takes = (np.unique(self.talks, axis=axis, return_inverse=True)[1].ravel() for axis in (0, 1))
+        return np.stack([sends, takes, self.domain])
+
+    @property
+    def hands_over(self) -> BoolArray:
+        """Whether prefill engines of one group can hand over to decode engines of another, (groups, groups)."""
+        senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
+        return self.talks[np.ix_(senders, takers)]
+
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
@@ -167,6 +181,11 @@ class EngineTable:
         """Index of the batch limit so many places above another one, or of the largest."""
         place = int(np.searchsorted(self.limits, seqs)) + places
         return int(self.limits[min(place, self.limits.size - 1)])
+
+    @cached_property
+    def verified(self) -> IntArray:
+        """Tokens of a decoding request in a step, drafted ones among them, (S,) [token]."""
+        return np.array([1 + shape.speculative_tokens for shape in self.shapes], dtype=np.int64)
 
     @property
     def links(self) -> FloatArray:
@@ -259,7 +278,13 @@ class _Steps:
     @property
     def room(self) -> FloatArray:
         """Token budget that these decodes leave to the prompts of one rank [token], (S, B, C)."""
-        return np.asarray(np.maximum((self.chunks - self.carried_decodes) / self.ranks[:, None, None], 1.0))
+        decode_tokens = self.carried_decodes * (1.0 + self.engines.drafted[:, :, None])
+        return np.asarray(np.maximum((self.chunks - decode_tokens) / self.ranks[:, None, None], 1.0))
+
+    def by_token(self, times: FloatArray, decodes: FloatArray) -> FloatArray:
+        """Token steps of steps M that carry decodes which alone take T: M - T (1 - 1 / E), engines first [s]."""
+        saved = 1.0 - 1.0 / self.engines.tokens_per_step[:, 0]
+        return np.asarray(times - decodes * saved[(..., *(None,) * (decodes.ndim - 1))])
 
     def mixed(self, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Chunked-prefill steps: mean time without the decodes' KV reads [s], and number of steps, (S, B, C, F).
@@ -295,24 +320,29 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     policy = load_serving_policy(problem.engine)
     uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
     steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried_share)
-    base = steps.times(decodes=seqs / pipeline[:, None])[0]
+    whole = steps.times(decodes=seqs / pipeline[:, None])[0]
+    base = steps.by_token(whole, whole)
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     with_context, without_context = (
         steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0)
     )
+    slope = steps.by_token(with_context - without_context, with_context - without_context)
 
     def unevenly(times: FloatArray) -> FloatArray:
         """What prompts add to the decodes that are carried, as much longer as the lanes are uneven."""
         axes = (..., *(None,) * (times.ndim - 2))
-        longer, decodes = uneven[:, None][axes], (carried_share * base)[axes]
-        return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
+        longer, decodes = uneven[:, None][axes], (carried_share * whole)[axes]
+        return steps.by_token(np.where(longer > 1.0, decodes + (times - decodes) * longer, times), decodes)
 
     def later(role: Role) -> FloatArray:
         return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
 
     even, count = steps.mixed(ranks)
     mixed_steps = unevenly(even)
-    talks, domain, group, hands_over = hand_over(problem, shapes)
+    alone = mixed_steps
+    if (ranks > 1.0).any():
+        alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], (carried_share * whole)[..., None, None])
+    talks, domain = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
     kv_capacity = [
@@ -321,14 +351,12 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         for chunk in space.max_num_batched_tokens
     ]
     kv_held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
-    kv_transferred = [model.kv_bytes(flows.isl, shape.kv_dtype) for shape in shapes]
+    kv_transferred = [with_draft(model, config.speculation).kv_bytes(flows.isl, config.kv_dtype) for config in configs]
     return EngineTable(
         shapes=shapes,
         offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
         talks=talks,
         domain=domain,
-        group=group,
-        hands_over=hands_over,
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,
@@ -344,13 +372,13 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         prefill_time=steps.prompts(ranks) * uneven[:, None, None],
         prefill_shared=steps.shared() * uneven[:, None, None],
         decode_base=base,
-        decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
-        attention_slope=(with_context - without_context) / REFERENCE_BATCH / pipeline[:, None],
+        decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
+        attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
         mixed_base=mixed_steps,
-        mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed_steps,
+        mixed_alone=alone,
         chunk_count=count,
         full_base=np.maximum(unevenly(steps.full()), mixed_steps.max(axis=3)),
         kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
@@ -358,49 +386,16 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     )
 
 
-def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, BoolArray]:
-    """Who can talk to whom among S shapes: talks, domain, group, hands_over.
-
-    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
-    domain (S,): accelerators with one layout of KV blocks, in one precision;
-    group (3, S): by role, shapes of one domain that can talk to the same ones; colocated ones talk to nobody;
-    hands_over (prefill groups, decode groups): whether those of one group can hand over to those of another.
-    """
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray]:
+    """Who can hand KV blocks to whom among S shapes: talks (S, S) and domain (S,), see `EngineTable`."""
     ends = [end_of(problem, shape) for shape in shapes]
     distinct = list(dict.fromkeys(ends))
     takers = partners(problem, distinct)
     between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
-    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in distinct]
+    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype, end.speculative_tokens) for end in distinct]
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
-    sends, takes = _labels(between, family), _labels(between.T, family)
-    links = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
-    sender, taker = np.nonzero(between)
-    links[sends[sender], takes[taker]] = True
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
-    domain = family[index]
-    group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
-    return between[np.ix_(index, index)], domain, group, links
-
-
-def _labels(between: BoolArray, family: IntArray) -> IntArray:
-    """One number for rows that are alike, in the order of families; -1 for those that can talk to nobody."""
-    patterns = [row.tobytes() for row in between]
-    able = [place for place in np.argsort(family, kind="stable").tolist() if between[place].any()]
-    numbers = {pattern: number for number, pattern in enumerate(dict.fromkeys(patterns[place] for place in able))}
-    return np.array([numbers.get(pattern, -1) for pattern in patterns], dtype=np.int64)
-
-
-def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
-    """Seconds that a prompt keeps a prefill engine from others, (engines, flows).
-
-    latency, chunks (engines, flows): of a prompt alone. Its chunks go through `stages` (engines,) one after another; in
-    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
-    """
-    service = latency / stages[:, None]
-    deep = np.flatnonzero(stages > 1.0)
-    step = service[deep] / chunks[deep]
-    service[deep] += pipeline_cycle(step, flows.share / flows.share.sum(), stages[deep]) - step
-    return np.asarray(service)
+    return between[np.ix_(index, index)], family[index]
 
 
 def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:

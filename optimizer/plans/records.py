@@ -100,6 +100,8 @@ class EnginePool(Record):
     max_num_batched_tokens: Degree | None
     max_model_len: Degree | None
     memory_fraction: Share | None
+    speculative_tokens: int = Field(0, ge=0)
+    """Drafted for each request and step; left out of the file where there are none."""
     usd_per_hour: Amount | None
     """Price of the whole pool; null where it has several: over a range of prices, or of owned and rented GPUs."""
 
@@ -107,7 +109,12 @@ class EnginePool(Record):
     def engine(self) -> tuple[Hashable, ...]:
         """What the engine is, apart from its memory and batch limits."""
         degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
-        return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype
+        return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype, self.speculative_tokens
+
+    @model_serializer(mode="wrap")
+    def _without_drafts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        record: dict[str, Any] = write(self)
+        return {name: value for name, value in record.items() if name != "speculative_tokens" or value}
 
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:

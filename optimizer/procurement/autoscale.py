@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.evaluate import holds_at, keeps_goals, largest_load, predict_misses
+from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 
-from .resilience import Progress, judge_long, with_replicas
+from .resilience import Progress, judge_long
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -115,25 +115,6 @@ def autoscale(
     )
 
 
-def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
-    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do.
-
-    Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
-    """
-    replicas = np.array([pool.replicas for pool in fleet.pools])
-    if not holds_at(instance, fleet, volume):
-        return replicas
-    price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
-    for index in sorted(range(len(price)), key=lambda number: -price[number]):
-        low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
-        while high - low > 1:
-            replicas[index] = (low + high) // 2
-            meets_goals = holds_at(instance, with_replicas(fleet, replicas), volume)
-            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
-        replicas[index] = high
-    return replicas
-
-
 def _stretches(need: IntArray, start_up: float, *, ahead: bool) -> Iterator[Stretch]:
     """The day with engines started ahead, or on load; need (hours, pools): replicas, of days that repeat.
 
@@ -172,13 +153,13 @@ class _Scaled:
         """Attainment in the long run and its interval, (3, classes): share, low, high; the same by formula [1]."""
         key = volume, tuple(replicas.tolist())
         if key not in self._attained:
-            self._attained[key] = self._judged(volume, with_replicas(self.fleet, replicas))
+            self._attained[key] = self._judged(volume, self.fleet.resized(replicas))
         return self._attained[key]
 
     def _judged(self, volume: float, fleet: Fleet) -> FloatArray:
         if volume == 0.0:
             return np.ones((3, len(self.instance.problem.slos)))
-        misses = predict_misses(self.instance, fleet, volume)
+        misses = evaluate(self.instance, fleet, volume)
         if not self.requests or not misses.stable:
             return np.array([misses.attainment] * 3)
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
@@ -190,13 +171,13 @@ class _Scaled:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""
         key = tuple(replicas.tolist())
         if key not in self._limits:
-            smaller = with_replicas(self.fleet, replicas)
-            self._limits[key] = largest_load(lambda volume: predict_misses(self.instance, smaller, volume).stable)
+            smaller = self.fleet.resized(replicas)
+            self._limits[key] = largest_load(lambda volume: evaluate(self.instance, smaller, volume).stable)
         return self._limits[key]
 
     def cost(self, stretches: Iterator[Stretch]) -> float:
         """Cost of the replicas that are paid for over a day [$]."""
-        paid = ((share, with_replicas(self.fleet, replicas)) for share, _, replicas in stretches if share)
+        paid = ((share, self.fleet.resized(replicas)) for share, _, replicas in stretches if share)
         return sum(share * fleet_cost(self.instance, fleet) for share, fleet in paid)
 
     def over(self, stretches: Iterator[Stretch], need: IntArray) -> tuple[FloatArray, float]:

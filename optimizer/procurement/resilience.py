@@ -102,7 +102,7 @@ def resilience(
     """
     needed_engines = tuple(pool.replicas for pool in fleet.pools)
     engines = needed_engines if spares is None else tuple(map(sum, zip(needed_engines, spares, strict=True)))
-    fleet = with_replicas(fleet, engines)
+    fleet = fleet.resized(engines)
 
     @cache
     def judged(engines_left: Engines) -> Judgement | None:
@@ -142,11 +142,6 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     return replace(longer, rate=judgement.rate)
 
 
-def with_replicas(fleet: Fleet, replicas: Sequence[int] | IntArray) -> Fleet:
-    """The same pools with other numbers of replicas."""
-    return Fleet(tuple(replace(pool, replicas=int(n)) for pool, n in zip(fleet.pools, replicas, strict=True)))
-
-
 def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engines) -> Iterator[Loss]:
     """Every loss, not judged yet: of replicas of each pool, then of nodes that stand side by side, of each type.
 
@@ -156,13 +151,13 @@ def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engine
 
     def loss(lost_engines: Engines, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
         engines_left = tuple((engines - lost_engines).tolist())
-        price = fleet_cost(instance, with_replicas(fleet, engines_left))
+        price = fleet_cost(instance, fleet.resized(engines_left))
         return Loss(unit, number, of, lost_engines, engines_left, everything, price, None, spare)
 
     for index, pool in enumerate(fleet.pools):
         number, more = min(count, pool.replicas), engines.copy()
         more[index] = max(needed_engines[index] + count, pool.replicas)
-        spare = fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
+        spare = fleet_cost(instance, fleet.resized(more)) - fleet_cost(instance, fleet)
         lost_engines = tuple(number * (k == index) for k in range(engines.size))
         everything = pool.replicas <= count
         yield loss(lost_engines, unit="replica", number=number, of=pool.name, everything=everything, spare=spare)
@@ -232,7 +227,7 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
         bought = fleet_gpus(instance, fleet)
         bought[offer] = nodes * size
         return max(float((offer_prices(instance.problem, bought) - offer_costs(instance, fleet))[offer]), 0.0)
-    return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
+    return fleet_cost(instance, fleet.resized(more)) - fleet_cost(instance, fleet)
 
 
 def without(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
@@ -248,7 +243,7 @@ def without(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet |
     )
     if routes is None:
         return None
-    pools = zip(with_replicas(fleet, engines).pools, routes, strict=True)
+    pools = zip(fleet.resized(engines).pools, routes, strict=True)
     return Fleet(tuple(replace(pool, route=route) for pool, route in pools if pool.replicas))
 
 

@@ -37,10 +37,9 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
-from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance, Late, never
+from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -208,13 +207,15 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
-    budget = max(config.max_num_batched_tokens, config.max_num_seqs)
+    verified = 1 + (config.speculation.tokens if config.speculation else 0)
+    budget = max(config.max_num_batched_tokens, verified * config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
         long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
         kv_blocks=max(blocks, 1),
         block_size=block,
+        decode_tokens=verified,
     )
 
 

@@ -22,9 +22,8 @@ from pdplan.options import (
     pass_console,
     value_of,
 )
-from reports.document import Document, Facts, Section, said, table_of
+from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, listed, money, percent, si, significant
-from reports.table import Column
 from reports.text import plural
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ ALL_PRICES = "all"
     is_flag=False,
     flag_value=ALL_PRICES,
     metavar="[BASIS|FILE]",
-    help="Alone behind NAME: every quote, by provider and commitment, with its date. With on-demand, reserved, spot or "
-    "tco: those quotes as prices. With a CSV file: your own quotes.",
+    help="After NAME, without a value: every quote, by provider and commitment, with its date. With on-demand, "
+    "reserved, spot or tco: those quotes as prices. With a CSV file: your own quotes.",
 )
 @json_option
 @console_options
@@ -72,8 +71,6 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
         console.show([_entry(gpu, basis) for gpu in accelerators] if as_json else _gpu_list(accelerators, basis))
-        if not as_json:
-            console.hint("pdplan gpus NAME   # sources and efficiencies of one")
         return
     with value_of("NAME"):
         accelerator = catalog_entries.accelerator(name)
@@ -133,7 +130,8 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
         if basis is None
         else f"{MISSING}: nobody quotes one.",
     )
-    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)))
+    following = "pdplan gpus NAME   # sources and efficiencies of one"
+    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)), next_step=following)
 
 
 DTYPES = ("bf16", "fp8", "fp4")
@@ -279,12 +277,7 @@ def models(
         console.show(entry if as_json else _model_page(entry))
         return
     entries = [{"written": spelling} | model_entry(load_model(spelling)) for spelling in alike or model_names()]
-    if as_json:
-        console.show(entries)
-        return
-    console.show(_model_list(entries, brief=bool(alike)))
-    if not alike:
-        console.hint("pdplan models NAME   # layers, precision and source of one")
+    console.show(entries if as_json else _model_list(entries, brief=bool(alike)))
 
 
 def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
@@ -320,7 +313,8 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     late = [f"{entry['written']} {_late(entry, 'bf16')}" for entry in entries if _has_windows(entry)]
     note = "KV/token: bytes of bf16 KV cache that one more token adds"
     note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
-    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))))
+    following = "pdplan models NAME   # layers, precision and source of one"
+    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)
 
 
 def _has_windows(entry: dict[str, Any]) -> bool:

@@ -70,7 +70,8 @@ class Flags:
     help="What the replica does.",
 )  # fmt: skip
 @weight_dtype_option
-@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True,
+              help="Precision of the KV cache.")  # fmt: skip
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
 @click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")
@@ -83,7 +84,9 @@ class Flags:
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE", default="0.9",
     show_default=True, help="The engine's own memory fraction.",
 )  # fmt: skip
-@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads and memory.")
+@click.option(
+    "--engine", default="vllm", show_default=True, metavar="NAME", help="vllm, sglang or trtllm: host time, memory."
+)  # fmt: skip
 @json_option
 @console_options
 @pass_console
@@ -111,7 +114,6 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
-    console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
 def _problem(flags: Flags) -> Problem:
@@ -288,4 +290,5 @@ def _page(value: dict[str, Any]) -> Document:
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)
-    return Document((title,), (Section(table=table), Section(facts=facts)))
+    following = "pdplan init   # a workload file; pdplan optimize then finds the fleet"
+    return Document((title,), (Section(table=table), Section(facts=facts)), next_step=following)

@@ -69,7 +69,9 @@ FRONT = Bounds(2, 10_000)
     show_default=True,
     help="quick: by formula only; standard: proven by simulation; thorough: also tuned by simulation.",
 )
-@click.option("--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links, step times; some 20 s.")
+@click.option(
+    "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes about 20 s."
+)
 @click.option(
     "--front",
     type=whole(FRONT),

@@ -180,7 +180,7 @@ def whatif(
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from reports.answers.whatif import whatif_document
+    from reports.scenarios import whatif_document
 
     questions = Questions(**options)
     output.check(FILE=file, resume=questions.journal)
@@ -340,6 +340,7 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
     from optimizer.whatif.curves import break_even, by_price
     from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
     from reports.answers import curves, whatif
+    from reports.scenarios import no_fleet_document
 
     effort, looks = questions.effort, questions.looks
     second = f", {looks} fleets at most simulated" if looks else ""
@@ -355,7 +356,7 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         prices = [] if here.cost is None else shadow_prices(problem, effort)
         yield Reply("shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here))
     if questions.swing is not None:
-        tell(f"moving each lever{second}", 0.5)
+        tell(f"varying each lever{second}", 0.5)
         moved = tornado(problem, base, levers(problem, questions.swing, effort), effort, looks)
         yield Reply("tornado", whatif.tornado_record(moved), whatif.tornado_document(moved))
     if questions.slack is not None:
@@ -367,9 +368,10 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         tell("the cheapest fleet", 0.9)
         chunks = chunk_curve(problem, base, questions.chunks, simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
-            yield Reply("chunks", None, whatif.no_fleet_document("No fleet meets the SLO.", chunks))
+            yield Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", chunks))
         else:
-            yield Reply("chunks", curves.chunk_record(chunks), curves.chunk_document(chunks), curves.chunk_rows(chunks))
+            record = curves.chunk_record(chunks)
+            yield Reply("chunks", record, curves.chunk_document(chunks), record["rows"])
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------
@@ -453,7 +455,7 @@ def frontier(
     from optimizer.whatif.curves import frontier as curve_over
     from optimizer.whatif.curves import ramp_of
     from reports.answers.curves import QUESTIONS, frontier_document, frontier_record, frontier_rows
-    from reports.answers.whatif import whatif_document
+    from reports.scenarios import whatif_document
 
     output.check(FILE=file)
     problem = random_problem(console, file, settings, prices)
@@ -521,7 +523,8 @@ def map_command(
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.answer import Effort
     from optimizer.whatif.sweep import sweep_of
-    from reports.answers.whatif import ROLES, SHAPES, map_document, map_record, map_rows, whatif_document
+    from reports.answers.whatif import ROLES, SHAPES, map_document, map_record, map_rows
+    from reports.scenarios import whatif_document
     from search_spaces.scenarios import Axis
 
     output.check(FILE=file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
-@click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
+@click.option("--model", default="Llama-3.1-70B", show_default=True, metavar="NAME", help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
 @click.option(
     "--buckets",
@@ -90,7 +90,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
     `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
-    Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
+    For a trace of sessions (session_id with delays, or Bailian's chat_id), it shows and writes the sessions.
     """
     from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model
@@ -109,9 +109,9 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         write_text(output, text, force=force)
-    console.show(reading.figures if as_json else _page(reading.figures))
+    following = f"{console.command} -o workload.yaml" if output is None else ""
+    console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
     if output is None:
-        console.hint(f"{console.command} -o workload.yaml")
         return
     console.note(f"\nwrote {output}; set its {reading.unset}")
     if reading.note:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from costmodel.calibration import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.words import percentage
-from reports.document import Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
-from reports.table import Column
 from reports.text import clean, plural
 from search_spaces.calibration import Calibration, MeasuredRun, Row
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
@@ -275,7 +274,9 @@ def calibration_document(value: dict[str, Any]) -> Document:
                     f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
                 ),
             ),
-            Section(table=_scales(value)),
+            Section(
+                table=table_of(("scale of", "#factor", "#±", ""), [_scale(*item) for item in value["scales"].items()])
+            ),
             Section(table=_times(value)),
             Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
         ),
@@ -309,10 +310,6 @@ def _layout(config: EngineConfig) -> str:
 def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
     errors = np.expm1(logs)
     return {"median_abs": float(np.median(np.abs(errors))), "bias": float(np.median(errors))}
-
-
-def _scales(value: dict[str, Any]) -> Table:
-    return table_of(("scale of", "#factor", "#±", ""), [_scale(name, scale) for name, scale in value["scales"].items()])
 
 
 def _scale(name: str, scale: dict[str, Any]) -> tuple[str, ...]:

@@ -9,16 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import KILO
-from optimizer.fleets.binding import limits_by_use
+from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import Bill, BuyingPlan, Hours, Look, Outcome
-from reports.charts import Frame, Stack, draw_stacks
-from reports.document import Chart, Document, Section, Table, said, table_of
-from reports.drawing import round_steps
+from optimizer.procurement.buying import BuyingPlan, Hours, Look, Outcome
+from reports.charts import Frame, Stack, draw_stacks, round_steps
+from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
-from reports.sensitivity import fleet_line
-from reports.table import Column
 from reports.text import capital, plural
+from reports.words import fleet_line
 from search_spaces.contracts import (
     Commitment,
     Contract,
@@ -126,17 +124,16 @@ def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
         {
             "month": month + 1,
             "peak_rps": peak,
-            "usd": _costs(purchase, bill, month),
+            "usd": {
+                contract_name(purchase, item): usd
+                for item, usd in zip(terms.contracts, bill.by_month[month].tolist(), strict=True)
+                if usd
+            },
             "peak_fleet": pool_records(peak_hours(purchase, month).option.pools),
             "peak_gpus": dict(zip(types(purchase), peak_hours(purchase, month).option.gpus, strict=True)),
         }
         for month, peak in enumerate(rates)
     ]
-
-
-def _costs(purchase: BuyingPlan, bill: Bill, month: int) -> dict[str, float]:
-    pairs = zip(purchase.terms.contracts, bill.by_month[month].tolist(), strict=True)
-    return {contract_name(purchase, item): usd for item, usd in pairs if usd}
 
 
 def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
@@ -327,12 +324,9 @@ def missed_sentences(purchase: BuyingPlan) -> list[str]:
         return []
     return [
         f"This purchase misses the SLO: it counts on {plural(len(looks), 'fleet')} that missed in simulation, and no "
-        f"fleet that was tried instead does better. {_fault(looks[0])}"
+        f"fleet that was tried instead does better. At {rate(looks[0].fleet.rate)} a fleet of "
+        f"{fleet_line(looks[0].fleet.pools)} {looks[0].fault}."
     ]
-
-
-def _fault(look: Look) -> str:
-    return f"At {rate(look.fleet.rate)} a fleet of {fleet_line(look.fleet.pools)} {look.fault}."
 
 
 def value_left(purchase: BuyingPlan) -> list[str]:

@@ -11,10 +11,9 @@ from costmodel.metric import METRICS
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
-from reports.document import Document, Section, Table, said, table_of, without_empty
+from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent
-from reports.table import Column
 from reports.text import clean, plural
 from reports.verdict import gap_of_any_fleet
 from reports.words import gpus_per_engine, has_fleet, has_tpot, split_words
@@ -26,6 +25,7 @@ SETTINGS: Final = (
     "spare_replicas",
     "weight_dtype",
     "kv_dtype",
+    "speculative_tokens",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
@@ -330,7 +330,10 @@ def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloCha
     for name, figure in figures:
         outcomes = classes[name].held if figure.name == MEETING else (None, None)
         marks = [{True: "✓ ", False: "✗ ", None: ""}[outcome] for outcome in outcomes]
-        values = [_value(figure, value) for value in (figure.before, figure.after)]
+        values = [
+            money(value) if figure.unit == "$" else quantity(value, figure.unit)
+            for value in (figure.before, figure.after)
+        ]
         cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
         rows.append((name or MISSING, figure.name, *cells, _difference_words(figure)))
     columns = (
@@ -357,10 +360,6 @@ def pool_words(change: PoolChange) -> str:
     words = [f"{before} → {plural(after, 'replica')}" if grown else plural(after or before, "replica")]
     words += [f"{item.name} {item.before} → {item.after}" for item in change.settings if item.name != "replicas"]
     return f"{change.name}: {change.shape}, {'; '.join(words)}"
-
-
-def _value(figure: Figure, value: float | None) -> str:
-    return money(value) if figure.unit == "$" else quantity(value, figure.unit)
 
 
 def _difference_words(figure: Figure) -> str:

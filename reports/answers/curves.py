@@ -13,26 +13,23 @@ from optimizer.plans.records import pool_records, unpriced
 from optimizer.whatif.answer import Answer
 from optimizer.whatif.chunks import ChunkCurve
 from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
-from reports.charts import HEIGHT, PLOT
-from reports.document import Chart, Document, Section, Table, said, table_of
-from reports.drawing import WIDTH, Drawing, Path, Text, axes, plot, round_steps, round_ticks
+from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
+from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
-from reports.sensitivity import FACTOR, exact_words, fleet_line
-from reports.table import Column
-from reports.text import clean
-from reports.words import cost_or_status, misses_used
-
-from .whatif import (
+from reports.scenarios import (
+    FACTOR,
     FLEET,
     cost_words,
-    fleet_cell,
+    exact_words,
     fleet_table,
     no_fleet_sentence,
     refuted_sentence,
     simulated_note,
     simulation_note,
 )
+from reports.text import clean
+from reports.words import cost_or_status, fleet_line, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
@@ -147,7 +144,7 @@ def steps_table(curve: Frontier) -> Table:
                 hourly(row["budget_usd_per_hour"]),
                 rate(row["rate_rps"]),
                 f"{significant(row['requests_per_dollar'])} req/$",
-                fleet_cell(step.answer.pools),
+                fleet_line(step.answer.pools),
             ]
             for row, step in zip(by_budget(curve), steps, strict=True)
         ]
@@ -159,7 +156,7 @@ def steps_table(curve: Frontier) -> Table:
                 _at(curve, step.start),
                 _at(curve, step.end),
                 cost_or_status(step.answer.cost, step.answer.status.value),
-                fleet_cell(step.answer.pools),
+                fleet_line(step.answer.pools),
             ]
             for step in steps
         ]
@@ -179,7 +176,7 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
         f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated_count else ""
     )
     return said(
-        f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Each step ends where its fleet "
         f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
@@ -221,25 +218,28 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
     if not steps:
         return ()
     ends = [end for step in curve.steps for end in (step.start, step.end)]
-    low, high, top = min(ends), max(ends), max(step.answer.cost or 0.0 for step in steps)
-    drawn = plot(PLOT, (low, high), (0.0, 1.1 * top))
-    share = curve.over == "attainment"
-    unit = "" if curve.unit == "1" else f" [{curve.unit}]"
-    ticks = [(value, percent(value) if share else significant(value)) for value in round_ticks(low, high)]
+    low, high, top = min(ends), max(ends), 1.1 * max(step.answer.cost or 0.0 for step in steps)
+    unit, is_share = "" if curve.unit == "1" else f" [{curve.unit}]", curve.over == "attainment"
+    ticks = [(value, percent(value) if is_share else significant(value)) for value in round_ticks(low, high)]
     heights = [(value, significant(value)) for value in round_steps(top)]
-    marks = axes(drawn, ticks, heights, f"{curve.over}{unit}", "least cost [$/h]")
-    for step in curve.steps:
-        cost, span = step.answer.cost, f"{_at(curve, step.start)} to {_at(curve, step.end)}"
-        if cost is None:
-            marks.append(Text(drawn.x((step.start + step.end) / 2.0), PLOT.bottom - 8, "no fleet", "muted", "middle"))
-        else:
-            tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_line(step.answer.pools)}"
-            marks.append(Path((drawn.at((step.start, cost)), drawn.at((step.end, cost))), "curve decode", tip))
+    lines = [
+        Series(
+            [(end, step.answer.cost or 0.0) for end in sorted((step.start, step.end))],
+            line="curve decode",
+            tips=[
+                f"{curve.over} {_at(curve, step.start)} to {_at(curve, step.end)}: {hourly(step.answer.cost)}, "
+                f"{fleet_line(step.answer.pools)}"
+            ],
+        )
+        for step in steps
+    ]
+    x, y = Axis(f"{curve.over}{unit}", low, high, ticks), Axis("least cost [$/h]", 0.0, top, heights)
+    gap = " Where there is no line, there is no fleet." if len(steps) < len(curve.steps) else ""
     return (
         Chart(
             title=_jump_sentence(curve),
-            caption="Each line is one fleet; replicas are whole, so the cost jumps.",
-            drawing=Drawing(WIDTH, HEIGHT + 8.0, f"least cost by {curve.over}. {headline(curve)}", tuple(marks)),
+            caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
+            drawing=draw_panels([Panel(x, y, lines, height=240.0)], f"least cost by {curve.over}. {headline(curve)}"),
             table=steps_table(replace(curve, by_budget=False)),
         ),
     )
@@ -296,17 +296,18 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
 
 
 def _changes_sentence(curve: BreakEvens) -> str:
-    """At which values the cheapest fleet changes, and how exactly they are known."""
+    """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
         exact_words(curve.key, value)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
         return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
-    times = "once" if len(values) == 1 else f"{len(values)} times"
+    times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
     tolerance = exact_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
-    return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
+    exact = "" if curve.key.startswith("price.") else f" (exact to {tolerance})"
+    return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where}{exact}."
 
 
 def _pieces_table(curve: BreakEvens) -> Table:
@@ -324,7 +325,7 @@ def _pieces_table(curve: BreakEvens) -> Table:
             exact_words(curve.key, step.end),
             str(gpus(step.answer)),
             *("no fleet" if cost is None else hourly(cost) for cost in step.costs),
-            fleet_cell(step.answer.pools),
+            fleet_line(step.answer.pools),
         )
         for step in curve.steps
     ]
@@ -366,28 +367,6 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
         ],
         "without_memory": list(curve.without_memory),
     }
-
-
-def chunk_rows(curve: ChunkCurve) -> list[dict[str, Any]]:
-    """A flat row for each chunk."""
-    return [
-        {
-            "chunk_tokens": row.chunk,
-            "outcome": row.outcome,
-            "simulated": row.simulated,
-            **{
-                f"{item.name}.{metric}_{label}_s": getattr(values, label)
-                for item in row.classes
-                for metric, values in (("ttft", item.ttft_s), ("tpot", item.tpot_s))
-                for label in ("p50", "p90", "p95", "p99")
-            },
-            **{f"{item.name}.attainment": item.attainment for item in row.classes},
-            "goodput_rps": row.goodput,
-            "replicas_needed": row.replicas,
-            "cost_needed_usd_per_hour": row.cost,
-        }
-        for row in curve.rows
-    ]
 
 
 def chunk_document(curve: ChunkCurve) -> Document:
@@ -490,13 +469,16 @@ def _lines(curve: ChunkCurve, values: Mapping[str, Sequence[float]], limit: floa
     """Lines over chunks, evenly apart, with a dashed line at a limit."""
     sizes = [row.chunk for row in curve.rows]
     high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
-    drawn = plot(PLOT, (0.0, max(len(sizes) - 1.0, 1.0)), (0.0, high))
-    ticks = [(float(at), count(size)) for at, size in enumerate(sizes)]
-    marks = axes(drawn, ticks, [(v, significant(v)) for v in round_steps(high)], "chunk [tokens]", name)
-    for key, row in values.items():
-        points = tuple(drawn.at((float(at), value)) for at, value in enumerate(row))
-        tip = f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
-        tone = "curve prefill" if key == "ttft" else "curve decode"
-        marks.append(Path(points if len(points) > 1 else points * 2, tone, tip))
-    marks.append(Path((drawn.at((0.0, limit)), drawn.at((len(sizes) - 1.0, limit))), "limit"))
-    return Drawing(WIDTH, HEIGHT, f"{name} against the chunk", tuple(marks))
+    lines = [
+        Series(
+            list(enumerate(row)),
+            line="curve prefill" if key == "ttft" else "curve decode",
+            tips=[
+                f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
+            ],
+        )
+        for key, row in values.items()
+    ]
+    x = Axis("chunk [tokens]", 0.0, max(len(sizes) - 1.0, 1.0), list(enumerate(map(count, sizes))))
+    y = Axis(name, 0.0, high, [(value, significant(value)) for value in round_steps(high)])
+    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)], f"{name} against the chunk")

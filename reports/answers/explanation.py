@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from optimizer.plans.records import pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
-from reports.document import Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import hourly
-from reports.sensitivity import fleet_line
-from reports.table import Column
+from reports.words import fleet_line
 
 Explained = tuple[str, Mapping[str, int | str], Explanation]
 """A config, the settings that it leaves open, and what was found."""

@@ -70,15 +70,20 @@ class Within:
     @property
     def words(self) -> str:
         """The share and the limit."""
-        if self.high - self.low < ROUNDED:
-            share = percent(self.low)
-        elif self.low <= 0.0:
-            share = f"at most {percent(self.high)}"
-        else:
-            share = (
-                f"at least {percent(self.low)}" if self.high >= 1.0 else f"{percent(self.low)} to {percent(self.high)}"
-            )
-        return f"{self.name} within {duration(self.limit)} for {share}"
+        return f"{self.name} within {duration(self.limit)} for {interval_words(self.low, self.high)}"
+
+
+def interval_words(low: float, high: float) -> str:
+    """Write a share that is known to lie between two.
+
+    >>> interval_words(0.5, 0.5), interval_words(0.0, 0.9), interval_words(0.9, 1.0), interval_words(0.5, 0.9)
+    ('50 %', 'at most 90 %', 'at least 90 %', '50 % to 90 %')
+    """
+    if high - low < ROUNDED:
+        return percent(low)
+    if low <= 0.0:
+        return f"at most {percent(high)}"
+    return f"at least {percent(low)}" if high >= 1.0 else f"{percent(low)} to {percent(high)}"
 
 
 def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> Verdict:
@@ -349,7 +354,7 @@ def _moment(seconds: float) -> str:
 def watch_document(value: dict[str, Any]) -> Document:
     """The answer, of a `watch_dict`: shares within the limits, when they were missed, and last the verdict."""
     within = [
-        (item["name"], duration(item["limit_s"]), _interval(item["share_low"], item["share_high"]))
+        (item["name"], duration(item["limit_s"]), interval_words(item["share_low"], item["share_high"]))
         for item in value["within"]
     ]
     misses = [
@@ -368,7 +373,3 @@ def watch_document(value: dict[str, Any]) -> Document:
         ),
         sections=tuple(sections),
     )
-
-
-def _interval(low: float, high: float) -> str:
-    return percent(low) if high - low < ROUNDED else f"{percent(low)} to {percent(high)}"

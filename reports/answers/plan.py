@@ -6,14 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from costmodel.metric import METRICS, Metric
-from costmodel.words import dearer
-from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
-from optimizer.plans.records import EnginePool, Quantiles
+from costmodel.words import dearer, join_words
+from optimizer.plans.plan import Alternative, Plan
+from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.asked import asked
-from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
+from reports.document import Column, Document, Facts, Section, Table, said, table_of
+from reports.figures import (
+    BRIEF_ROWS,
+    Latencies,
+    class_table,
+    fleet_diagram,
+    fleet_table,
+    goal_label,
+    goal_words,
+    latency_table,
+    limit_sentences,
+    shown_pools,
+    worst_tail,
+)
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command
 from reports.numbers import (
@@ -24,17 +35,15 @@ from reports.numbers import (
     money,
     monthly,
     percent,
-    percent_beside,
     rate,
     signed_percent,
 )
 from reports.sensitivity import sensitivity_section
-from reports.table import Column
 from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
-from .plan_charts import fleets_charts, slo_charts, why_charts
+from .plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from .plan_details import (
     features_sentence,
     hand_over_sentence,
@@ -44,12 +53,8 @@ from .plan_details import (
     workload_section,
 )
 
-BRIEF_ROWS: Final = 4
-"""Rows of a table in the brief answer: more of them would push the verdict off the screen."""
 MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
-MOST_POOLS: Final = BRIEF_ROWS + 2
-"""Pools that are all shown in the brief answer."""
 
 
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
@@ -62,10 +67,11 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     if words.has_fleet(plan):
         sections = _brief(plan) if brief else _complete(plan)
     else:
-        looked_up = () if brief else (workload_section(plan), _trust(plan))
+        looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if words.has_fleet(plan) else []
-    subject = f"{clean(plan.model)} on {words.serving_words(plan)}"
+    # the headline of a fleet says which model it serves, and by which engine
+    subject = () if words.has_fleet(plan) else (f"{clean(plan.model)} on {words.serving_words(plan)}",)
     return Document(
         headline=said(*verdict.headlines(plan, brief=brief), *caveats),
         sections=sections,
@@ -73,7 +79,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
-            subject,
+            *subject,
             moment(plan.provenance.run.created),
             words.basis_words(plan),
             verdict.search_outcome(plan),
@@ -98,7 +104,7 @@ def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[P
 
 
 def _brief(plan: Plan) -> tuple[Section, ...]:
-    cut = len(plan.pools) - len(_dearest(plan.pools, brief=True))
+    cut = len(plan.pools) - len(shown_pools(plan.pools, brief=True))
     return (
         Section(
             table=fleet_table(plan.pools, brief=True),
@@ -120,6 +126,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
@@ -150,6 +157,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
                 verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             ),
         ),
@@ -170,7 +178,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
-        workload_section(plan),
+        workload_section(plan, workload_charts(plan)),
         settings_section(plan),
         _trust(plan),
     )
@@ -187,127 +195,6 @@ def _tiles(plan: Plan) -> Facts:
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
-
-
-def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
-    """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
-    if not brief or len(pools) <= MOST_POOLS:
-        return list(pools)
-    dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
-    return [pool for pool in pools if pool in dearest]
-
-
-def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
-    ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
-    columns = [
-        Column("pool"),
-        *([] if ids_name_roles else [Column("role", optional=True)]),
-        Column("replicas × GPUs"),
-        Column("parallelism"),
-        Column("weights/KV"),
-        Column("max seqs", "right"),
-        Column("chunk", "right"),
-        Column("$/h", "right"),
-        Column("busiest", shrink=True, lines=2, optional=True),
-    ]
-    rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of(columns, [row[:1] + row[1 + ids_name_roles :] for row in rows])
-
-
-def _pool_row(pool: Pool) -> tuple[str, ...]:
-    replicas = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
-    return (
-        clean(pool.id, 20),
-        pool.role,
-        f"{replicas} × {words.gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
-        words.split_words(pool),
-        f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
-        count(pool.max_num_seqs),
-        count(pool.max_num_batched_tokens),
-        money(pool.usd_per_hour),
-        words.busiest_words(pool.operating_point, short=True),
-    )
-
-
-def class_table(plan: Plan, *, brief: bool) -> Table:
-    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest.
-
-    Percentiles stand in the header, or where they differ in the cells.
-    """
-    classes = words.tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    labels = {goal_label(item.attainment_goal) for item in classes}
-    at = f" {min(labels)}" if len(labels) == 1 else ""
-    columns = (
-        Column("class", shrink=True),
-        Column("SLO met", "right"),
-        Column("goal", "right", beside=True),
-        Column(f"TTFT{at}", "right"),
-        Column("limit", "right", beside=True),
-        Column(f"TPOT{at}", "right"),
-        Column("limit", "right", beside=True),
-        *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
-    )
-    rows = []
-    for item in classes:
-        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
-        before = "" if at else f"{label} "
-        cells = (
-            clean(item.name, 30),
-            f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-            percent(item.attainment_goal),
-            f"{before}{duration(getattr(item.ttft_s, label))}",
-            duration(item.ttft_limit_s),
-            f"{before}{duration(getattr(item.tpot_s, label))}" if words.has_tpot(item) else MISSING,
-            duration(item.tpot_limit_s),
-            percent(item.share),
-        )
-        rows.append(cells[: len(columns)])
-    return table_of(columns, rows)
-
-
-def latency_table(plan: Plan) -> Table:
-    """Every latency of each class at every percentile, with its limit and how far off the prediction may be."""
-    columns = (
-        Column("class", shrink=True),
-        Column("latency"),
-        Column("limit", "right"),
-        *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
-        Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
-    )
-    rows = []
-    for item in plan.classes:
-        for label, times, limit, between in _latencies(plan, item):
-            quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
-            span = MISSING if between is None else verdict.spread(between, duration)
-            rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
-    return without_empty(table_of(columns, rows))
-
-
-def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
-    """Name, quantiles, limit [s] and error bar of each latency of a class; the whole request has them if simulated."""
-    bars = item.error_bars
-    rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
-    rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
-    if words.has_tpot(item):
-        rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
-    if item.e2e_limit_s is not None:
-        classes = [] if plan.simulation is None else plan.simulation.classes
-        whole = next((class_result.e2e_s for class_result in classes if class_result.name == item.name), None)
-        rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
-    return [*rows, *((label, times, limit, None) for label, times, limit in words.other_metrics(item))]
-
-
-def limit_sentences(plan: Plan) -> list[str]:
-    """Limits beyond TTFT and TPOT, a sentence each: columns would not fit beside the others."""
-    sentences = []
-    for item in plan.classes:
-        goal = goal_label(item.attainment_goal)
-        for label, times, limit, _ in _latencies(plan, item):
-            if label not in {"TTFT", "TPOT"}:
-                value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
-                sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
-    return sentences
 
 
 def _limits(plan: Plan) -> Table:
@@ -379,7 +266,10 @@ def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
         else MISSING
     )
     fleet = " + ".join(words.limited_cell(pool) for pool in row.pools[:6])
-    name = words.recommended_words(plan) if is_recommended else words.alternative_name(row)
+    same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
+    name = words.alternative_name(row)
+    if is_recommended:
+        name = f"recommended (also {join_words(same)})" if same else "recommended"
     return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 
@@ -457,10 +347,12 @@ def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     assumption_words = plural(len(source.assumptions), "assumption")
+    by_formula = "; utilization is by formula" if plan.simulation else ""
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
-        words.origin_sentence(plan),
+        f"Latencies and request rates are {words.basis_words(plan)}{by_formula}. Nothing here was measured on your "
+        "machines.",
         f"{assumption_words} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",

@@ -16,19 +16,22 @@ from reports.asked import HOURS, arrivals
 from reports.charts import (
     Axis,
     Bar,
+    Drawing,
     Frame,
     HeatCell,
     Panel,
     Series,
     Stack,
+    decade_range,
+    decades,
     draw_bars,
     draw_heat_map,
     draw_panels,
     draw_stacks,
+    round_steps,
     tone_of,
 )
 from reports.document import Chart, table_of
-from reports.drawing import Drawing, Log, decade_range, round_steps
 from reports.figures import (
     QUANTILES,
     LengthMap,
@@ -305,7 +308,8 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     for row in words.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             outcome = words.HOLDS if words.is_feasible(row) else words.UNPROVEN
-            fleets.append((words.named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
+            name = words.fleet_line(row.pools[:12]) if row.kind == "other_engines" else words.alternative_name(row)
+            fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in words.tried_fleets(plan):
         if fleet.latencies:
             outcome = words.outcome_words(fleet, plan)
@@ -432,7 +436,7 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
     intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
     low, high = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
     least, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
-    decades, shares = Log(low, high, 0.0, 1.0).decades(), Log(least, 1.0, 0.0, 1.0).decades()
+    powers, shares = decades(low, high), decades(least, 1.0)
     series = []
     for name, ridge in sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools}):
         start = max(low, least * ridge)
@@ -450,7 +454,7 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
             "arithmetic intensity, FLOP/byte",
             low,
             high,
-            [(at, si(at, "").replace(" ", "")) for at in decades],
+            [(at, si(at, "").replace(" ", "")) for at in powers],
             log=True,
         ),
         Axis("share of peak FLOP/s (MFU)", least, 1.0, [(at, percent(at)) for at in shares], log=True),

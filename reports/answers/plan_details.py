@@ -13,10 +13,9 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import LARGEST
-from reports.answers.plan_charts import workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
-from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
+from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import routed
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
@@ -40,6 +39,7 @@ MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
 """Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
+DRAFTED: Final = "speculative_tokens"
 _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "role": lambda pool: pool.role,
     "accelerator": lambda pool: clean(pool.accelerator),
@@ -52,6 +52,7 @@ _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "data_parallel": lambda pool: count(pool.data_parallel),
     "weight_dtype": lambda pool: clean(pool.weight_dtype, 12),
     "kv_dtype": lambda pool: clean(pool.kv_dtype, 12),
+    DRAFTED: lambda pool: count(pool.speculative_tokens),
     "max_num_seqs": lambda pool: count(pool.max_num_seqs),
     "max_num_batched_tokens": lambda pool: count(pool.max_num_batched_tokens),
     "max_model_len": lambda pool: count(pool.max_model_len),
@@ -81,7 +82,7 @@ _EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 
-def workload_section(plan: Plan) -> Section:
+def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
     load, cache, inputs = plan.workload, plan.prefix_cache, plan.provenance.inputs.get("workload")
     lengths = inputs.get("lengths") if isinstance(inputs, Mapping) else None
@@ -106,7 +107,7 @@ def workload_section(plan: Plan) -> Section:
     )
     return Section(
         "Workload",
-        charts=workload_charts(plan),
+        charts=charts,
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offered(plan)),
@@ -180,7 +181,8 @@ def settings_section(plan: Plan) -> Section:
 def engines_table(pools: Sequence[Pool]) -> Table:
     """What each pool is run with: a column for each pool, or a row where they are many."""
     columns = [("setting", *(clean(pool.id, 20) for pool in pools))]
-    columns += [(name, *(write(pool) for pool in pools)) for name, write in _SETTINGS.items()]
+    shown = [name for name in _SETTINGS if name != DRAFTED or any(pool.speculative_tokens for pool in pools)]
+    columns += [(name, *(_SETTINGS[name](pool) for pool in pools)) for name in shown]
     if len(pools) <= MOST_COLUMNS:
         return table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
     rows = list(zip(*(column[1:] for column in columns), strict=True))

@@ -5,33 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from costmodel.metric import METRICS, Metric
 from costmodel.power import POWER
-from costmodel.simulator import Fleet, Result
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words
-from optimizer.fleets.evaluate import QUANTILES, Evaluation
-from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, Status
-from optimizer.verification.demand import SEEDS
-from optimizer.verification.judge import (
-    TOLERANCE,
-    ClassJudgement,
-    Curve,
-    Goodput,
-    Judgement,
-    Outcome,
-    RatePoint,
-    half_width,
-)
-from optimizer.verification.record import ClassGaps, FleetUse, Slot
-from reports.document import Document, Section, Table, said, table_of
+from optimizer.fleets.evaluate import QUANTILES
+from optimizer.plans.plan import Status
+from optimizer.verification.judge import TOLERANCE, ClassJudgement, Curve, Judgement, Outcome, RatePoint, half_width
+from optimizer.verification.record import Slot
+from optimizer.verification.simulated_plan import Simulated
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import (
     count,
     duration,
@@ -43,20 +32,20 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.table import Column
 from reports.text import clean, plural
-from reports.verdict import served_rate
+from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
 from reports.words import misses_used
 
+OTHER_RATE: Final = 0.05
+"""Relative difference from which on the rate of a trace is not the plan's."""
 HOURS: Final = 24.0
 """Of a day."""
 MISMATCH: Final = 1.1
 """Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
-MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
-def simulation_document(simulation: Simulated) -> Document:
-    """The answer of a simulation."""
+def simulation_document(simulation: Simulated, *, next_step: str = "") -> Document:
+    """The answer of a simulation; next_step: the command that a reader would want next."""
     judgement = simulation.judgement
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
@@ -75,6 +64,7 @@ def simulation_document(simulation: Simulated) -> Document:
             _rates(simulation),
         ),
         positive=judgement.proven,
+        next_step=next_step,
     )
 
 
@@ -94,7 +84,10 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     if missed_classes:
         return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed_classes])} at {at}."
     if not undecided_classes:
-        return f"Every class meets its SLO at {at}."
+        item = judgement.classes[0]
+        share, goal = percent_beside(item.attainment.share, item.goal), percent(item.goal)
+        alone = f"Meets the SLO at {at}: {share} of requests ({goal} asked)."
+        return alone if len(judgement.classes) == 1 else f"Every class meets its SLO at {at}."
     shares = []
     for item in undecided_classes:
         values = (item.attainment.share, item.goal, item.attainment.low, item.attainment.high)
@@ -104,17 +97,9 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
 
 
-def deciding_words(judgements: Sequence[Judgement], most: int) -> str:
-    """Say how many requests of a run would decide all of these; most: that it can have."""
-    enough = max(requests_to_decide(item) or most + 1 for item in judgements)
-    if enough > most:
-        return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
-    return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
-
-
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
     """Say which requests were simulated, what is counted of them, and to what every class is known."""
-    judgement, until, seeds = simulation.judgement, simulation.until, simulation.seeds
+    judgement, until, seeds = simulation.judgement, simulation.request.until, simulation.seeds
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     requests = f"{count(sum(run.demand.trace.size for run in judgement.runs))} requests{runs}"
     width, seed_words = half_width(judgement), ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
@@ -123,10 +108,31 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
     if until is not None and width > until:
         precision += " and takes too many requests"
     return (
-        f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {simulation.source}.",
+        f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to within "
         f"{percent(width).removeprefix('<')} (95 % interval){precision}.",
     )
+
+
+def source_words(simulation: Simulated) -> str:
+    """Say where the requests come from, and how they differ from the plan's."""
+    request, judgement, recording = simulation.request, simulation.judgement, simulation.instance.problem.recorded
+    source = "drawn from the workload" if recording is None else f"drawn from {recording.source}, as the plan's were"
+    if request.trace is not None:
+        source = f"replayed from {request.trace.name}{simulation.remark}"
+    elif request.profile is not None:
+        day = float(judgement.runs[0].demand.trace.arrival.max())
+        source += f" over a day that is made to last {duration(day)}"
+    if request.balancing is not None:
+        source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
+    if request.concurrency:
+        source += f", {request.concurrency} at a time"
+    if simulation.hits is not None:
+        source += f", {percent(simulation.hits)} of its prompt tokens found in prefix caches by its hash blocks"
+    demand, has_own_rate = simulation.plan.demand_rps, request.trace is not None and not request.concurrency
+    if has_own_rate and request.rate is None and abs(judgement.rate / demand - 1.0) > OTHER_RATE:
+        source += f", at its own rate; the plan is for {rate(demand)} (--rate)"
+    return source
 
 
 def _classes(simulation: Simulated) -> Table:
@@ -358,50 +364,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """A plan, its simulation, and what was asked for beside it.
-
-    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
-    source: where the requests come from, in words; most: requests that a run of them can have;
-    concurrency: of a closed loop, 0 for an open one; analytic: prediction at the simulated rate with expected step
-    times, None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; seed: of the
-    first run's requests, None where they were recorded; until: half width of an interval that was asked for [1];
-    cpu_seconds: of all runs [s].
-    """
-
-    plan: Plan
-    instance: Instance
-    judgement: Judgement
-    use: FleetUse
-    gaps: tuple[ClassGaps, ...]
-    e2e: tuple[tuple[float, ...], ...]
-    behind: str | None
-    source: str
-    most: int
-    concurrency: int = 0
-    analytic: Evaluation | None = None
-    slots: tuple[Slot, ...] = ()
-    goodput: Goodput | None = None
-    curve: Curve | None = None
-    seed: int | None = None
-    until: float | None = None
-    cpu_seconds: float = 0.0
-
-    @property
-    def seeds(self) -> list[int]:
-        """Seed of each run; none where its requests were recorded."""
-        return [] if self.seed is None else [self.seed + SEEDS * number for number in range(len(self.judgement.runs))]
-
-
-def requests_to_decide(judgement: Judgement) -> int | None:
-    """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
-    if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
-        return None
-    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
-    return math.ceil(judgement.deciding / digit) * digit
-
-
 # --- the record ------------------------------------------------------------------------------------------------------
 
 SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
@@ -418,15 +380,15 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
     return {
         "schema": SIMULATION_SCHEMA,
         "plan": simulation.plan.name,
-        "source": simulation.source,
+        "source": source_words(simulation),
         "rate_rps": judgement.rate,
-        "concurrency": simulation.concurrency or None,
+        "concurrency": simulation.request.concurrency,
         "requests": sum(run.demand.trace.size for run in judgement.runs),
         "replications": len(judgement.runs),
         "seeds": simulation.seeds,
         "cpu_s": simulation.cpu_seconds,
         "half_width": half_width(judgement),
-        "until": simulation.until,
+        "until": simulation.request.until,
         "verdict": str(judgement.outcome),
         "requests_to_decide": requests_to_decide(judgement),
         "held": judgement.proven,
@@ -519,11 +481,13 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
     }
 
 
-def timeline_json(pools: Sequence[str], engines: Fleet, result: Result, start: float, end: float) -> str:
-    """Chrome-trace events of the steps between two times [s], for chrome://tracing or Perfetto.
+def timeline_json(simulation: Simulated, window: float) -> str:
+    """Chrome-trace events of the steps of the first run in a window [s], for chrome://tracing or Perfetto.
 
     One process per engine, one thread per micro-batch in flight; a row of several equal decode steps is one event.
     """
+    result, start = simulation.timeline(window)
+    pools, engines = [pool.name for pool in simulation.use.pools], simulation.judgement.engines
     lanes = [
         (number, lane) for number, use in enumerate(result.engines) for lane in range(engines.pools[use.pool].pipeline)
     ]
@@ -532,7 +496,7 @@ def timeline_json(pools: Sequence[str], engines: Fleet, result: Result, start: f
         name = f"{pools[use.pool]} engine {number}"
         events.append({"name": "process_name", "ph": "M", "pid": number, "tid": 0, "args": {"name": name}})
     for lane, begin, finish, prompts, decodes, context, steps in result.steps_log.tolist():
-        if begin < end and finish > start:
+        if begin < start + window and finish > start:
             engine, batch = lanes[int(lane)]
             events.append(
                 {

@@ -4,130 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import join_words
-from optimizer.plans.records import EnginePool, pool_records, read_pools
-from optimizer.whatif.answer import Answer, Missed, nothing
+from optimizer.plans.records import pool_records, read_pools
+from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
-from reports.document import Chart, Detail, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, signed_percent, significant
-from reports.sensitivity import (
-    TORNADO_KEY,
-    depends_words,
-    draw_tornado,
-    exact_words,
-    fleet_line,
-    value_words,
+from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
+from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
+from reports.scenarios import (
+    FLEET,
+    cost_words,
+    fleet_table,
+    no_fleet_document,
+    no_fleet_sentence,
+    reason,
+    refuted_sentence,
+    simulated_note,
+    simulation_note,
+    varied_words,
 )
-from reports.table import Column
-from reports.text import capital, clean, plural, sentence
-from reports.words import constraint_words, cost_or_status
-from search_spaces.quantities import QuantityError
-from search_spaces.scenarios import LEVERS, number_of
+from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado, levers_table
+from reports.text import capital, clean, plural
+from reports.words import constraint_words, cost_or_status, fleet_line
 
 ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
-FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
-"""The pools of a fleet, whole on a terminal of 80 columns where they are two."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
 EFFORTS: Final = {
-    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula; --full searches all "
-    "fleets, and says what any other could save.",
-    "full": "The search of pdplan optimize --effort quick, by formula.",
-    "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
+    "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
+    "all fleets, and says what any other could save.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
+    "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 GAP: Final = "No fleet of any shape saves more than the gap."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
 Row = Mapping[str, Any]
-
-
-def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: Sequence[str]) -> Document:
-    """The answers to all that was asked as one document.
-
-    remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
-    """
-    first, *rest = answers
-    below = (section for document in rest for section in _below(document))
-    sections = (*first.sections, *below, Section(sentences=tuple(remarks)))
-    return replace(first, sections=sections, positive=any(item.positive for item in answers), about=tuple(about))
-
-
-def _below(document: Document) -> tuple[Section, ...]:
-    """An answer below another: its headline is the title of its first section."""
-    first, *rest = document.sections
-    return replace(first, title=" ".join(document.headline)), *rest
-
-
-def fleet_table(
-    columns: Sequence[Column | str], rows: Sequence[Sequence[str]], attainments: Sequence[float | None]
-) -> Table:
-    """A table of fleets; its last column is the share that met the SLO in simulation, where any was simulated."""
-    if all(share is None for share in attainments):
-        return table_of(columns, rows)
-    cells = [[*row, percent(share)] for row, share in zip(rows, attainments, strict=True)]
-    return table_of([*columns, "#SLO met"], cells)
-
-
-def fleet_cell(pools: Sequence[EnginePool]) -> str:
-    """The pools of a fleet in a table, replicas × GPU; a dash where there is none."""
-    return fleet_line(pools) if pools else MISSING
-
-
-def simulated_note(simulated_count: int, total: int, noun: str = "rows") -> str:
-    """How many of so many rows are of simulated fleets; empty where there is no row.
-
-    >>> simulated_note(0, 0), simulated_note(2, 2).partition(". ")[2]
-    ('', 'Every fleet meets its SLO.')
-    """
-    if not simulated_count:
-        return (
-            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if total else ""
-        )
-    meaning = "SLO met: share of fresh simulated requests within their limits."
-    if simulated_count == total:
-        return f"{meaning} Every fleet meets its SLO."
-    subset = f"{simulated_count:,} of {total:,} {noun}"
-    return f"{meaning} The fleets of {subset} were simulated and meet the SLO; the others are by formula (--verify N)."
-
-
-def refuted_sentence(miss: Missed) -> str:
-    """Say which fleet misses the SLO in simulation, what it costs, and by how much it misses."""
-    return f"Not taken: {fleet_line(miss.pools)} for {hourly(miss.cost)} {miss.fault}."
-
-
-def no_fleet_sentence(where: str, binding: str) -> str:
-    """Say where there is no fleet, and what is in the way."""
-    return f"No fleet {where}: {reason(binding)}"
-
-
-def reason(binding: str) -> str:
-    """What is in the way of a fleet, as the end of a sentence.
-
-    >>> reason("budget of fleet: $5.00/h needed, but the budget is $0.10/h.")
-    '$5.00/h needed, but the budget is $0.10/h.'
-    """
-    return f"{sentence(binding.partition(' of fleet: ')[2] or binding).removesuffix('.')}."
-
-
-def no_fleet_document(headline: str, answer: Answer) -> Document:
-    """Where no fleet meets the SLO, what is in the way."""
-    return Document((headline,), (Section(sentences=(capital(reason(answer.binding)),)),), False)
-
-
-def _cost(cost: float | None) -> str:
-    return "no fleet" if cost is None else hourly(cost)
-
-
-def simulation_note(answers: Sequence[Answer]) -> str:
-    """How many of some fleets were simulated."""
-    having = [answer for answer in answers if answer.cost is not None]
-    return simulated_note(sum(answer.attainment is not None for answer in having), len(having))
 
 
 # --- a sweep --------------------------------------------------------------------------------------------------------
@@ -158,16 +75,6 @@ def sweep_headline(rows: Sequence[Row]) -> str:
     return f"{scenarios}: the cheapest fleet costs {cost_words(min(costs), max(costs))}.{gap}"
 
 
-def cost_words(first: float | None, last: float | None) -> str:
-    """From what to what a cost goes, by the hour and by the month.
-
-    >>> cost_words(4.0, 4.0), cost_words(4.0, 9.0)
-    ('$4.00/h ($2,920/month)', '$4.00/h to $9.00/h ($2,920 to $6,570/month)')
-    """
-    hours, months = (" to ".join(dict.fromkeys(map(words, (first, last)))) for words in (hourly, monthly))
-    return f"{hours} ({months}/month)"
-
-
 def _costs(rows: Sequence[Row]) -> list[float]:
     return [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
 
@@ -188,7 +95,7 @@ def sweep_table(rows: Sequence[Row]) -> Table:
             *(varied_words(key, row.get(key)) for key in keys),
             _cost_cell(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_cell(read_pools(row["pools"])),
+            fleet_line(read_pools(row["pools"])),
             "" if row["cost_usd_per_hour"] is None else _binding_words(row["binding"]),
             percent(row["gap"]),
         ]
@@ -200,24 +107,6 @@ def sweep_table(rows: Sequence[Row]) -> Table:
 def scenario_keys(rows: Sequence[Row]) -> list[str]:
     """Keys that say which scenario a row is, in their order."""
     return list(dict.fromkeys(key for row in rows for key in row if key not in ANSWER_KEYS))
-
-
-def varied_words(key: str, value: object, digits: int = 6) -> str:
-    """A varied value in words: a number in the unit of its lever, anything else as it was stated.
-
-    >>> varied_words("price.H100", 2.5), varied_words("rate", "600/min"), varied_words("attainment", "95%")
-    ('$2.50/h', '10 req/s', '95 %')
-    >>> varied_words("scenario", "007"), varied_words("weight_dtype", "fp8")
-    ('007', 'fp8')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool) or (isinstance(value, str) and key.partition(".")[0] not in LEVERS):
-        return clean(str(value))
-    try:
-        return exact_words(key, number_of(key, str(value)), digits)
-    except QuantityError:
-        return clean(str(value))
 
 
 def _binding_words(binding: str) -> str:
@@ -289,7 +178,7 @@ def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
         cost, shown = row["cost_usd_per_hour"], values(row)
         place = ", ".join(f"{key} {value}" for key, value in zip(keys[-2:], shown, strict=True))
         number = MISSING if cost is None else hourly(cost).removeprefix("$").removesuffix("/h")
-        tip = f"{place}: {_cost_cell(row)}, {fleet_cell(read_pools(row['pools']))}"
+        tip = f"{place}: {_cost_cell(row)}, {fleet_line(read_pools(row['pools']))}"
         return HeatCell(shown[0] if down else "", shown[-1], (number,), tone_of(cost, (min(costs), max(costs))), tip)
 
     return tuple(
@@ -386,23 +275,12 @@ def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
 
 def tornado_document(rows: Sequence[TornadoRow]) -> Document:
     """The least cost with each lever lower and higher, the largest swing first."""
-    columns = ("lever", "#low", "#cost at low", "#high", "#cost at high", "#swing")
-    cells = [
-        (
-            row.lever.key,
-            value_words(row.lever.key, row.lever.low),
-            _cost(row.low.cost),
-            value_words(row.lever.key, row.lever.high),
-            _cost(row.high.cost),
-            hourly(row.swing) if is_number(row.swing) else "no fleet",
-        )
-        for row in rows
-    ]
     here, records = rows[0].here, [row.record() for row in rows]
     attainments = [
         [best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows
     ]
-    table = fleet_table(columns, cells, [min(shares, default=None) for shares in attainments])
+    levers = levers_table(records, here.cost)
+    table = fleet_table(levers.columns, levers.rows, [min(shares, default=None) for shares in attainments])
     prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
     note = simulated_note(sum(map(bool, attainments)), len(rows), "levers") if here.cost is not None else ""
     depends = "" if here.cost is None else depends_words(records, here.cost)
@@ -435,10 +313,10 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     cells = [
         (
             row.condition,
-            _cost(row.answer.cost),
+            "no fleet" if row.answer.cost is None else hourly(row.answer.cost),
             percent(row.excess),
             "within" if row.within else "",
-            fleet_cell(row.answer.pools),
+            fleet_line(row.answer.pools),
         )
         for row in rows
     ]
@@ -630,7 +508,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
 
     def fleets(cell: Cell) -> list[tuple[str, str]]:
         shapes = (cell.colocated, cell.disaggregated)
-        return [(hourly(row["cost_usd_per_hour"]), fleet_cell(read_pools(row["pools"]))) for row in shapes]
+        return [(hourly(row["cost_usd_per_hour"]), fleet_line(read_pools(row["pools"]))) for row in shapes]
 
     def heat(cell: Cell) -> HeatCell:
         """The strongest tone where the other shape has no fleet."""

@@ -1,0 +1,299 @@
+"""A plan simulated under requests of the user's choice: drawn anew, over a day, in a closed loop, or from a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import InputError
+from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import Pages, Result, Router, simulate
+from costmodel.simulator.metrics import steady
+from costmodel.words import percentage
+from optimizer.fleets.evaluate import Evaluation, evaluate
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan
+from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
+from search_spaces.enumeration import block_tokens
+from search_spaces.problem import Balancing
+from search_spaces.traces import read_trace
+from search_spaces.traces.reader import NANOSECONDS
+from search_spaces.traces.summary import spread
+
+from .bench import full_length
+from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
+from .judge import (
+    Curve,
+    Goodput,
+    Judgement,
+    goodput,
+    half_width,
+    judge_demands,
+    judge_until,
+    latency_curve,
+    pool_behind,
+    simulated_fleet,
+    until_precise,
+)
+from .record import ClassGaps, FleetUse, Slot, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+
+GOODPUT_RUNS, CURVE_RUNS = 8, 30
+"""Rates that a search for the goodput, and a curve, try, about."""
+PER_USER: Final = 10
+"""Requests for each one of a closed loop, so that those with which it starts are warm-up."""
+MOST_UNTIL: Final = 2_000_000
+"""Requests of all runs together, beyond which an interval is told as it is: 2 GB of their times."""
+PLANNED: Final[tuple[float, ...]] = ()
+"""Stands for the daily profile that the plan was made for."""
+EXCLUDED: Final = {
+    "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
+    "--concurrency": ("starts a request when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
+    "--diurnal": ("lets the rate change", ("--goodput", "--curve")),
+    "--until": (
+        "makes as many runs as it needs",
+        ("--replications", "--trace", "--concurrency", "--diurnal", "--goodput", "--curve"),
+    ),
+}
+"""Options that leave no room for others: why, and for which."""
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """What to simulate.
+
+    rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
+    None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
+    until: half width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
+    """
+
+    rate: float | None = None
+    requests: int = 20_000
+    seed: int = 0
+    replications: int = 1
+    trace: Path | None = None
+    profile: tuple[float, ...] | None = None
+    concurrency: int | None = None
+    goodput: bool = False
+    curve: bool = False
+    balancing: str | None = None
+    until: float | None = None
+
+    @property
+    def work(self) -> int:
+        """Requests of all runs together, about; the most that there may be where a precision was asked for."""
+        if self.until is not None:
+            return MOST_UNTIL
+        runs = self.replications + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        return self.requests * runs
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether requests come at one rate, as queueing formulas take them."""
+        return self.trace is None and self.profile is None and not self.concurrency
+
+    def check(self) -> None:
+        """Raise InputError for what does not go together."""
+        flags = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
+        flags |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
+        flags |= {"--diurnal"} if self.profile is not None else set()
+        flags |= {"--replications"} if self.replications > 1 else set()
+        for flag, (reason, rivals) in EXCLUDED.items():
+            conflicts = [rival for rival in rivals if {flag, rival} <= flags]
+            if conflicts:
+                raise InputError(f"{flag} {reason}, so it does not go with {conflicts[0]}")
+        if self.concurrency is not None and self.requests < PER_USER * self.concurrency:
+            raise InputError(
+                f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
+                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.requests}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan, its simulation, and what was asked for beside it.
+
+    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
+    remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
+    prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
+    simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
+    curve: if asked for; cpu_seconds: of all runs [s].
+    """
+
+    plan: Plan
+    request: SimulationRequest
+    instance: Instance
+    judgement: Judgement
+    use: FleetUse
+    gaps: tuple[ClassGaps, ...]
+    e2e: tuple[tuple[float, ...], ...]
+    behind: str | None
+    remark: str
+    most: int
+    hits: float | None
+    analytic: Evaluation | None
+    slots: tuple[Slot, ...]
+    cpu_seconds: float
+    goodput: Goodput | None = None
+    curve: Curve | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seed of each run; none where its requests were recorded."""
+        runs = range(len(self.judgement.runs)) if self.request.trace is None else ()
+        return [self.request.seed + SEEDS * number for number in runs]
+
+    def timeline(self, window: float) -> tuple[Result, float]:
+        """Steps of the first run in a window [s] that begins where the warm-up ends, and its beginning [s].
+
+        The run is made again with a log.
+        """
+        first = self.judgement.runs[0]
+        start = float(first.result.arrival[int(np.argmax(steady(first.result)))])
+        trace, engines = first.demand.trace, self.judgement.engines
+        return simulate(trace, engines, until=start + window, log_rows=first.result.events), start
+
+
+def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
+    """Simulate what was asked: the run, or runs, then other rates."""
+    tell = progress or (lambda _stage, _share: None)
+    instance, fleet = fleet_of_plan(plan)
+    if request.balancing is not None:
+        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
+        instance = replace(instance, problem=replace(instance.problem, constraints=limits))
+    tell("simulating", 0.3)
+    demand_rate = instance.problem.workload.request_rate
+    volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
+    profile = None if request.profile is None else _profile(instance, request.profile)
+    start = time.process_time()
+    remark, most = "", int(SIMULATED_REQUESTS.high)
+    if request.until is not None:
+        judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
+    else:
+        if request.trace is not None:
+            demand, remark, is_whole = replay(instance, fleet, request)
+            demands, most = [demand], demand.trace.size if is_whole else most
+        else:
+            demands = _drawn(instance, fleet, request, volume, profile)
+        if request.concurrency:
+            demands = [closed_demand(demand, request.concurrency) for demand in demands]
+        engines = simulated_fleet(instance, fleet)
+        judgement = judge_demands(instance, _prefix_affine(engines) if demands[0].trace.pages else engines, demands)
+    behind, has_pages = pool_behind(judgement), judgement.runs[0].demand.trace.pages is not None
+    simulation = Simulated(
+        plan=plan,
+        request=request,
+        instance=instance,
+        judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
+        use=fleet_use(instance, fleet, judgement),
+        gaps=class_gaps(instance, judgement),
+        e2e=class_e2e(instance, judgement),
+        behind=None if behind is None else fleet.pools[behind].name,
+        remark=remark,
+        most=most,
+        hits=hit_share(instance, judgement) if request.trace is not None and has_pages else None,
+        analytic=evaluate(instance, fleet, volume) if request.is_steady else None,
+        slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
+        cpu_seconds=time.process_time() - start,
+    )
+    settings = {"requests": request.requests, "seed": request.seed}
+    if request.curve:
+        tell("going through the rates", 0.5)
+        curve = latency_curve(instance, fleet, **settings)
+        return replace(simulation, curve=curve, goodput=curve.goodput)
+    if request.goodput:
+        tell("finding the goodput", 0.6)
+        return replace(simulation, goodput=goodput(instance, fleet, **settings))
+    return simulation
+
+
+def _until_precise(
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, tell: Progress
+) -> Judgement:
+    """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
+    precision = request.until or HALF_WIDTH.high
+    requests = full_length(instance, fleet, request.requests, volume)
+    enough = until_precise(precision, requests, MOST_UNTIL)
+
+    def wanted(judgement: Judgement) -> int:
+        simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
+        most = max(simulated_requests / MOST_UNTIL, min((precision / max(precision_now, 1e-9)) ** 2, 1.0))
+        tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", 0.9 * most)
+        return enough(judgement)
+
+    draws = seeded_demands(instance, fleet, requests, request.seed, volume)
+    return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
+
+
+def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
+    """The same engines behind a router that knows what each of them has cached, as one for prefixes is deployed."""
+    aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
+    pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
+    return replace(engines, pools=pools)
+
+
+def _drawn(
+    instance: Instance,
+    fleet: Fleet,
+    request: SimulationRequest,
+    volume: float,
+    profile: NDArray[np.float64] | None,
+) -> list[Demand]:
+    """Random requests of each run, at one rate or over a day."""
+    if profile is not None:
+        runs = {"requests": request.requests, "seed": request.seed, "replications": request.replications}
+        return diurnal_demands(instance, fleet, profile, volume=volume, **runs)
+    draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
+    return list(map(draws, range(request.replications)))
+
+
+def _profile(instance: Instance, profile: tuple[float, ...]) -> NDArray[np.float64]:
+    """Rates over the day as multiples."""
+    if profile != PLANNED:
+        return np.array(profile)
+    plan_profile = planned_profile(instance)
+    if plan_profile is None:
+        raise InputError("--diurnal plan: the plan's workload has no diurnal profile; give multiples such as 0.4,1,0.8")
+    return plan_profile
+
+
+def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:
+    """The first requests of a trace; with a rate, their arrivals are stretched to it.
+
+    Where the trace has hash blocks and the plan's engines cache prefixes, prompts find what their engine still has.
+    Also what is to be said of requests that are left out as no engine can serve them, or as they are longer than the
+    engines' max_model_len; and whether there are no more in the trace.
+    """
+    path, most = request.trace or Path(), instance.problem.workload.max_tokens
+    summary = read_trace(path, limit=request.requests, most_tokens=most)
+    rows, unservable, too_long = summary.rows, summary.unservable, summary.too_long
+    least = max(int(SIMULATED_REQUESTS.low), PER_USER * (request.concurrency or 0))
+    if len(rows) < least:
+        fit = f" of at most {most:,} tokens" if too_long else ""
+        requests = f"{len(rows):,} request{'s' * (len(rows) != 1)}{fit}"
+        raise InputError(f"{path}: has {requests}; {least:,} are needed at least")
+    arrival = spread((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, summary.arrivals)
+    span = float(arrival[-1])
+    if span <= 0.0:
+        raise InputError(f"{path}: all requests arrive at once")
+    if request.rate is not None:
+        arrival *= (len(rows) - 1) / span / request.rate
+    remark = f", of which {unservable.words}" if unservable.count else ""
+    if too_long:
+        remark += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
+    demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
+    prefixes = summary.prefixes if instance.problem.workload.prefix_hit_share > 0.0 else None
+    if prefixes is not None and rows.hash_ids is not None and rows.hash_counts is not None:
+        pages = Pages(rows.hash_ids, rows.hash_counts, prefixes.block_tokens)
+        pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
+        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
+    return demand, remark, unservable.rows < request.requests

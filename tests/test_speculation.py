@@ -1,0 +1,166 @@
+"""Speculative decoding: tokens of a step, the step's width and draft, memory, formula against simulation, the plan."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.errors import InputError
+from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
+from costmodel.simulator import step_seconds
+from costmodel.simulator.steps import cost_steps
+from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
+from costmodel.step import StepLoad, step_time_one
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
+from optimizer.verification.judge import judge
+from reports.verdict import speculation_sentence
+from search_spaces.catalog import load_catalog
+from search_spaces.engines import load_engine_memory, load_serving_policy
+from search_spaces.loader import load_problem
+from search_spaces.models import load_model
+from search_spaces.problem import Problem
+
+R1, LLAMA = load_model("DeepSeek-R1"), load_model("Llama-3.1-8B")
+OVERHEAD = load_serving_policy("vllm").overhead
+WORKLOAD = """
+name: drafts
+model: {{name: Llama-3.1-8B, speculation: {speculation}}}
+workload:
+  request_rate: 20/s
+  lengths: {{isl: {{lognormal: {{median: 600, p99: 3000}}}}, osl: {{lognormal: {{median: 250, p99: 900}}}}}}
+slo: {slo}
+accelerators: [H100]
+search: {{preset: quick, tensor_parallel: [1], pipeline_parallel: [1], roles: [colocated]{search}}}
+"""
+
+
+def config(speculation: Speculation | None, *, tensor: int = 8) -> EngineConfig:
+    return EngineConfig(
+        accelerator=load_catalog().accelerator("H200"),
+        role=Role.COLOCATED,
+        parallelism=Parallelism(tensor),
+        weight_dtype="fp8",
+        kv_dtype="bf16",
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+        max_model_len=16384,
+        memory=load_engine_memory("vllm"),
+        speculation=speculation,
+    )
+
+
+def workload(
+    folder: Path, speculation: str, search: str = "", slo: str = "{ttft: 2s, tpot: 10ms, attainment: 0.9}"
+) -> Problem:
+    path = folder / "drafts.yaml"
+    path.write_text(WORKLOAD.format(speculation=speculation, search=search, slo=slo), encoding="utf-8")
+    return load_problem(path)
+
+
+@given(st.floats(0.0, 0.99), st.integers(0, 12))
+def test_equal_acceptance_is_a_geometric_series(acceptance: float, tokens: int) -> None:
+    expected = (1.0 - acceptance ** (tokens + 1)) / (1.0 - acceptance)
+    assert tokens_per_step((acceptance,), tokens) == pytest.approx(expected)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5), st.integers(0, 8))
+def test_a_step_makes_one_token_at_least_and_all_drafted_ones_at_most(acceptance: list[float], tokens: int) -> None:
+    made = tokens_per_step(acceptance, tokens)
+    assert 1.0 <= made <= 1.0 + tokens
+    assert tokens_per_step(acceptance, tokens + 1) >= made
+
+
+def test_a_look_up_makes_a_step_as_wide_as_that_of_more_requests_but_reads_the_cache_once() -> None:
+    """8 requests of 4 tokens each pass the matrices like 32 requests."""
+    drafting = config(Speculation(Draft.NGRAM, 3, (0.5,)), tensor=1)
+    plain = config(None, tensor=1)
+    wide = step_time_one(LLAMA, drafting, OVERHEAD, StepLoad.decode(8.0, 4000.0))
+    many = step_time_one(LLAMA, plain, OVERHEAD, StepLoad.decode(32.0, 4000.0))
+    few = step_time_one(LLAMA, plain, OVERHEAD, StepLoad.decode(8.0, 4000.0))
+    assert wide.gemm == pytest.approx(many.gemm)
+    assert wide.communication == pytest.approx(many.communication)
+    assert wide.host == pytest.approx(few.host)
+    assert wide.attention_decode == pytest.approx(few.attention_decode, rel=0.05)
+
+
+def test_an_mtp_layer_adds_one_layer_of_weights_and_of_cache() -> None:
+    speculation = Speculation(Draft.MTP, 1, (0.8,))
+    more = with_draft(R1, speculation).parameters - R1.parameters
+    assert more == pytest.approx(11.5e9, rel=0.02)  # 14B on the card, with embedding and head
+    one, plain = config(speculation), config(None)
+    assert weight_bytes_per_gpu(R1, one) > weight_bytes_per_gpu(R1, plain) + more / 8
+    cache = kv_bytes_per_token_per_gpu(R1, one) / kv_bytes_per_token_per_gpu(R1, plain)
+    assert cache == pytest.approx(62 / 61)
+
+
+def test_an_eagle_layer_is_dense_and_of_the_models_width() -> None:
+    layer = draft_layer(LLAMA, Draft.EAGLE3)
+    assert layer is not None
+    assert (layer.feed_forward.experts, layer.feed_forward.intermediate) == (0, 14336)
+    assert draft_layer(LLAMA, Draft.NGRAM) is None
+
+
+def test_engines_that_draft_nothing_are_as_they_were() -> None:
+    load = StepLoad.of(1.0, 700.0, 0.0, 32.0, 900.0)
+    nothing = step_time_one(R1, config(Speculation(Draft.MTP, 0, (0.8,))), OVERHEAD, load)
+    plain = step_time_one(R1, config(None), OVERHEAD, load)
+    assert np.array_equal(nothing.total, plain.total)
+
+
+@pytest.mark.parametrize("batch", [1, 24, 200])
+def test_the_simulator_counts_token_steps(batch: int) -> None:
+    speculation = Speculation(Draft.MTP, 2, (0.8, 0.6))
+    drafting = config(speculation)
+    steps, made = cost_steps(R1, drafting, OVERHEAD), speculation.tokens_per_step
+    decode = step_time_one(R1, drafting, OVERHEAD, StepLoad.decode(float(batch), 2000.0)).total.item()
+    mixed = step_time_one(R1, drafting, OVERHEAD, StepLoad.of(1.0, 512.0, 0.0, batch, 2000.0)).total.item()
+    assert step_seconds(steps, batch=batch, total_context=2000 * batch) == pytest.approx(decode / made, rel=0.01)
+    expected = mixed - decode * (1.0 - 1.0 / made)
+    assert step_seconds(steps, [512], batch=batch, total_context=2000 * batch) == pytest.approx(expected, rel=0.02)
+
+
+def test_formula_and_simulation_agree(tmp_path: Path) -> None:
+    problem = workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [3]")
+    plan = optimize(problem, level=Level.QUICK)
+    instance, fleet = fleet_of_plan(plan)
+    formula, simulation = evaluate(instance, fleet), judge(instance, fleet, requests=6000)
+    assert plan.pools[0].speculative_tokens == 3
+    assert simulation.classes[0].tpot[1] == pytest.approx(formula.tpot[0, 1], rel=0.1)
+    assert simulation.classes[0].ttft[1] == pytest.approx(formula.ttft[0, 1], rel=0.25)
+
+
+def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path) -> None:
+    slow = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"))
+    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"))
+    assert plan.cost_usd_per_hour is not None
+    assert plan.pools[0].speculative_tokens > 0
+    assert plan.cost_usd_per_hour < (slow.cost_usd_per_hour or math.inf)
+    assert "tokens of a request, if eagle3 drafts are accepted" in speculation_sentence(plan)
+    rows = [row.cost_usd_per_hour for row in plan.alternatives if row.kind == "no_speculation"]
+    assert rows == [slow.cost_usd_per_hour]
+
+
+@pytest.mark.parametrize(
+    ("speculation", "search", "slo", "told"),
+    [
+        ("{method: ngram}", "", None, "needs acceptance"),
+        ("{method: medusa}", "", None, "'medusa'"),
+        ("{method: mtp, draft_model: x}", "", None, "draft_model belongs to eagle3"),
+        ("{method: mtp, acceptance: []}", "", None, "is empty"),
+        ("{method: mtp, acceptance: 1.4}", "", None, "out of range"),
+        ("null", ", speculative_tokens: [2]", None, "state model.speculation"),
+        ("{method: mtp}", "", "{ttft: 2s, itl_p99: 50ms}", "itl_p99"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, speculation: str, search: str, slo: str | None, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        workload(tmp_path, speculation, search, slo or "{ttft: 2s, tpot: 30ms}")
