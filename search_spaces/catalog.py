@@ -254,15 +254,17 @@ def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCata
 def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:
     """Names in a user's file that are none, stand there twice, or are like no accelerator that is known."""
     entries = content.get(TOP)
+    if not isinstance(entries, Mapping):
+        return
     first: dict[str, str] = {}
-    for name in entries if isinstance(entries, Mapping) else ():
+    for name in entries:
         first_spelling = first.setdefault(normalized_name(name), name)
         if not normalized_name(name):
             yield Fault((TOP, name), "must have a name with letters or digits", on_key=True)
         elif first_spelling != name:
             yield Fault((TOP, name), f"stands here already as {shown(first_spelling)}; keep one of them", on_key=True)
     spellings = {*catalog.spellings, *first}
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    for name, entry in entries.items():
         like = entry.get(LIKE) if isinstance(entry, Mapping) else None
         if isinstance(like, str) and normalized_name(like) not in spellings:
             unknown = UnknownNameError("accelerator", like, catalog.accelerators)
