@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, largest_load, predict_misses
+from costmodel.simulator.metrics import Attainment, Overload
+from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import (
@@ -20,7 +21,7 @@ from optimizer.procurement.autoscale import (
     longest_start_up,
     queue_share,
 )
-from optimizer.search.limits import replicas_at
+from optimizer.verification.judge import ClassJudgement, Judgement
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
@@ -44,8 +45,8 @@ def day(start_up: float, least: int = 1) -> Day:
 def test_replicas_are_the_fewest_that_hold(volume: float) -> None:
     instance, fleet = case()
     count = replicas_at(instance, fleet, volume)
-    assert holds(instance, predict_misses(instance, fleet.resized(count), volume))
-    assert count[0] == 1 or not holds(instance, predict_misses(instance, fleet.resized(count - 1), volume))
+    assert evaluate(instance, fleet.resized(count), volume).holds
+    assert count[0] == 1 or not evaluate(instance, fleet.resized(count - 1), volume).holds
 
 
 def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
@@ -67,14 +68,14 @@ def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     small = fleet.resized(day(0.0).need[0])
 
     def most(one: Fleet) -> float:
-        return largest_load(lambda volume: predict_misses(instance, one, volume).stable)
+        return largest_load(lambda volume: evaluate(instance, one, volume).stable)
 
     queue = 0.25 * (1.0 - most(small)) / (most(fleet) - 1.0)
     assert 0.0 < queue < 11.0
     assert day(0.0).late == 0.0
     assert day(900.0).late == pytest.approx((0.25 + queue) / 15.0)
-    low = float(predict_misses(instance, small, 0.25).attainment[0])
-    good = float(predict_misses(instance, fleet, 1.0).attainment[0])
+    low = float(evaluate(instance, small, 0.25).attainment[0])
+    good = float(evaluate(instance, fleet, 1.0).attainment[0])
     assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
     assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
 

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.queues.prefill import Prompts, prompt_wait
-from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
+from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.search.mixtures import leanest
@@ -96,8 +96,8 @@ class TestTheFleetFound:
         instance, fleet, _ = fleet_of(name)
         volume = goodput_volume(instance, fleet)
         assert volume >= 1.0
-        assert holds(instance, evaluate(instance, fleet, volume))
-        assert not holds(instance, evaluate(instance, fleet, volume * 1.01))
+        assert evaluate(instance, fleet, volume).holds
+        assert not evaluate(instance, fleet, volume * 1.01).holds
 
     def test_more_load_is_never_better(self, name: str) -> None:
         instance, fleet, _ = fleet_of(name)
@@ -203,5 +203,5 @@ class TestByHand:
         instance = one_flow(500.0)
         result = evaluate(instance, pair(instance, 1, 1))
         assert not result.stable
-        assert not holds(instance, result)
+        assert not result.holds
         assert result.overall == 0.0

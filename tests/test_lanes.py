@@ -18,7 +18,8 @@ from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.evaluate import evaluate, largest_load, predict_misses
+from optimizer.fleets.build_plan import plan_transfers
+from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import Instance
@@ -99,7 +100,7 @@ def compared(seed: int, role: Role, lanes: int, requests: int) -> Latencies:
     budget = lanes * int(rng.choice([1024, 2048, 8192]))
     whole = lane_instance(lanes, budget, buckets, float(rng.choice([1.0, 1.0, 2.0])))
     fleet = lane_fleet(whole, role, lanes, int(rng.choice([1, 1, 3])))
-    most = largest_load(lambda volume: predict_misses(whole, fleet, volume).stable)
+    most = largest_load(lambda volume: evaluate(whole, fleet, volume).stable)
     instance = at_rate(whole, most * float(rng.uniform(0.1, 0.85)))
     promise = evaluate(instance, fleet)
     judged = judge(instance, fleet, requests=requests, seed=seed)

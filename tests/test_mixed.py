@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, misses_of, predict_misses
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost
+from optimizer.fleets.evaluate import Evaluation, evaluate, still_holds
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
-from optimizer.search.limits import still_holds
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
 from search_spaces.problem import Constraints, Problem, Routing
@@ -92,7 +91,7 @@ def some_parts_hold(given: FleetSearch, picks: Picks, parts: int) -> bool:
             states = tuple(pool_state(given.instance, pool, 1.0) for pool in fleet.pools)
             if (
                 all(one.stable for one in states)
-                and holds(given.instance, misses_of(given.instance, fleet, states))
+                and Evaluation(given.instance, fleet, states).holds
                 and can_hand_over(given.instance, fleet)
                 and still_holds(given.instance, fleet)
             ):
@@ -126,7 +125,7 @@ def cheapest_of_any_parts(given: FleetSearch, below: float, parts: int = 9, most
 def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards)
     fleet = leanest(given)
-    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert evaluate(given.instance, fleet).holds
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
 
@@ -134,7 +133,7 @@ def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards
 def test_no_two_pools_of_one_role_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards, APART)
     fleet = leanest(given)
-    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert evaluate(given.instance, fleet).holds
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
 

@@ -15,7 +15,7 @@ from costmodel.metric import Metric, limits_of
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
@@ -110,7 +110,7 @@ def test_the_formula_accepts_what_the_simulation_accepts(name: str) -> None:
     middle = judge(limited(0.02), fleet, requests=4_000).classes[0].metrics[ITL][1]
     for factor in (0.5, 0.8, 0.95, 1.05, 1.3, 2.0):
         instance = limited(middle * factor)
-        formula = float(predict_misses(instance, fleet).attainment[0])
+        formula = float(evaluate(instance, fleet).attainment[0])
         simulated = judge(instance, fleet, requests=4_000).classes[0].attainment.share
         assert formula >= simulated - 0.1, factor
         if factor in (0.5, 2.0):
@@ -120,10 +120,10 @@ def test_the_formula_accepts_what_the_simulation_accepts(name: str) -> None:
 @pytest.mark.parametrize("name", fleets())
 def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
     limits, fleet = np.geomspace(0.004, 1, 9), fleets()[name]
-    shares = [float(predict_misses(limited(limit), fleet).attainment[0]) for limit in limits]
+    shares = [float(evaluate(limited(limit), fleet).attainment[0]) for limit in limits]
     assert shares == sorted(shares)
     assert shares[0] < 0.1
-    assert shares[-1] == pytest.approx(float(predict_misses(unlimited(), fleet).attainment[0]), abs=1e-12)
+    assert shares[-1] == pytest.approx(float(evaluate(unlimited(), fleet).attainment[0]), abs=1e-12)
 
 
 def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:

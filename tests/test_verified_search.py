@@ -17,9 +17,8 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance, never
-from optimizer.search.limits import allowed, fewer_replicas
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import (

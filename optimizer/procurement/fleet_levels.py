@@ -13,17 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.fleets.fleet import Fleet, fleet_gpus, paid_gpus
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_volume, instance_of_problem, make_settings
+from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
 from optimizer.plans.records import EnginePool
-from optimizer.search.limits import classes_apart
-from optimizer.search.mixtures import or_mixed
-from optimizer.search.per_class import of_class
-from optimizer.search.search import FleetSearch
+from optimizer.search.bound import check_floors, check_shapes
+from optimizer.search.mixtures import of_class, or_mixed
+from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.verification.bench import fleet_key
 from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem

@@ -18,14 +18,12 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, planned_instance, slow_end
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Instance, Late, instance_of_problem
+from optimizer.loads.instance import Instance, Late, at_quantile, instance_of_problem, planned_instance, slow_end
 from optimizer.plans.plan import Alternative, Plan, Status, Worth
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
-from optimizer.search.alternatives import Rival
+from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
 from optimizer.verification.bench import (
     MOST_BETWEEN,
@@ -45,6 +43,8 @@ from search_spaces.problem import Goal, Problem
 from .search import (
     Effort,
     FormulaResult,
+    Restriction,
+    Rival,
     by_formula,
     cheapest_confirmed,
     cheapest_of_few_pools,
@@ -101,95 +101,57 @@ def with_cheaper_rival(
     return best
 
 
-def recommended(
-    instance: Instance, fleet: Fleet, proof: Proof, volume: float = 1.0, verdict: Verdict | None = None
-) -> Alternative:
-    """The row of the plan's own fleet."""
-    return fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
-
-
-def formula_rows(instance: Instance, fleet: Fleet, best: Alternative, rivals: Sequence[Rival]) -> list[Alternative]:
-    """The comparison by formula: the row of the plan's fleet first, then the best under each restriction by price."""
-    rows = (
-        _same(best, rival)
-        if rival.restriction is None or rival.restriction.allows(fleet)
-        else _formula_row(instance, rival, fleet)
-        for rival in rivals
-    )
-    return [best, *_by_price(rows)]
-
-
-def compared(
-    result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, rival_results: Iterable[JudgedRival]
+def comparison_rows(
+    instance: Instance,
+    fleet: Fleet,
+    proof: Proof,
+    rivals: Sequence[Rival] = (),
+    results: Iterable[JudgedRival] = (),
+    *,
+    volume: float = 1.0,
+    verdict: Verdict | None = None,
 ) -> list[Alternative]:
-    """The comparison, simulated as far as possible: the winner first, then the best under each restriction by price."""
-    instance, results = bench.instance, {id(rival): search for rival, search in rival_results}
-    best, rows = recommended(instance, winner.fleet, proof, bench.volume, winner), []
-    for rival in result.rivals[1:]:
-        search = results.get(id(rival))
-        if search is None:
-            rows.append(_same(best, rival))
-        elif search.winner is not None:
-            rows.append(_simulated_row(instance, rival, search.winner, winner.cost))
-        else:
-            rows.append(_missed_row(_formula_row(instance, rival, result.fleet), search))
-    return [best, *_by_price(rows)]
+    """The row of the plan's fleet first, then the best under each restriction by price, simulated as far as possible.
+
+    verdict: on the plan's fleet, None by formula; results: the searches of the rivals that were simulated.
+    """
+    best = fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
+    searches, cost = {id(rival): search for rival, search in results}, fleet_cost(instance, fleet)
+    rows = [
+        best.model_copy(update={"kind": rival.restriction.kind, "label": rival.restriction.label, "why_not": SAME})
+        if rival.restriction.allows(fleet)
+        else _rival_row(instance, rival, rival.restriction, searches.get(id(rival)), cost)
+        for rival in rivals
+        if rival.restriction is not None
+    ]
+    rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
+    return [best, *rows]
 
 
-def _by_price(rows: Iterable[Alternative]) -> list[Alternative]:
-    """Rows by price, those without one last."""
-    return sorted(rows, key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
+def _rival_row(
+    instance: Instance, rival: Rival, limit: Restriction, search: SearchResult | None, best: float
+) -> Alternative:
+    """The row of a restriction that forbids the plan's fleet; search: None by formula; best: the plan's cost [$/h]."""
+    heading, verdict = (limit.kind, limit.label), None if search is None else search.winner
+    if search is not None and verdict is None and search.undecided is None:
+        first = next((tried for label, tried in search.others if label == CANDIDATE), search.nearest)
+        if first is not None:
+            reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
+            return _without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
+    if verdict is None and not rival.fleets:
+        return _without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
+    cost = rival.cost(instance) if verdict is None else verdict.cost
+    why_not = SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
+    row = fleet_row(instance, rival.fleets[0] if verdict is None else verdict.fleet, verdict, heading, why_not)
+    in_time = search is None or row.confirmed
+    return row if in_time else row.model_copy(update={"why_not": f"{why_not}{UNCONFIRMED}"})
 
 
-def _same(best: Alternative, rival: Rival) -> Alternative:
-    """The row of a restriction whose best fleet is the recommended one."""
-    kind, label = _named(rival)
-    return best.model_copy(update={"kind": kind, "label": label, "why_not": SAME})
-
-
-def _formula_row(instance: Instance, rival: Rival, best: Fleet) -> Alternative:
-    """The row of a restriction by formula; best: the recommended fleet."""
-    heading = _named(rival)
-    if rival.fleets:
-        why_not = _why_not(rival.cost(instance), fleet_cost(instance, best))
-        return fleet_row(instance, rival.fleets[0], None, heading, why_not)
-    return _without_fleet(*heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
-
-
-def _named(rival: Rival) -> tuple[str, str]:
-    """Kind and label of a rival's row."""
-    return ("", "") if rival.restriction is None else (rival.restriction.kind, rival.restriction.label)
-
-
-def _simulated_row(instance: Instance, rival: Rival, verdict: Verdict, best: float) -> Alternative:
-    """The row of a restriction whose search was simulated; best: cost of the recommended fleet [$/h]."""
-    row = fleet_row(instance, verdict.fleet, verdict, _named(rival), _why_not(verdict.cost, best))
-    return row if row.confirmed else _unconfirmed_row(row)
-
-
-def _missed_row(row: Alternative, search: SearchResult) -> Alternative:
-    """The row of a restriction under which no fleet holds when simulated; row: by formula."""
-    first = next((verdict for label, verdict in search.others if label == CANDIDATE), search.nearest)
-    if first is None or search.undecided is not None:  # the time was up
-        return row if row.cost_usd_per_hour is None else _unconfirmed_row(row)
-    reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
-    return _without_fleet(row.kind, row.label, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
-
-
-def _unconfirmed_row(row: Alternative) -> Alternative:
-    """The row of a fleet that was not put to fresh requests, which it says."""
-    return row.model_copy(update={"why_not": f"{row.why_not}{UNCONFIRMED}"})
-
-
-def _without_fleet(kind: str, label: str, status: Status, why_not: str) -> Alternative:
+def _without_fleet(heading: tuple[str, str], status: Status, why_not: str) -> Alternative:
     """The row of a restriction under which no fleet is known."""
     nothing = dict.fromkeys(("cost_usd_per_hour", "bound_usd_per_hour", "gap", "attainment"))
+    kind, label = heading
     return Alternative(kind=kind, label=label, status=status, pools=[], why_not=why_not, **nothing)
-
-
-def _why_not(cost: float, best: float) -> str:
-    """Why a fleet that holds lost: its cost against the best one's [$/h]."""
-    return SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
 
 
 # --- slow GPUs ------------------------------------------------------------------------------------------------------

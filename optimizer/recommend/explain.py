@@ -9,12 +9,20 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.fleets.build_plan import engine_pools, utilization
-from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.evaluate import evaluate, utilization
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    make_settings,
+    planned_instance,
+)
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
@@ -162,7 +170,7 @@ def _cheapest_with(
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
     """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
-    states = predict_misses(instance, fleet).states
+    states = evaluate(instance, fleet).states
     pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
     used = utilization(instance, pool, state)
     first = max(used, key=lambda name: used[name])

@@ -16,17 +16,15 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.simulator import prepare
-from optimizer.fleets.binding import binding
-from optimizer.fleets.build_plan import build_plan, provenance
-from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
+from optimizer.fleets.build_plan import binding, build_plan, provenance
+from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.diagnose import check_floors, check_shapes, floors
-from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
+from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_instance, slow_end
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_cost, proof_of_judged
-from optimizer.search.alternatives import with_cheapest_first
-from optimizer.search.search import at_best_split
+from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.search.bound import check_floors, check_shapes, floors
+from optimizer.search.search import SAME_COST, at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.record import as_simulated
 from optimizer.verification.tune import Wish
@@ -38,11 +36,9 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .comparison import (
-    compared,
-    formula_rows,
+    comparison_rows,
     judged_rivals,
     precision_savings,
-    recommended,
     safe_fleet,
     with_cheaper_rival,
 )
@@ -198,7 +194,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
-        plan = _by_formula(draft, result)
+        plan = _formula_plan(draft, result, result.fleet)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
@@ -212,24 +208,12 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     if best.winner is not None:
         return _confirmed_plan(draft, result, bench, best, best.winner)
     if best.undecided is not None and holds_at(result.instance, best.undecided, result.volume):
-        return _undecided_plan(draft, result, best.undecided)
+        return _formula_plan(draft, result, best.undecided)
     nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
     miss = explain(result.instance, effort) or Miss()
     none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
     rows, shortfalls = [*miss.rows, *nearest.rows], miss.shortfalls or nearest.shortfalls
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
-
-
-def _by_formula(draft: Draft, result: FormulaResult) -> Plan:
-    """The plan of the cheapest fleet of the comparison, by formula."""
-    instance, proof = result.instance, result.proof
-    best, *rivals = with_cheapest_first(instance, result.rivals)
-    if best is not result.rivals[0]:
-        proof = proof_of_cost(proof.few_pools, proof.floor, best.cost(instance))
-    row = recommended(instance, best.fleets[0], proof, result.volume)
-    return draft.plan(
-        instance, best.fleets[0], proof, result.volume, formula_rows(instance, best.fleets[0], row, rivals)
-    )
 
 
 def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
@@ -241,7 +225,8 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof, rival_results)
+    rivals = result.rivals[1:], rival_results
+    rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
@@ -268,14 +253,14 @@ def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: flo
     return plan.model_copy(update=changes)
 
 
-def _undecided_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
-    """The plan of the best by formula that no simulation refuted before the time was up."""
+def _formula_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
+    """The plan by formula of the best fleet, or of the best that no simulation refuted before the time was up."""
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
-    first = recommended(instance, fleet, proof, result.volume)
-    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, formula_rows(instance, fleet, first, rivals))
+    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - SAME_COST)]
+    rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
+    return draft.plan(instance, fleet, proof, result.volume, rows)
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
@@ -288,12 +273,11 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
-        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof)])
+        return draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
     winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    plan = draft.plan(
-        instance, solution.fleet, proof, rows=[recommended(instance, winner.fleet, proof, verdict=winner)]
-    )
+    rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
+    plan = draft.plan(instance, solution.fleet, proof, rows=rows)
     plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 

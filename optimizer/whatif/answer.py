@@ -26,20 +26,19 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
-from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
-from optimizer.loads.diagnose import check_floors
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_settings
+from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
+from optimizer.recommend.search import Level, search_by_formula
+from optimizer.search.bound import check_floors
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
@@ -331,7 +330,7 @@ def _whole(problem: Problem, *, proven: bool) -> Answer:
         result = search_by_formula(space, Deadline())
         fleet, proof, floor = result.fleet, result.proof, result.proof.floor
     else:
-        fleet, proof = cheapest_by_formula(space), Proof(Status.TIME_LIMIT, None, None)
+        fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
     if not fleet.pools:
         return why_none(problem, proof.status)
     best = _answer_of(problem, _case(demand.key, space.instance, fleet))
@@ -459,12 +458,12 @@ class WithoutRefuted(FleetSearch):
         if not cases:
             return search
         values = {item.name: getattr(search, item.name) for item in fields(search)}
-        return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": tuple(map(engines_of, cases))})
+        return cls(**values | {"pool_sizes": {}, "reached": {}, "refuted": tuple(map(engines_of, cases))})
 
-    def carries(self, picks: Picks, volume: float) -> bool:
-        """Whether a fleet keeps every goal at `volume` times the demand, and is not refuted there."""
-        known_miss = volume >= 1.0 and is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not known_miss and FleetSearch.carries(self, picks, volume)
+    def holds(self, picks: Picks) -> bool:
+        """Whether a fleet keeps every goal, and is not refuted."""
+        known_miss = is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
+        return not known_miss and FleetSearch.holds(self, picks)
 
 
 def confirmed(problem: Problem, best: Answer) -> Answer:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import KILO
-from optimizer.fleets.binding import limits_by_use
+from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import BuyingPlan, Hours, Look, Outcome
 from reports.charts import Frame, Stack, draw_stacks, round_steps

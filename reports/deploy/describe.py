@@ -19,9 +19,9 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
+from optimizer.fleets.evaluate import replicas_at
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
-from optimizer.search.limits import replicas_at
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.enumeration import block_tokens, speculation_of
