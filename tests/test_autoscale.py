@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -21,7 +20,6 @@ from optimizer.procurement.autoscale import (
     longest_start_up,
     queue_share,
 )
-from optimizer.verification.judge import ClassJudgement, Judgement
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)

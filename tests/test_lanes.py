@@ -18,7 +18,6 @@ from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import lockstep

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, evaluate, still_holds
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up

@@ -20,7 +20,7 @@ from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
-from optimizer.search.search import FleetSearch, cheapest_held
+from optimizer.search.search import FleetSearch
 from optimizer.verification.bench import fleet_key
 from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import Metric
-from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration

@@ -15,9 +15,7 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from optimizer.loads.instance import ENDS, Instance, make_settings, planned_instance, slow_end
-from optimizer.plans.plan import Plan
-from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
-from optimizer.recommend.search import Brake
+from optimizer.plans.records import Flip, LeverSensitivity
 from optimizer.search.bound import floor_matrices
 from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
