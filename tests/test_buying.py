@@ -17,11 +17,7 @@ from hypothesis import strategies as st
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
-from optimizer.procurement.fleet_levels import (
-    Levels,
-    Option,
-    make_levels,
-)
+from optimizer.procurement.fleet_levels import Levels, Option, make_levels
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
@@ -133,17 +129,13 @@ def test_what_is_signed_hedges_where_the_expected_growth_alone_does_not() -> Non
 
 
 TWO_TYPES = make_levels(
-    np.array([1.0, 2.0, 4.0, 8.0]),
-    [[Option((2 * n, 0)), Option((0, 3 * n)), Option((n, n))] for n in (1, 2, 4, 7)],
+    np.array([1.0, 2.0, 4.0, 8.0]), [[Option((2 * n, 0)), Option((0, 3 * n)), Option((n, n))] for n in (1, 2, 4, 7)]
 )
 
 
 @settings(deadline=None, max_examples=15)
 @given(
-    st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4),
-    st.integers(0, 3),
-    st.floats(0.5, 1.0),
-    st.floats(-0.1, 0.15),
+    st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4), st.integers(0, 3), st.floats(0.5, 1.0), st.floats(-0.1, 0.15)
 )
 def test_a_cheaper_tier_never_raises_the_total(prices: list[float], which: int, cut: float, growth: float) -> None:
     def at(now: list[float]) -> Terms:

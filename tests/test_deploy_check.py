@@ -20,27 +20,10 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
-from reports.deploy.files import (
-    RECORD,
-    TARGETS,
-    deployment_files,
-    recorded_options,
-    refuse_faults,
-    rule_faults,
-)
+from reports.deploy.files import RECORD, TARGETS, deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.formats import load_yaml
 from reports.deploy.lint import RULES, Started
-from tests.deploy_cases import (
-    ENGINES,
-    EXAMPLES,
-    PAIR,
-    Ask,
-    Case,
-    example,
-    options,
-    plan_of,
-    two_classes,
-)
+from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of, two_classes
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 29

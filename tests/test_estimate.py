@@ -15,14 +15,7 @@ from costmodel.errors import InputError
 from costmodel.estimate import Estimate, estimate
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIGA
-from tests.toy import (
-    OVERHEAD,
-    deepseek_v3,
-    llama_8b,
-    llama_70b,
-    toy_accelerator,
-    toy_config,
-)
+from tests.toy import OVERHEAD, deepseek_v3, llama_8b, llama_70b, toy_accelerator, toy_config
 
 
 def test_estimate_adds_up_and_names_what_binds() -> None:

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel.first_token import (
-    POINTS,
-    Delay,
-    Entry,
-    card_wait,
-    entry_steps,
-    hand_over_waits,
-    hidden_transfer,
-)
+from costmodel.first_token import POINTS, Delay, Entry, card_wait, entry_steps, hand_over_waits, hidden_transfer
 from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.transfer import step_in_progress
 
