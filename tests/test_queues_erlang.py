@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from costmodel.queues.erlang import (
     MANY_SERVERS,
     arrivals_after,
+    bursty_servers,
     conditional_wait,
     erlang_c,
     gamma_exceeds,
@@ -40,6 +41,9 @@ class TestErlangC:
         last, first = erlang_c([MANY_SERVERS, MANY_SERVERS + 1], rho)
         assert first == pytest.approx(last, rel=0.05, abs=1e-4)
         assert erlang_c(10**9, rho) == pytest.approx(0.0, abs=1e-12)
+
+    def test_an_overloaded_queue_makes_everyone_wait(self) -> None:
+        np.testing.assert_array_equal(erlang_c([1, 7, 300], [1.0, 1.5, 2.0]), 1.0)
 
     @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO)
@@ -83,9 +87,20 @@ class TestGamma:
             erlang_c(engines, rho), rel=2e-3
         )
 
+    def test_many_servers_are_a_smaller_pool(self) -> None:
+        exact = gamma_wait(np.array(64.0), np.array(0.9), 4.0)
+        assert exact == pytest.approx(erlang_c(bursty_servers(64, 4.0), 0.9), rel=0.05)
+
+    def test_it_broadcasts(self) -> None:
+        assert wait_probability(np.array([[1], [4]]), np.array([0.3, 0.5, 1.0]), 2.0).shape == (2, 3)
+        assert wait_probability([1, 4], 1.0, 2.0).tolist() == [1.0, 1.0]
+
     @pytest.mark.parametrize(("x", "share"), [(0.5, np.exp(-0.5)), (1.0, np.exp(-1.0)), (3.0, np.exp(-3.0))])
     def test_a_gamma_of_shape_one_is_exponential(self, x: float, share: float) -> None:
         assert gamma_exceeds(x, 1.0, 1.0) == pytest.approx(share, abs=0.01)
+
+    def test_a_gamma_variable_is_positive(self) -> None:
+        assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
 class TestPeakedness:
@@ -121,6 +136,9 @@ class TestConditionalWait:
         wait = wait_probability(5, 0.85) * conditional_wait(5, 0.85, 3.0, 2 * 3.0**2)
         assert wait == pytest.approx(erlang_c_by_sum(5, 0.85) * 3.0 / (5 * 0.15))
 
+    def test_a_clock_feeding_a_clock_never_waits(self) -> None:
+        assert conditional_wait(1, 0.9, 1.0, 1.0, arrival_scv=0.0) == 0.0
+
     @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO, RHO, SCV)
     def test_busier_waits_longer(self, servers: int, one: float, other: float, scv: float) -> None:
@@ -133,3 +151,6 @@ class TestNormal:
     @given(st.floats(-8, 8))
     def test_the_tail_is_within_a_ten_millionth(self, z: float) -> None:
         assert normal_exceeds(z) == pytest.approx(1.0 - NormalDist().cdf(z), abs=1e-7)
+
+    def test_far_tails_stay_finite(self) -> None:
+        np.testing.assert_allclose(normal_exceeds([np.inf, -np.inf]), [0.0, 1.0], atol=1e-300)

@@ -21,6 +21,7 @@ from costmodel.queues.prefill import (
     placed,
     prompt_wait,
     shared_steps,
+    shortest_of,
     transform,
     with_seats,
 )
@@ -64,6 +65,12 @@ def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
 
 
 class TestParts:
+    def test_prompts_that_never_meet_are_alone(self) -> None:
+        busy, together, chance = shared_steps(same(1e-6))
+        assert busy == pytest.approx(1e-6)
+        assert together == pytest.approx(1.0, abs=1e-4)
+        assert chance == pytest.approx(1e-6, rel=1e-3)
+
     def test_steps_gather_what_came_during_the_last(self) -> None:
         """Rate 0.5, s = g = 1: n = x + exp(-x) with x = rho n, so rho = 0.5 whatever n is."""
         busy, together, chance = shared_steps(same(0.5))
@@ -77,6 +84,11 @@ class TestParts:
         _, many, chance = shared_steps(same(0.8, 16.0))
         assert many * (1.0 - chance) == pytest.approx(np.exp(-chance * many), rel=1e-3)
         assert 1.0 < many < 1.1 < one
+
+    def test_sharing_steps_saves_time(self) -> None:
+        assert shared_steps(same(0.5, shared=0.8))[0] < 0.5
+        assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
+        assert shared_steps(same(1.5, shared=0.8))[0] >= 1.0
 
     @pytest.mark.parametrize(
         ("own", "ahead", "begins", "room"),
@@ -101,6 +113,13 @@ class TestParts:
         eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
         assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
 
+    def test_the_shortest_of_one_is_any(self) -> None:
+        jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+        length, chance = shortest_of(jobs, weight, 1.0)
+        met = chance * length
+        np.testing.assert_allclose(length, [1.0, 3.0])
+        np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
+
 
 class TestWait:
     def test_one_engine_without_sharing_is_pollaczek_khinchine(self) -> None:
@@ -120,6 +139,16 @@ class TestWait:
             low = found.chance * float(found.exceeds(at + 0.08 * (at + own)))
             high = found.chance * float(found.exceeds(at - 0.08 * (at + own)))
             assert low <= 1.0 - quantile <= high
+
+    def test_nobody_waits_where_nobody_comes(self) -> None:
+        found = prompt_wait(prompts(0.0))
+        assert (found.chance, found.utilization, found.mean) == (0.0, 0.0, 0.0)
+
+    def test_no_slack_is_always_late(self) -> None:
+        np.testing.assert_array_equal(prompt_wait(prompts(0.5)).exceeds(np.array([-1e-9, -3.0])), 1.0)
+
+    def test_overload_is_seen(self) -> None:
+        assert prompt_wait(prompts(2.0)).load > 1.0
 
     @settings(deadline=None, max_examples=50)
     @given(st.floats(0.05, 0.95), st.integers(1, 40), st.floats(1.0, 9.0), st.floats(0.5, 20.0))
