@@ -34,18 +34,7 @@ from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
 from reports.deploy.measurement import watches
 from reports.deploy.readme import setting_rows
-from tests.deploy_cases import (
-    PAIR,
-    RANKS,
-    SPARSE,
-    Ask,
-    Case,
-    deployment_of,
-    fits,
-    options,
-    plan_of,
-    plans,
-)
+from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
