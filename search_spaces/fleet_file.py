@@ -17,7 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
-from .enumeration import Shape, end_of, engine_config, memory_refused, model_and_one_request_fit, refusal, refused_pair
+from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Source, check_kind
 from .fields import (
     Reader,
@@ -391,7 +391,7 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
         return "drafts_are_stated", "its engines draft tokens; state the workload's model.speculation"
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
-    return None if reason is None else (model_and_one_request_fit.__name__, sentence)
+    return None if reason is None else ("model_and_one_request_fit", sentence)
 
 
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:

@@ -22,8 +22,7 @@ from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
-from .buying_schema import ProcurementSection
-from .buying_terms import owned_price
+from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand

@@ -149,9 +149,15 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         raise InputError(f"model '{shown_path(name)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
-    if path is not None and (exists or explicit):
-        return _load_file(path, name)
-    raise _unknown(name_or_path)
+    if path is None or not (exists or explicit):
+        raise _unknown(name_or_path)
+    if path.suffix.lower() in ARCHITECTURES:
+        return read_architecture(path)
+    config, title = _named_config(path, name)
+    try:
+        return parse_config(config, title, source=name)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"model {shown(name)}: {str(error).removeprefix(f'{title}: ')}") from error
 
 
 def catalog_model(name: str) -> Transformer:
@@ -295,16 +301,6 @@ def _build(name: str, variant: str | None) -> Transformer:
     overlay = entry["variants"][variant] if variant else {}
     model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
-
-
-def _load_file(path: Path, model_name: str) -> Transformer:
-    if path.suffix.lower() in ARCHITECTURES:
-        return read_architecture(path)
-    config, name = _named_config(path, model_name)
-    try:
-        return parse_config(config, name, source=model_name)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"model {shown(model_name)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:

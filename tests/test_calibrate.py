@@ -1,4 +1,4 @@
-"""Scales of synthetic runs are found again; what cannot be is refused; the catalog file carries what was fitted."""
+"""Scales of synthetic runs are found again; what cannot be is refused."""
 
 import math
 from collections.abc import Sequence
@@ -137,6 +137,3 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
     assert reason in notes[-1].reason
     with pytest.raises(InputError, match="none of the 1 results can be used"):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
-
-
-# What the model cannot explain

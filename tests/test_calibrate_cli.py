@@ -1,4 +1,4 @@
-"""Calibration from the outside: the catalog file that it writes, and the command."""
+"""Calibration from the outside: the catalog file that it writes, and a fit that explains nothing."""
 
 import json
 from pathlib import Path

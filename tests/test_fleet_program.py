@@ -283,12 +283,3 @@ def test_a_linear_programme_and_its_duals() -> None:
     assert (solution.objective, solution.bound) == (pytest.approx(9.0), pytest.approx(9.0))
     np.testing.assert_allclose(solution.x, [3.0, 1.0], atol=1e-9)
     np.testing.assert_allclose(solution.duals, [1.5, 0.5], atol=1e-9)
-
-
-@pytest.mark.parametrize("relaxed", [True, False])
-def test_an_impossible_programme_says_so(relaxed: bool) -> None:
-    builder = Builder()
-    x = builder.variables(["x"], 1.0, 1.0, whole=True)
-    builder.entries(builder.rows(["two"], 2.0, np.inf), x, 1.0)
-    solution = solve(builder.build(), relaxed=relaxed)
-    assert (solution.outcome, solution.objective, solution.x.size) == (Outcome.INFEASIBLE, np.inf, 0)

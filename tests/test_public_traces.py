@@ -59,12 +59,6 @@ def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
     assert "the clock steps by 3 s" in summary.notes[0]
 
 
-def test_code_trace_says_that_it_comes_in_waves(data: Path) -> None:
-    summary = read_trace(data / "traces" / CODE)
-    assert summary.burstiness == pytest.approx(13.15, abs=0.01)
-    assert "longest pause 217 s" in summary.notes[0]
-
-
 @pytest.mark.parametrize(("name", "buckets"), [("chat", CONV), ("code", CODE), ("long-context", MOONCAKE)])
 def test_shipped_histograms_are_those_of_the_traces(root: Path, data: Path, name: str, buckets: str) -> None:
     expected = compact_rows(read_trace(data / "traces" / buckets).bucketed(48))

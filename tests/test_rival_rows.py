@@ -1,4 +1,4 @@
-"""The comparison: each row is what the same search gives when it is kept to some engines."""
+"""The comparison: no row is dearer than the same search kept to its engines."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.metric import Metric, limits_of
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
@@ -23,7 +22,6 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
 from search_spaces.loader import load_problem, problem_of
-from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.running import Done, tiny
 from tests.running import within as pdplan_within
@@ -31,10 +29,6 @@ from tests.simulator_cases import colocated
 from tests.small_problems import given, optimize
 
 NONE = math.inf
-
-
-def stated(folder: Path, limits: dict[str, str]) -> Slo:
-    return load_problem(tiny(folder, slo=limits)).slos[0]
 
 
 @pytest.mark.parametrize(
@@ -52,17 +46,6 @@ def test_limits_that_may_stand_together(tmp_path: Path, limits: dict[str, str], 
     assert (found.ttft, found.tpot, found.e2e) == meant
     echo = json.loads(json.dumps(problem.inputs, allow_nan=False))
     assert problem_of(echo, "echo", tmp_path).slos == problem.slos
-
-
-@pytest.mark.parametrize(
-    ("limits", "found"), [({"ttft": "1s"}, "ttft alone"), ({"tpot": "1s"}, "tpot alone"), ({}, "none")]
-)
-def test_one_part_of_a_request_is_not_limited_alone(tmp_path: Path, limits: dict[str, str], found: str) -> None:
-    with pytest.raises(InputError) as caught:
-        stated(tmp_path, limits)
-    said = str(caught.value)
-    assert "slo: needs ttft and tpot, or e2e, but has " in said
-    assert found in said
 
 
 @pytest.fixture(scope="module")

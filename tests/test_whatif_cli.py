@@ -1,4 +1,4 @@
-"""`pdplan whatif` and `pdplan frontier` as users run them: tables, files, refusals, restarts, and a cluster."""
+"""`pdplan whatif`, `pdplan map` and `pdplan frontier` as users run them: tables, files, refusals, restarts."""
 
 from __future__ import annotations
 

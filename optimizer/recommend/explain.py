@@ -26,7 +26,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.records import EnginePool
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import END_RULES, RULES, end_of, pair_refusal
+from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, hand_over_refusals, pair_refusal, refusals
 from search_spaces.problem import Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
 
@@ -105,7 +105,8 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
 def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched_settings = with_wanted(problem, config)
     offer, shape = wider.offers[config.offer], config.shape(wider)
-    rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
+    reasons = dict(refusals(wider, shape))
+    rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
@@ -119,7 +120,8 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
     """What every rule on a hand-over says of a prefill and a decode config."""
     ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
-    return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
+    refusals = dict(hand_over_refusals(problem, *ends))
+    return tuple(Ruling(name, refusals.get(name)) for name in HAND_OVER_RULES)
 
 
 def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:

@@ -49,6 +49,8 @@ from search_spaces.scenarios import Scenario, scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the engines and the demand alone."""
+TIE = 1e-9
+"""Share of the cost up to which two fleets cost the same."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 
@@ -179,27 +181,31 @@ def answer(
     return confirmed(problem, best) if simulated and is_simple(problem) else best
 
 
-def answer_at(
+def problem_at(problem: Problem, base: Path, key: str, value: float) -> Problem:
+    """The problem with one lever at a value; raises ImpossibleError where no engine can exist there.
+
+    base: folder of the files that the problem names.
+    """
+    if key == STEP_TIME:
+        return replace(problem, confidence=2.0 * value - 1.0)
+    return scenario_problem(problem, Scenario("", {key: value}), base)
+
+
+def answer_at(  # noqa: PLR0917
     problem: Problem,
     base: Path,
     key: str,
     value: float,
     effort: Effort = Effort.SIMPLE,
+    known_misses: Sequence[Case] = (),
     *,
     simulated: bool = False,
 ) -> Answer:
-    """The best fleet with one lever at a value; none where no engine can exist there.
-
-    base: folder of the files that the problem names.
-    """
+    """The best fleet with one lever at a value; none where no engine can exist there. See `answer`."""
     try:
-        if key == STEP_TIME:
-            there = replace(problem, confidence=2.0 * value - 1.0)
-        else:
-            there = scenario_problem(problem, Scenario("", {key: value}), base)
+        return answer(problem_at(problem, base, key, value), effort, known_misses, simulated=simulated)
     except ImpossibleError as error:
         return nothing(str(error))
-    return answer(there, effort, simulated=simulated)
 
 
 def own_value(problem: Problem, key: str) -> float | None:
@@ -348,13 +354,20 @@ def _few_pools(problem: Problem, known_misses: Sequence[Case] = ()) -> Answer:
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Case] = ()) -> Case | None:
     demand = demand_of(problem)
+    best = cheapest_of(searches(demand), problem, known_misses)
+    return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
+
+
+def cheapest_of(
+    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Case]
+) -> tuple[FleetSearch, Fleet] | None:
+    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
     best, least = None, math.inf
-    for search in searches(demand):
-        remaining = WithoutRefuted.of_cases(search, known_misses)
-        cheapest = cheapest_held(remaining, problem, least)
+    for search in all_searches:
+        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), problem, least)
         if cheapest is not None:
-            best, least = (search.instance, search.fleet(cheapest[0])), cheapest[1]
-    return None if best is None else _settled_case(_case(demand.key, *best))
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    return best
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:

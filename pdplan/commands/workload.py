@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -109,9 +109,9 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         write_text(output, text, force=force)
-    console.show(reading.figures if as_json else _page(reading.figures))
+    following = f"{console.command} -o workload.yaml" if output is None else ""
+    console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
     if output is None:
-        console.hint(f"{console.command} -o workload.yaml")
         return
     console.note(f"\nwrote {output}; set its {reading.unset}")
     if reading.note:
