@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
@@ -31,7 +29,7 @@ from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
 from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
-from .yaml_source import parse_source
+from .yaml_source import parse_source, shipped_table
 
 
 class Tool(StrEnum):
@@ -642,8 +640,7 @@ def formats() -> tuple[Format, ...]:
     >>> formats()[0].tool.value
     'GuideLLM'
     """
-    table = yaml.safe_load((resources.files("search_spaces") / "result_formats.yaml").read_text("utf-8"))
-    return tuple(map(Format.model_validate, table.values()))
+    return tuple(map(Format.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
 
 
 _HINTS = {

@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,8 +43,9 @@ from .faults import Fault, FaultsError, check_kind
 from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
+CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -156,9 +156,6 @@ class OverlayFile(Section):
 
 
 RawEntry = dict[str, Any]
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""With libyaml it is ten times as fast."""
 
 
 def normalized_name(name: str) -> str:
@@ -275,8 +272,8 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
-    entries, prices = dict(_read_data("accelerators.yaml")["accelerators"]), shipped_prices()
+    efficiency = parse_efficiency(*(shipped_table(CATALOG, file) for file in ("efficiency.yaml", "in_engine.yaml")))
+    entries, prices = dict(shipped_table(CATALOG, "accelerators.yaml")["accelerators"]), shipped_prices()
     models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
@@ -391,11 +388,6 @@ def _accelerator(
         mxfp4_multiples=entry.mxfp4_multiples,
         in_engine=efficiency.in_engine(name),
     )
-
-
-def _read_data(file: str) -> Any:
-    text = resources.files("costmodel.catalog").joinpath(file).read_text("utf-8")
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader; the file is ours)
 
 
 _SHAPE_KEYS = {

@@ -48,7 +48,7 @@ from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -66,8 +66,6 @@ BEYOND = 2.0**30
 LEAST_SHARED = 2
 """Words of a name that the name of another model must share to be offered for it, such as family and size."""
 _WORD = re.compile(r"a?\d+(?:\.\d+)?(?:x\d+)?b(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def model_names() -> list[str]:
@@ -260,16 +258,15 @@ def attention_kind(attention: Attention) -> str:
 
 
 @cache
-def _files() -> dict[str, Any]:
-    """Catalog file by model name, which is the file's."""
+def _files() -> tuple[str, ...]:
+    """Names of the catalog's models, which are those of its files."""
     folder = resources.files("costmodel") / "catalog" / "models"
-    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
+    return tuple(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
 @cache
 def _entry(name: str) -> Mapping[str, Any]:
-    text = _files()[name].read_text("utf-8")
-    entry: Mapping[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 the safe loader, in C where there is one
+    entry: Mapping[str, Any] = shipped_table("costmodel", f"catalog/models/{name}.yaml")
     return entry
 
 

@@ -12,13 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
@@ -32,7 +30,7 @@ from .loader import place_in, problem_of_values
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal
-from .yaml_source import parse_value
+from .yaml_source import parse_value, shipped_table
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, str, str, Any], None]
@@ -247,10 +245,8 @@ def _lever(name: str, row: Mapping[str, Any] | None) -> Lever:
     return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
 
 
-_TABLE = resources.files("search_spaces").joinpath("levers.yaml").read_text("utf-8")
-LEVERS: Mapping[str, Lever] = MappingProxyType(
-    {name: _lever(name, row) for name, row in yaml.safe_load(_TABLE).items()}
-)
+_TABLE = shipped_table("search_spaces", "levers.yaml")
+LEVERS: Mapping[str, Lever] = MappingProxyType({name: _lever(name, row) for name, row in _TABLE.items()})
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
 
 

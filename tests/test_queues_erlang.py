@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from costmodel.queues.erlang import (
     MANY_SERVERS,
-    any_of,
+    arrivals_after,
     bursty_servers,
     conditional_wait,
     erlang_c,
     gamma_exceeds,
     gamma_wait,
     normal_exceeds,
-    pipeline_cycle,
+    peakedness,
     wait_probability,
 )
 
@@ -102,9 +102,23 @@ class TestGamma:
     def test_a_gamma_variable_is_positive(self) -> None:
         assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
 
-    def test_bursts_bring_prompts_together(self) -> None:
-        """Negative binomial of variance over mean 2: 1 - 2^(-1/2)."""
-        assert any_of(np.array([0.5]), 4.0, 3.0) == pytest.approx(1.0 - 2.0**-0.5)
+
+class TestPeakedness:
+    """Against arrivals drawn one by one, which stay for an exponential time."""
+
+    @pytest.mark.parametrize(("offered", "scv"), [(0.3, 9.0), (2.0, 4.0), (20.0, 9.0), (5.0, 1.0)])
+    def test_arrivals_meet_as_many_as_a_count_of_them(self, offered: float, scv: float) -> None:
+        rng = np.random.default_rng(1)
+        arrival = np.cumsum(rng.gamma(1.0 / scv, scv / offered, 200_000))
+        ends = np.sort(arrival + rng.exponential(1.0, arrival.size))
+        met = (np.arange(arrival.size) - np.searchsorted(ends, arrival))[1000:]
+        assert met.mean() == pytest.approx(offered + float(peakedness(offered, scv)) - 1.0, rel=0.05)
+
+    def test_bursts_come_behind_one_as_often_as_they_lie_before_one(self) -> None:
+        assert float(arrivals_after(3.0, 1.0, 4.0)) == pytest.approx(3.0)
+        few, many = (float(arrivals_after(3.0, 4.0, engines)) for engines in (1.0, 8.0))
+        assert few - 3.0 == pytest.approx(float(peakedness(3.0, 4.0)) - 1.0)
+        assert 3.0 < many < few
 
 
 class TestConditionalWait:
@@ -140,22 +154,3 @@ class TestNormal:
 
     def test_far_tails_stay_finite(self) -> None:
         np.testing.assert_allclose(normal_exceeds([np.inf, -np.inf]), [0.0, 1.0], atol=1e-300)
-
-
-class TestPipelineCycle:
-    """Against a pipeline that is walked through step by step."""
-
-    @pytest.mark.parametrize("stages", [1, 2, 4])
-    def test_a_busy_pipeline(self, stages: int) -> None:
-        kinds, share = np.array([1.0, 2.0, 7.0]), np.array([0.5, 0.3, 0.2])
-        steps = np.random.default_rng(3).choice(kinds, size=40_000, p=share)
-        free, ended = np.zeros(stages), np.zeros(steps.size)
-        for number, step in enumerate(steps):
-            at = ended[number - stages] if number >= stages else 0.0  # as many in flight as stages
-            for stage in range(stages):
-                at = max(at, free[stage]) + step
-                free[stage] = at
-            ended[number] = at
-        cycle = pipeline_cycle(kinds[None], share, np.array([float(stages)]))[0]
-        promised, measured = float(cycle @ share), ended[-1] / steps.size
-        assert measured * 0.98 <= promised <= measured * (1.02 if stages <= 2 else 1.08)

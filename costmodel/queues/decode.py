@@ -5,33 +5,33 @@ Time is counted in decode steps. A step lasts tau while no prompt is computed, a
 So a step lasts T = tau / (1 - P) on average, z = T - tau of it for prompts. Symbols: c engines, lambda prompts per
 second of each, n steps of a request, N the batch.
 
-1. What comes to one engine. The router sends a prompt to an engine that has none while there is one, so an engine is
-   busy for the busy periods of the arrivals that it gets while busy, the share sigma of rho, and then idle for a while.
-   The work done in many steps is that of an alternating renewal process, whose variance is
+1. What comes to one engine (`work_dispersion`). The router sends a prompt to an engine that has none while there is
+   one, so an engine is busy for the busy periods of the arrivals that it gets while busy, the share sigma of rho, and
+   then idle for a while. The work of many steps is that of an alternating renewal process, whose variance is
 
        d = (1 - sigma) E[j^2 / (1 - sigma')^3] / E[e^2],   j = (1 - P) e - P m tau
 
    of that of a compound Poisson one, m steps that carry a prompt: all of it for one engine (sigma = rho). E[j] is
    (1 - rho) E[e]. Behind a prompt that is longer than those of the other engines fewer come, sigma' < sigma, as the
-   router chooses the engine with fewest tokens (`_extended`). Arrivals of all engines together vary as they do, and
-   each has 1 / c of that.
+   router chooses the engine with fewest tokens. Arrivals of all engines together vary as they do, and each has 1 / c
+   of that.
 2. The batch. Every request that comes makes the sum of N^2 over the engines 2 N + 1 larger, and one that ends 2 N - 1
    smaller, itself in N. Both are equal in the long run, and who ends sees on average what all see, E[N^2] / E[N]. So a
    prompt finds, whatever sends it there, K = N + Var N / N - 1 decodes: as many prompts as a request meets. Var N is
-   that of all engines together, which one engine would have by itself, over c; and s^2 about their mean. Those who find
-   free engines go to the one with fewest, s l below the mean (l the largest of as many normals as engines are free on
-   average), the share C that finds none to one whose prompt will be a decode more by then:
+   that of all engines together, which one engine would have by itself, over c; and s^2 about their mean (`apart`).
+   Those who find free engines go to the one with fewest, s l below the mean (l the largest of as many normals as
+   engines are free on average), the share C that finds none to one whose prompt will be a decode more by then:
 
        s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l,   and 1 / 12 more as N is a whole number (Sheppard)
 
    Of batches below one, 1 / 12 holds only for the share N^2: their numbers are 0 or 1 anyway, of variance N. Alone, an
    engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share D = N slope / tau
    is due to others there. N is the number of arrivals in the last steps, weighted with the share G of outputs that are
-   longer: Var N = N (1 + (v - 1) / 2) / (1 - D), v the variance over mean of the arrivals in many steps and 1 / 2 the
-   E[G^2] / E[G] of exponential lengths. (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is
+   longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in many steps: the
+   peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is
    negative binomial: exact.)
-3. The mean of n steps. Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between them it is
-   taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
+3. The mean of n steps (`decode_time`). Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between
+   them it is taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
 
        Var = Var z h(b n) + (slope / (1 - P))^2 Var N,   s2 = lambda tau E[e^2] d / (1 - P)^3,   b = 2 Var z / s2
 
@@ -42,18 +42,21 @@ second of each, n steps of a request, N the batch.
    computed, come between it and the next: rho = P, a step of decodes lasts tau, and z is a sum of busy periods of the
    prompts that came during it. So z has nothing to do with the next one, Var z = s2. Prompts left behind, and all that
    come while they are computed, 1 / (1 - sigma) times as much, go before the first step.
-5. Seats. The router sends a prompt to an engine with as few waiting as any, so that an engine has prompts without a
-   seat only when all have: c engines of S seats are one queue of C = c S servers. X requests at the pool, M on average
-   and of variance V if seats had no end, are taken for negative binomial, the Pascal model of peaked traffic (Delbrouck
-   1981). With all C taken the excess is geometric of mean theta, so that
+5. Seats (`Seats`). The router sends a prompt to an engine with as few waiting as any, so that an engine has prompts
+   without a seat only when all have: c engines of S seats are one queue of C = c S servers. X requests at the pool, M
+   on average and of variance V if seats had no end, are negative binomial, the Pascal model of peaked traffic
+   (Delbrouck 1981). Arrivals in bursts find more than there are on average: M + z_a - 1, of a variance as much larger,
+   with z_a the peakedness of the arrivals (`erlang.peakedness`), 1 of Poisson ones. With all C taken the excess is
+   geometric of mean theta, so that an arrival finds them taken with chance
 
-       P(X >= C) = f theta / (F + f theta),   f = P(X = C),   F = P(X < C),   theta = z / (1 - rho)
+       f theta / (F + f theta),   f = P(X = C),   F = P(X < C),   theta = z / (1 - rho)
 
    rho = lambda h / c, h the time that an engine with a full batch takes for one request on average. For Poisson
    arrivals and steps that are always as long (z = 1) that is Erlang's C. For many seats it is the limit of Halfin and
    Whitt (1981), with a peakedness as Whitt (2004, A diffusion approximation for the G/GI/n/m queue) has it. z is how
    much more X varies than a Poisson stream would let it, without what longer steps add (rho has these). The wait of
-   those who find C or more is that of Allen and Cunneen (`erlang.conditional_wait`), of c servers that take h each.
+   those who find C or more is that of Allen and Cunneen (`erlang.conditional_wait`), of c servers that take h each,
+   with ca2 = 2 z_a - 1: what arrivals vary in as long as a request stays.
 """
 
 from __future__ import annotations
@@ -68,7 +71,13 @@ from numpy.typing import NDArray
 from costmodel.metric import GAP_SHARE
 from costmodel.routing import largest_of
 
-from .erlang import any_of, conditional_wait, gamma_exceeds, normal_exceeds, poisson_exceeds
+from .erlang import (
+    conditional_wait,
+    gamma_exceeds,
+    normal_exceeds,
+    peakedness,
+    poisson_exceeds,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -166,14 +175,27 @@ class MixedEngine:
     def peaked(self) -> float:
         """v, variance over mean of the number of prompts that come to all engines in many steps [1]."""
         uniform, longer = self.mean**2 / self.second, 1.0 / (1.0 - self.load)
-        number = self.arrival_scv * (1.0 + self.load) * longer
+        burst = 2.0 * float(peakedness(self.engines * self.batch, self.arrival_scv)) - 1.0
+        number = burst * (1.0 + self.load) * longer
         return number + (1.0 + (self.arrival_scv - 1.0) * uniform) * self.rate**2 * self.second * longer**2
+
+    @cached_property
+    def overlap(self) -> float:
+        """E[G^2] / E[G] = E[min(n, n')] / E[n] of two requests, how much of a burst is in the batch at once [1]."""
+        order = np.argsort(self.steps)
+        steps, weight = self.steps[order], self.weight[order]
+        longer = np.cumsum(weight[::-1])[::-1]
+        return float(longer**2 @ np.diff(steps, prepend=0.0)) / self.length
+
+    @cached_property
+    def dispersion(self) -> float:
+        """Variance over mean of the decodes of all engines together [1]."""
+        return max(1.0 + (self.peaked - 1.0) * self.overlap, 0.0) / (1.0 - self.feedback)
 
     @cached_property
     def variance(self) -> float:
         """Var N, of the decodes of one engine [1]."""
-        alone = self.batch * max(1.0 + (self.peaked - 1.0) / 2.0, 0.0) / (1.0 - self.feedback)
-        return alone / self.engines + self.apart
+        return self.batch * self.dispersion / self.engines + self.apart
 
     @cached_property
     def meets(self) -> float:
@@ -190,32 +212,28 @@ class MixedEngine:
 
     @cached_property
     def none_comes(self) -> FloatArray:
-        """Chance that no prompt comes in the n steps after one that leaves the engine without any, (flows,) [1].
-
-        Of m engines that are free the router sends prompts here at rate c lambda / m.
-        """
-        free = max(self.engines * (1.0 - min(self.busy, 1.0)), 1.0)
-        return np.exp(-(self.steps - 1.0) * self.rate * self.engines * self.quiet / free)
+        """Chance that no prompt comes in the n steps after one that leaves the engine without any, (flows,) [1]."""
+        return np.exp(-(self.steps - 1.0) * self.rate * self.quiet)
 
 
-def dispersion(engine: MixedEngine) -> float:
+def work_dispersion(engine: MixedEngine) -> float:
     """Variance of the work that comes to one engine in many steps, over that of a Poisson stream [1].
 
     >>> one = np.ones(1)
     >>> engine = MixedEngine(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 1.0)
-    >>> dispersion(engine)
+    >>> work_dispersion(engine)
     1.0
     """
     carried_time = engine.carried * engine.quiet * engine.mixed_steps
     jobs = engine.extra * (1.0 - engine.load) - engine.load * carried_time
-    square = max(float(engine.weight @ (jobs**2 * _extended(engine))), 1e-30)
+    square = max(float(engine.weight @ (jobs**2 / (1.0 - _joined_behind(engine)) ** 3)), 1e-30)
     alone = min((1.0 - engine.joined) * square / engine.second, 1.0)
     together = 1.0 + (engine.arrival_scv - 1.0) * engine.mean**2 / engine.second
     return alone + (together - alone) / engine.engines
 
 
-def _extended(engine: MixedEngine) -> FloatArray:
-    """1 / (1 - sigma')^3 of the busy periods that begin with a prompt of each flow, sigma = `joined`, (flows,) [1].
+def _joined_behind(engine: MixedEngine) -> FloatArray:
+    """Share sigma' of the busy periods that begin with a prompt of each flow, sigma = `joined`, (flows,) [1].
 
     An engine gets arrivals while all are busy if it has the fewest tokens. In service a prompt is met in proportion to
     its length, and 1 / (1 - sigma) prompts are there; with S the share of engines with more, c S^(c - 1) of an engine's
@@ -226,7 +244,7 @@ def _extended(engine: MixedEngine) -> FloatArray:
     met = weight * job / engine.mean
     longer = np.empty_like(job)
     longer[order] = 1.0 - np.interp(job * (1.0 - often), job, np.cumsum(met) - 0.5 * met, left=0.0)
-    return (1.0 - often * np.minimum(engine.engines * longer ** (engine.engines - 1.0), 1.0)) ** -3.0
+    return np.asarray(often * np.minimum(engine.engines * longer ** (engine.engines - 1.0), 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,16 +327,16 @@ def decode_time(engine: MixedEngine, line: FloatArray, first: float, together: f
     """Distribution of the mean step of requests of each flow.
 
     line (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
-    to its first step where there are any (`erlang.any_of`) [s]; together: prompts of a step, who do not meet each other
+    to its first step where there are any [s]; together: prompts of a step, who do not meet each other
     [1].
     """
     n, load = engine.steps, engine.load
-    work = dispersion(engine)
+    work = work_dispersion(engine)
     usual = engine.step - engine.quiet
     drift = engine.quiet * engine.rate * engine.second * engine.swing**2 * work / (1.0 - load) ** 3
     square, smoothing, first_left = _memory(engine, usual, drift)
     first = first if engine.carried else first / (1.0 - engine.joined)
-    any_left = any_of(line, engine.arrival_scv, engine.engines)
+    any_left = -np.expm1(-line)
     behind, rest_share = any_left * first * first_left, 1.0 - any_left * first_left
     meets = max(engine.meets + 1.0 - together, 0.0) * engine.mean
     tokens = engine.weight * n
@@ -386,9 +404,11 @@ class Seats:
         >>> round(Seats(1.0, 10.0, 8.0, 8.0, 8.0, 1.0, turn, np.ones(1), 1.0).taken_chance(), 2)
         0.4
         """
-        number, rho = self.engines * self.seats, self.busy
-        above = self.peaked / (1.0 - rho) * pascal(number, self.present, self.variance)
-        below = 1.0 - float(gamma_exceeds(number - 0.5, self.present, math.sqrt(self.variance)))
+        number = self.engines * self.seats
+        present = self.present + float(peakedness(self.present, self.arrival_scv)) - 1.0
+        variance = self.variance * present / self.present
+        above = self.peaked / (1.0 - self.busy) * pascal(number, present, variance)
+        below = 1.0 - float(gamma_exceeds(number - 0.5, present, math.sqrt(variance)))
         return min(above / max(below + above, 1e-300), 1.0)
 
     def wait(self) -> float:
@@ -399,7 +419,8 @@ class Seats:
         0.25
         """
         second = float(self.weight @ self.turn**2)
-        return float(conditional_wait(self.engines, self.busy, self.mean_turn, second, self.arrival_scv))
+        burst = 2.0 * float(peakedness(self.present, self.arrival_scv)) - 1.0
+        return float(conditional_wait(self.engines, self.busy, self.mean_turn, second, burst))
 
 
 def pascal(number: float, mean: float, variance: float) -> float:

@@ -7,7 +7,6 @@ m mean service time, ca2 and cs2 squared coefficients of variation of arrivals a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +61,29 @@ def bursty_servers(servers: ArrayLike, arrival_scv: ArrayLike) -> NDArray[np.int
     """
     peakedness = np.maximum(1.0, (np.asarray(arrival_scv, dtype=np.float64) + 1.0) / 2.0)
     return np.maximum(1, np.rint(np.asarray(servers) / peakedness)).astype(np.int64)
+
+
+def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
+    """Variance over mean of the requests in service at once, had they servers without end, z of GI/M/infinity [1].
+
+    With A* the transform of the gaps and a the mean number, z = 1 / (1 - A*(1 / m)) - a (Eckberg 1983); here of gamma
+    gaps, A*(1 / m) = (1 + ca2 / a)^(-1 / ca2). An arrival meets a + z - 1 of them, not a.
+
+    >>> [round(float(peakedness(a, scv)), 2) for a, scv in ((0.5, 1.0), (1e4, 4.0), (0.1, 4.0))]
+    [1.0, 2.5, 1.55]
+    """
+    scv = max(arrival_scv, 1e-9)
+    mean = np.maximum(np.asarray(offered, dtype=np.float64), 1e-12)
+    return np.asarray(-1.0 / np.expm1(-np.log1p(scv / mean) / scv) - mean)
+
+
+def arrivals_after(mean: ArrayLike, arrival_scv: float, engines: float) -> FloatArray:
+    """Arrivals at one of `engines` in a time after one, where `mean` come on average in such a time [1].
+
+    The renewal function of gamma gaps (Cox 1962), over a time taken for exponential: a + z - 1 of all engines' a.
+    """
+    number = np.asarray(mean, dtype=np.float64)
+    return np.asarray(number + (peakedness(engines * number, arrival_scv) - 1.0) / engines)
 
 
 def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
@@ -172,28 +194,6 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     return np.where(score < 0.0, 1.0 - tail, tail)
 
 
-def bunching(arrival_scv: float, engines: float) -> float:
-    """By how much seldomer bursts leave an engine without any arrival: none in exp(-`bunching` x mean number) [1].
-
-    Of a negative binomial number ln d / (d - 1), d = 1 + (ca2 - 1) / c the variance over the mean of the arrivals at
-    one of c engines; 1 of Poisson arrivals.
-
-    >>> bunching(1.0, 4.0), round(bunching(4.0, 3.0), 3)
-    (1.0, 0.693)
-    """
-    excess = max(arrival_scv - 1.0, 0.0) / engines
-    return math.log1p(excess) / excess if excess > 0.0 else 1.0
-
-
-def any_of(number: FloatArray, arrival_scv: float, engines: float) -> FloatArray:
-    """Chance of any of so many prompts on average at one of `engines`, which bursts bring together (`bunching`) [1].
-
-    >>> any_of(np.array(1.0), 1.0, 4.0).round(3).item()  # Poisson: 1 - exp(-1)
-    0.632
-    """
-    return np.asarray(-np.expm1(-number * bunching(arrival_scv, engines)))
-
-
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:
     """P(X > x) of a gamma variable with this mean and standard deviation, 1 up to 0 [1].
 
@@ -220,20 +220,6 @@ def lanes_held_up(lanes: FloatArray, rho: FloatArray, chunks: FloatArray) -> Flo
     return np.asarray(np.minimum(together, 1.0 + (lanes - 1.0) * (1.0 - rho) / np.maximum(chunks, 1.0)))
 
 
-def pipeline_cycle(step: FloatArray, weight: FloatArray, stages: FloatArray) -> FloatArray:
-    """Time that a step keeps each stage of a busy pipeline, idling behind longer steps included [s], (columns, flows).
-
-    As many batches are in flight as there are stages k, so the first stage takes the next one when the oldest has left
-    the last: a cycle lasts as long as the longest of k consecutive steps, E[max(s, M)] with P(M <= x) = F(x)^(k-1).
-    Exact for two stages, a few percent too long for more.
-    step (columns, flows): time in one stage; weight (flows,): how often it is such a step; stages (columns,): k.
-
-    >>> pipeline_cycle(np.array([[1.0, 3.0]]), np.array([0.5, 0.5]), np.array([2.0])).tolist()
-    [[2.0, 3.0]]
-    """
-    return step + _mean_excess(step, weight, lambda below: below ** (stages[:, None] - 1.0))
-
-
 def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes: FloatArray) -> FloatArray:
     """Time that a lane's step waits for those of the other lanes, which end together with it [s], (columns, flows).
 
@@ -246,17 +232,11 @@ def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes
     [[0.5, 0.0]]
     """
     busy, other_lanes = rho[:, None], lanes[:, None] - 1.0
-    return _mean_excess(step, weight, lambda below: (1.0 - busy * (1.0 - below)) ** other_lanes)
-
-
-def _mean_excess(service: FloatArray, weight: FloatArray, chance: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """E[(M - s)+] for each service s; chance turns F(x), the share of services up to x, into P(M <= x)."""
-    order = np.argsort(service, axis=1, kind="stable")
-    sorted_service = np.take_along_axis(service, order, axis=1)
-    share = np.cumsum(np.take_along_axis(np.broadcast_to(weight, service.shape), order, axis=1), axis=1)
-    beyond = 1.0 - chance(np.minimum(share, 1.0))
-    steps = np.diff(sorted_service, axis=1, append=sorted_service[:, -1:])
-    excess = np.cumsum((beyond * steps)[:, ::-1], axis=1)[:, ::-1]
-    result = np.empty_like(service)
+    order = np.argsort(step, axis=1, kind="stable")
+    sorted_step = np.take_along_axis(step, order, axis=1)
+    below = np.cumsum(np.take_along_axis(np.broadcast_to(weight, step.shape), order, axis=1), axis=1)
+    beyond = 1.0 - (1.0 - busy * (1.0 - np.minimum(below, 1.0))) ** other_lanes
+    excess = np.cumsum((beyond * np.diff(sorted_step, axis=1, append=sorted_step[:, -1:]))[:, ::-1], axis=1)[:, ::-1]
+    result = np.empty_like(step)
     np.put_along_axis(result, order, np.maximum(excess, 0.0), axis=1)
     return result

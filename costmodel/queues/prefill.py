@@ -6,15 +6,15 @@ in time for the same step. One that finds an engine idle starts at once. Symbols
 s the time of a prompt alone, g its time in a step that is full, K the longest step, P the chance that all engines are
 busy.
 
-1. A step in progress gathers prompts only while all engines are busy, which share P of the arrivals find. With n
-   prompts a step on average, P n of them were gathered during the last one, on a step like any prompt's Poisson:
-   none with chance E exp(-P n s / E s) =: psi (bursts bring them together: `erlang.bunching`). Steps that gathered none
-   are as frequent as prompts that find an idle engine, so
+1. Steps (`shared_steps`). A step in progress gathers prompts only while all engines are busy, which share P of the
+   arrivals find. With n prompts a step on average, P n of them were gathered during the last one, on a step like any
+   prompt's Poisson: none with chance E exp(-P n s / E s) =: psi. Steps that gathered none are as frequent as prompts
+   that find an idle engine, so
 
        n (1 - P) = psi(P n),   L = E s + (n - 1) E g,   rho = lambda L / (c n),   P = P(all busy | rho)
 
    P(all busy) is that of gamma arrivals at c exponential servers (`erlang.wait_probability`).
-2. V of those who wait: with N geometric, P(N = j) = (1 - p) p^j,
+2. V of those who wait (`work_ahead`): with N geometric, P(N = j) = (1 - p) p^j,
 
        V = R0 + sum of N times R / c
 
@@ -26,14 +26,20 @@ busy.
    the one chosen. p is set by the decay of the tail: P(V > t) ~ exp(-eta t) where E exp(eta g / c) E exp(-eta U) = 1, U
    the gap between arrivals (Cramer and Lundberg; Kingman 1964), so p = 1 / E exp(eta R / c), which is rho for Poisson
    arrivals and also exact for gamma ones at one exponential server.
-3. Prompts are whole: of w that wait an engine has w / c on average, but the one chosen floor(w / c) where prompts are
-   alike and dealt out in turn. The sum of N R / c is rounded so as far as they are (`likeness`).
-4. E. The step in progress has R left, V = R + Q; the work Q queued before the prompt was gathered while that step ran,
-   so that Q = P / (1 + P) V on average, nothing with chance exp(-Q / E g), else spread evenly. The prompt ends x = Q +
-   s after the step, and steps of K follow each other: its last one begins when V + s - x mod K have passed, and has
-   room for K - x mod K behind it. Until then work comes that is compound Poisson, or dealt out in turn (`in_turn`).
-5. A full batch. While all seats of engines that decode too are taken, prompts wait for one (`decode.seats_taken`). The
-   wait is taken for exponential, and to go on beside that for the prompts ahead, whichever is longer.
+3. E (`with_company`). The step in progress has R left, V = R + Q; the work Q queued before the prompt was gathered
+   while that step ran, so that Q = P / (1 + P) V on average, nothing with chance exp(-Q / E g), else spread evenly. The
+   prompt ends x = Q + s after the step, and steps of K follow each other: its last one begins when V + s - x mod K have
+   passed, and has room for K - x mod K behind it. Until then work comes that is compound Poisson; in bursts more of it
+   comes behind a prompt than at any time (`erlang.arrivals_after`).
+4. A pipeline of k stages. All times above are those of one stage, whose steps follow each other as those of an engine.
+   A step goes through all stages, so what is in the own step beside the prompt, the part x mod K - s ahead and E
+   behind, counts k times. The first stage takes a step when the oldest of k in flight has left, so a step keeps it for
+   as long as the longest of k, and the others idle (`pipeline_idle`): as the last stages of a flow shop whose jobs take
+   as long on every machine (Pinedo, Scheduling, chapter 6). The router sees whether an engine has prompts, not in which
+   stage (`all_busy`).
+5. A full batch (`with_seats`). While all seats of engines that decode too are taken, prompts wait for one
+   (`decode.Seats`). The wait is taken for exponential, and to go on beside that for the prompts ahead, whichever is
+   longer.
 """
 
 from __future__ import annotations
@@ -44,7 +50,9 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .erlang import NEWTON, bunching, wait_probability
+from costmodel.routing import largest_of
+
+from .erlang import NEWTON, arrivals_after, wait_probability
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -61,10 +69,8 @@ DECAYS = 14.0
 """The grid ends so many times 1 / eta beyond the longest prompt: exp(-14) = 1e-6 is left out."""
 STEEPEST = 250.0
 """Tails that fall faster than exp(-STEEPEST) over the longest prompt are taken to fall so: there is nothing left."""
-BEYOND = (0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.015, 0.005)
+BEYOND = (0.6, 0.3, 0.1, 0.03)
 """Waits are put into parts that so many of them exceed, in each of which as many prompts come behind."""
-DEALT = 128.0
-"""Engines beyond which arrivals dealt out in turn come back as regularly as they can [1]."""
 LIVES = 10.0
 """The grid of waits reaches so many times the mean wait for a seat: exp(-10) = 5e-5 is left out."""
 
@@ -144,9 +150,9 @@ def prompt_wait(prompts: Prompts) -> PromptWait:
     if load >= 1.0:
         return endless_wait(load)
     busy, together, chance = shared_steps(prompts)
-    alike = likeness(prompts)
-    edges, ahead = work_ahead(prompts, together, alike)
-    wait, behind = with_company(prompts, ahead, edges, chance / (1.0 + chance), alike)
+    idle = float(pipeline_idle(prompts, together))
+    edges, ahead = work_ahead(prompts, together, idle)
+    wait, behind = with_company(prompts, ahead, edges, idle, chance / (1.0 + chance))
     cells = np.maximum(cells_of(wait), 0.0)
     late = np.append(np.maximum(1.0 - np.cumsum(cells) + 0.5 * cells, 0.0), 0.0)
     late[0] = 1.0
@@ -162,13 +168,12 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     rate, alone, shared = prompts.per_engine, prompts.mean_alone, prompts.mean_shared
     if rate * shared >= BUSIEST:
         return rate * shared, 1.0, float(wait_probability(prompts.engines, BUSIEST, prompts.arrival_scv))
-    bunch_factor = bunching(prompts.arrival_scv, prompts.engines)
     low, high = 1e-9, 1.0
     for _ in range(2):
         level = low + (high - low) * LEVELS
-        busy = rate * (shared + (alone - shared) * level)
-        chance = wait_probability(prompts.engines, np.minimum(busy, BUSIEST), prompts.arrival_scv)
-        none = np.exp(-(chance / level * bunch_factor)[:, None] * (prompts.alone / alone)) @ prompts.weight
+        busy = rate * (shared + (alone + pipeline_idle(prompts, 1.0 / level) - shared) * level)
+        chance = all_busy(prompts, np.minimum(busy, BUSIEST))
+        none = np.exp(-(chance / level)[:, None] * (prompts.alone / alone)) @ prompts.weight
         excess = none * level - (1.0 - chance)
         at = max(np.flatnonzero(excess[1:-1] < 0.0) + 1, default=0)
         low, high = level[at], level[at + 1]
@@ -179,10 +184,38 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     return min(busy_there, 1.0), 1.0 / inverse, chance_there
 
 
-def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatArray, FloatArray]:
+def all_busy(prompts: Prompts, busy: FloatArray) -> FloatArray:
+    """Chance that a prompt finds the first stage of its engine busy, where each is for the share `busy` [1].
+
+    The router sees whether an engine has prompts, not in which stage. With some in any for a share a of the time, a
+    prompt meets all engines so with chance C(a), and of these the share busy / a in the first stage. A pipeline of k
+    stages is empty after an idle time of k - 1 steps: a = 1 - (1 - busy) exp(-(k - 1) busy).
+    """
+    any_stage = np.minimum(1.0 - (1.0 - busy) * np.exp(-(prompts.stages - 1.0) * busy), BUSIEST)
+    return wait_probability(prompts.engines, any_stage, prompts.arrival_scv) * busy / any_stage
+
+
+def pipeline_idle(prompts: Prompts, together: FloatArray | float) -> FloatArray:
+    """Time that the first stage of a pipeline idles after a step of `together` prompts [1] on average [s].
+
+    E[the largest of k steps] - E[step], of normal steps, and no more than fits below K. A step has one prompt and n - 1
+    more, a Poisson number; a long one gathers more for the next, so that neighbors are alike as far as the load of the
+    stage, rho: of Var / (1 - rho^2) the part 1 - rho is a step's own.
+    """
+    if prompts.stages <= 1.0:
+        return np.zeros_like(together)
+    first = np.minimum(prompts.alone, prompts.full_step)
+    mean = float(prompts.weight @ first)
+    more = (together - 1.0) * float(prompts.weight @ prompts.shared**2)
+    spread = (float(prompts.weight @ (first - mean) ** 2) + more) / (1.0 + prompts.per_engine * prompts.mean_shared)
+    room = prompts.full_step - mean - (together - 1.0) * prompts.mean_shared
+    return np.minimum(largest_of(prompts.stages) * np.sqrt(spread), np.maximum(room, 0.0))
+
+
+def work_ahead(prompts: Prompts, together: float, idle: float) -> tuple[FloatArray, FloatArray]:
     """Edges of the cells [s], and the distribution of V on them, of those who find all engines busy.
 
-    together: prompts of a step [1]; alike: their `likeness` [1].
+    together: prompts of a step [1]; idle: see `pipeline_idle` [s].
     """
     weight, engines, shared = prompts.weight, prompts.engines, prompts.mean_shared
     jobs = prompts.shared * min(1.0, BUSIEST / max(prompts.per_engine * shared, 1e-12)) / engines
@@ -190,32 +223,14 @@ def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatAr
     top = float(prompts.alone.max()) + DECAYS / decay + (prompts.stages - 1.0) * prompts.full_step
     edges = np.linspace(0.0, top, CELLS + 1)
     again = float(decay * (weight @ jobs) / (weight @ np.expm1(decay * jobs)))  # p = 1 / E exp(eta R)
-    length, met = shortest_of(prompts.alone, weight, engines)
+    length, met = shortest_of(prompts.alone + idle, weight, engines)
     extra_work = (together - 1.0) * (1.0 - 1.0 / engines) * shared
     whole = length + np.minimum(extra_work, np.maximum(prompts.full_step - length, 0.0))
     residuals = residual_below(whole, met * length / whole, edges), residual_below(jobs, weight, edges)
     first, job_transform = transform(centred(np.array(residuals)))
     queue = (1.0 - again) / (1.0 - again * job_transform)
-    if alike > 0.0:
-        even = edges[:-1]
-        turns = shared * np.floor(np.rint(even * engines / shared) / engines)
-        queue = transform(placed(np.maximum(even - alike * (even - turns), 0.0), cells_of(queue), edges))
     ahead = np.maximum(cells_of(first * queue), 0.0)
     return edges, ahead / ahead.sum()
-
-
-def likeness(prompts: Prompts) -> float:
-    """How far prompts are alike to the router [1]: 1 - (a - b) / E g, a the mean, b the shortest of those in service.
-
-    It evens out tokens: where lengths differ by sending one behind the shortest, where they do not by dealing them out
-    in turn.
-    """
-    if prompts.engines <= 1.0:
-        return 0.0
-    length, met = shortest_of(prompts.shared, prompts.weight, prompts.engines)
-    mean = prompts.mean_shared
-    spread = float(prompts.weight @ prompts.shared**2) / mean - float(met @ length**2 / (met @ length))
-    return max(1.0 - spread / mean, 0.0)
 
 
 def decay_rate(jobs: FloatArray, weight: FloatArray, rate: float, arrival_scv: float) -> float:
@@ -276,18 +291,18 @@ def shortest_of(jobs: FloatArray, weight: FloatArray, engines: float) -> tuple[F
 
 
 def last_step(
-    prompts: Prompts, ahead: FloatArray, queued_share: float, work: FloatArray
+    prompts: Prompts, ahead: FloatArray, queued_share: float, limit: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """When the last step of a mean prompt begins (parts,) [s], and the chance that `work` (cells,) fits behind it.
+    """When the last step of a mean prompt begins (parts,) [s], and the chance of x mod K < `limit` (cells,) [s].
 
     It has work V = `ahead` (parts,) [s] before it, of which a share Q was queued, and ends x = Q + s after the step in
-    progress; Q is none, or spread evenly. Steps of K follow each other: its last one begins after V + s - x mod K, and
-    has room while x mod K < K - work, (parts, cells) [1].
+    progress; Q is none, or spread evenly. Steps of K follow each other: its last one begins after V + s - x mod K. The
+    chances are (parts, cells) [1].
     """
     own, full, job = prompts.mean_alone, prompts.full_step, prompts.mean_shared
     queue_work = np.maximum(queued_share * ahead, 1e-9 * job)[:, None]
     none = np.exp(-queue_work / job)
-    most, least = 2.0 * queue_work / (1.0 - none), np.maximum(full - work, 0.0)
+    most, least = 2.0 * queue_work / (1.0 - none), np.clip(limit, 0.0, full)
 
     def area(x: FloatArray | float) -> FloatArray:
         return np.asarray(np.floor(x / full) * full**2 / 2.0 + (x % full) ** 2 / 2.0)
@@ -296,17 +311,18 @@ def last_step(
         return np.asarray(np.floor(x / full) * least + np.minimum(x % full, least))
 
     into = none * (own % full) + (1.0 - none) * (area(own + most) - area(own)) / most
-    room = none * (own % full < least) + (1.0 - none) * (below(own + most) - below(own)) / most
-    return ahead + own - into[:, 0], room
+    within = none * (own % full < least) + (1.0 - none) * (below(own + most) - below(own)) / most
+    return ahead + own - into[:, 0], np.minimum(within, 1.0)
 
 
 def with_company(
-    prompts: Prompts, ahead: FloatArray, edges: FloatArray, queued_share: float, alike: float
+    prompts: Prompts, ahead: FloatArray, edges: FloatArray, idle: float, queued_share: float
 ) -> tuple[ComplexArray, float]:
     """Transform of V + E, and the mean number of prompts that make E.
 
     V (cells,) is cut into parts that differ in how far they reach. Each has the compound Poisson work that comes behind
-    it, as much as its step has room for. In a pipeline a step goes through all stages: its company counts k times.
+    it, as much as its step has room for. In a pipeline a step goes through all k stages: E counts k times, the work
+    ahead in the own step k - 1 times more, and `idle` is what it waits for behind longer steps [s].
     """
     member = np.searchsorted(1.0 - np.array(BEYOND), np.cumsum(ahead) - 0.5 * ahead)
     slices = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
@@ -315,28 +331,19 @@ def with_company(
     mean = slices @ edges[:-1] / share
     job = placed(prompts.stages * prompts.shared, prompts.weight, edges)
     cells = min(int(prompts.stages * prompts.full_step / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
-    begins, room = last_step(prompts, mean, queued_share, edges[:cells] / prompts.stages)
-    number = prompts.per_engine * begins
-    number = number + alike * (in_turn(number, prompts.engines) - number)
+    begins, room = last_step(prompts, mean, queued_share, prompts.full_step - edges[:cells] / prompts.stages)
+    number = arrivals_after(prompts.per_engine * begins, prompts.arrival_scv, prompts.engines)
     below = compound_below(number, job, cells)
-    above = np.clip((1.0 - below) * room, 0.0, 1.0)
+    above = np.maximum((1.0 - below) * room, 0.0)
     coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)
     behind = float(above.sum(axis=-1) @ share) * float(edges[1]) / (prompts.stages * prompts.mean_shared)
-    return (transform(slices) * transform(coming)).sum(axis=0), behind
-
-
-def in_turn(number: FloatArray, engines: float) -> FloatArray:
-    """Arrivals behind one where c engines get them in turn, on average: floor(X / c), X Poisson of mean c `number` [1].
-
-    That is (E X - E[X mod c]) / c, where P(X mod c = r) is the discrete transform of E w^X at the c-th roots w of 1.
-
-    >>> in_turn(np.array([0.5]), 1.0).round(4).tolist(), in_turn(np.array([0.5]), 2.0).round(4).tolist()
-    ([0.5], [0.2838])
-    """
-    count = np.rint(min(engines, DEALT))
-    mean, turn = number * count, np.arange(count)
-    remainder = np.fft.fft(np.exp(mean[..., None] * (np.exp(2j * np.pi * turn / count) - 1.0))).real @ turn / count
-    return np.asarray((mean - remainder) / count)
+    total = transform(slices) * transform(coming)
+    if prompts.stages > 1.0:
+        inside = prompts.mean_alone + edges[:cells] / (prompts.stages - 1.0)
+        below = last_step(prompts, mean, queued_share, inside)[1]
+        beside = transform(np.diff(below, axis=-1, prepend=0.0, append=1.0))
+        total = total * beside * transform(placed(np.array([idle]), np.ones(1), edges))
+    return total.sum(axis=0), behind
 
 
 def compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:

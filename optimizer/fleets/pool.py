@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
-from costmodel.queues.erlang import any_of, lanes_held_up, normal_exceeds
+from costmodel.queues.erlang import lanes_held_up, normal_exceeds
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait, with_seats
 from optimizer.loads.engine_table import (
     EngineTable,
@@ -34,7 +34,6 @@ from optimizer.loads.engine_table import (
     lockstep,
     prefill_lockstep,
     prompt_latency,
-    prompt_service,
 )
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
@@ -333,7 +332,7 @@ def _prefill_state(engines: _Engines) -> PoolState:
     stages, budget = engines.stages, engines.budget
     at, deep = (np.array([pool.shape]), np.array([pool.chunk])), np.array([stages])
     chunks = flows.chunks_of(np.array([budget]))
-    service = prompt_service(flows, tables.prefill_time[at], chunks, deep)[0]
+    service = tables.prefill_time[at][0] / stages
     shared = np.minimum(tables.prefill_shared[at][0] / stages, service)
     alone, lanes = _prompts_on_lanes(engines)
     full_step = float(rate @ shared) / max(float(rate @ flows.new_tokens), 1e-12) * budget
@@ -365,9 +364,8 @@ def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
     at = (np.array([engines.pool.shape]), np.array([engines.pool.chunk]))
     if engines.ranks == 1.0:
         return tables.prefill_time[at], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
-    chunks, stages = flows.chunks_of(np.array([engines.budget])), tables.pipeline[at[0]]
-    times = (tables.prefill_alone, tables.prefill_time)
-    alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
+    lanes = engines.stages * servers
+    alone, full = (float(rate @ time[at][0]) / lanes for time in (tables.prefill_alone, tables.prefill_time))
     busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
     lanes_busy = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
     weight = np.where(rate.any(), rate, flows.share)
@@ -681,7 +679,7 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     engines, mixed, engine, prompts_left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
     mean_extra = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
     number = float(engine.weight @ prompts_left)
-    several = max(number / max(float(any_of(np.array(number), engine.arrival_scv, engine.engines)), 1e-12), 1.0)
+    several = max(number / max(-math.expm1(-number), 1e-12), 1.0)
     time = decode_time(engine, prompts_left, min(several * mean_extra, mixed.most), mean.queue[0].together)
     calm = mean.quiet + time.own
     longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
@@ -725,14 +723,14 @@ def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
     engine, (wait, latency, _), engines = mean.mixed_engine, mean.queue, mean.mixed_engine.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
     lives = wait.chance * wait.mean + float(engine.weight @ (latency + engine.steps * tpot))
-    together = replace(engine, engines=1.0)
+    together = engine.dispersion
     return Seats(
         engines=engines,
         seats=seats,
         rate=engines * engine.rate,
         present=engines * engine.rate * lives,
-        variance=engines * together.variance,
-        peaked=together.variance / together.batch * (1.0 - together.feedback) * (1.0 - together.load),
+        variance=engines * engine.batch * together,
+        peaked=together * (1.0 - engine.feedback) * (1.0 - engine.load),
         turn=engine.extra + (latency + engine.steps * full_step) / seats,
         weight=engine.weight,
         arrival_scv=engine.arrival_scv,

@@ -27,7 +27,7 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
 from costmodel.host import EngineOverhead, Scheduler
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queues.erlang import lockstep_excess, pipeline_cycle
+from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import uneven_lanes
 from costmodel.speculation import with_draft
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
@@ -414,19 +414,6 @@ def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, Int
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
     return between[np.ix_(index, index)], family[index]
-
-
-def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
-    """Seconds that a prompt keeps a prefill engine from others, (engines, flows).
-
-    latency, chunks (engines, flows): of a prompt alone. Its chunks go through `stages` (engines,) one after another; in
-    a pipeline the first waits for the longest of other prompts' steps beside it, the others follow steps like theirs.
-    """
-    service = latency / stages[:, None]
-    deep = np.flatnonzero(stages > 1.0)
-    step = service[deep] / chunks[deep]
-    service[deep] += pipeline_cycle(step, flows.share / flows.share.sum(), stages[deep]) - step
-    return np.asarray(service)
 
 
 def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:

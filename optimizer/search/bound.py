@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import Metric
-from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
+from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
@@ -185,10 +185,8 @@ def generating_work(instance: Instance, settings: Settings, tau: float) -> Float
 def prefill_work(instance: Instance, settings: Settings) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
-    flows, stages = instance.flows, tables.pipeline[settings.shape]
-    service = prompt_service(flows, tables.prefill_time[at], flows.chunks_of(tables.rank_chunks[at]), stages)
-    shared = np.minimum(tables.prefill_shared[at] / stages[:, None], service)
-    return np.asarray(shared / tables.ranks[settings.shape][:, None])
+    lanes = tables.pipeline[settings.shape] * tables.ranks[settings.shape]
+    return np.asarray(np.minimum(tables.prefill_shared[at], tables.prefill_time[at]) / lanes[:, None])
 
 
 def sending_work(instance: Instance, settings: Settings) -> FloatArray:

@@ -77,9 +77,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
-        console.show(
-            [quote.model_dump(mode="json") for quote in quotes] if as_json else _quote_page(accelerator, quotes)
-        )
+        rows = [quote.model_dump(mode="json") for quote in quotes]
+        console.show(rows if as_json else _quote_page(accelerator, quotes))
         return
     entry = _entry(accelerator, basis)
     console.show(entry if as_json else _gpu_page(entry))

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import blake2b
-from importlib import resources
 from io import BufferedReader
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
@@ -30,6 +28,7 @@ from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
 from search_spaces.quantities import finite_number
+from search_spaces.yaml_source import shipped_table
 
 IntArray = NDArray[np.int64]
 
@@ -444,9 +443,7 @@ OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
 """Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
 that `pdplan deploy` writes."""
 
-TRACE_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(
-    resources.files("search_spaces").joinpath("trace_names.yaml").read_text("utf-8")
-)
+TRACE_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = shipped_table("search_spaces", "trace_names.yaml")
 KNOWN_NAMES = TRACE_NAMES["columns"]
 """Column names that are recognised without a mapping, by role."""
 
