@@ -34,7 +34,7 @@ from typing import Final
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.speculation import Speculation
+from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
 from .engines import load_engine_memory
@@ -90,7 +90,8 @@ RULES = (
     *("engine_runs_there", "target_schedules_there", "weights_have_kernels", "kv_cache_has_kernels"),
     *("tensor_divides_heads", "tensor_matches_kv_heads", "experts_spread_evenly", "data_parallel_shares_experts"),
     *("data_parallel_is_the_engines", "tensor_divides_widths", "tensor_keeps_weight_blocks", "tensor_fits_scale_up"),
-    *("pipeline_has_layers", "gpus_make_an_engine", "model_and_one_request_fit", "limits_allow_an_engine"),
+    *("pipeline_has_layers", "drafts_run_there", "gpus_make_an_engine", "model_and_one_request_fit"),
+    "limits_allow_an_engine",
 )
 """Every feasibility rule, cheap ones first, and last the one that is no matter of physics but of supply."""
 
@@ -179,6 +180,18 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
         yield "tensor_fits_scale_up", f"TP {tensor} does not fit in one scale-up domain of {reach} GPUs"
     if split.pipeline > model.num_layers:
         yield "pipeline_has_layers", f"PP {split.pipeline} exceeds {model.num_layers} layers"
+    yield from _draft_refusals(problem, shape)
+
+
+def _draft_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
+    """Engines that draft tokens with this split: with pipeline stages only vLLM does (docs/deploy.md)."""
+    speculation, split, engine = speculation_of(problem, shape.speculative_tokens), shape.parallelism, problem.engine
+    if speculation is None:
+        return
+    if split.pipeline > 1 and engine != "vllm":
+        yield "drafts_run_there", f"PP {split.pipeline}: {engine} drafts tokens on one pipeline stage only"
+    elif split.data > 1 and engine == "sglang" and speculation.draft is Draft.NGRAM:
+        yield "drafts_run_there", f"DP {split.data}: SGLang drafts no n-grams with data-parallel attention"
 
 
 def _expert_refusals(problem: Problem, split: Parallelism) -> Iterator[tuple[str, str]]:
