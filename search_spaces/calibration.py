@@ -539,10 +539,10 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     if not rows:
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
-    engine, *others = dict.fromkeys(row.engine for row in rows)
-    if others:
+    engine, *more_engines = dict.fromkeys(row.engine for row in rows)
+    if more_engines:
         raise InputError(
-            f"the results come from several engines ({', '.join([engine, *others])}), whose host times differ; "
+            f"the results come from several engines ({', '.join([engine, *more_engines])}), whose host times differ; "
             "calibrate each apart, or say which it was with --engine"
         )
     times = observations(rows)
@@ -558,9 +558,9 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     hint = "" if fit.explains else nearer_flags(records, setup, len(times))
     if fit.explains:  # a fit may hide that the precision is the wrong one
         own = _catalog_error(records, setup, len(times))
-        other, flag = _nearest(records, _precisions(setup), len(times))
-        if 2.0 * other < own < math.inf:
-            errors = f"{percentage(other)} before any fit, here {percentage(own)}"
+        nearest, flag = _nearest(records, _precisions(setup), len(times))
+        if 2.0 * nearest < own < math.inf:
+            errors = f"{percentage(nearest)} before any fit, here {percentage(own)}"
             notes.append(Note("precision", f"with {flag} the catalog's median error is {errors}"))
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {

@@ -202,8 +202,8 @@ def _expert_refusals(problem: Problem, split: Parallelism) -> Iterator[tuple[str
     elif split.data > 1 and split.expert == 1:
         yield "data_parallel_shares_experts", f"DP {split.data} needs EP over all {ranks} ranks"
     if problem.engine == "trtllm" and split.tensor > 1 and split.data > 1:
-        both = "TensorRT-LLM runs attention data-parallel over all ranks or none"
-        yield "data_parallel_is_the_engines", f"TP {split.tensor} x DP {split.data}: {both}"
+        ranks_alike = "TensorRT-LLM runs attention data-parallel over all ranks or none"
+        yield "data_parallel_is_the_engines", f"TP {split.tensor} x DP {split.data}: {ranks_alike}"
 
 
 def memory_refused(model: Transformer, config: EngineConfig) -> str | None:

@@ -340,8 +340,8 @@ def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
         file = kind.model_validate(source.value)
     except ValidationError as error:
         places = {fault.path for fault in faults}
-        others = faults_of(error, kind.model_json_schema())
-        faults += [fault for fault in others if source.settle(fault.path) not in places]
+        schema_faults = faults_of(error, kind.model_json_schema())
+        faults += [fault for fault in schema_faults if source.settle(fault.path) not in places]
     if faults:
         raise InputError(source.render(faults))
     return file

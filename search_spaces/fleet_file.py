@@ -251,8 +251,8 @@ class _Reading:
         problem_at_prices = self._at_its_prices()
         pools = self._pools_by_role(problem_at_prices)
         self._raise(self._start_faults(problem_at_prices, pools))
-        stated = tuple(pools.values())
-        return StatedFleet(name, self._with_its_settings(problem_at_prices, stated), problem_at_prices, stated)
+        all_pools = tuple(pools.values())
+        return StatedFleet(name, self._with_its_settings(problem_at_prices, all_pools), problem_at_prices, all_pools)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)
@@ -316,11 +316,11 @@ class _Reading:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
         shapes = {index: _shape(problem, pools[index]) for index in sorted(pools)}
         rulings = {index: start_refusal(problem, pools[index], shape) for index, shape in shapes.items()}
-        broken = {index: ruling for index, ruling in rulings.items() if ruling is not None}
-        for index, (rule, reason) in broken.items():
+        refusals = {index: ruling for index, ruling in rulings.items() if ruling is not None}
+        for index, (rule, reason) in refusals.items():
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
         decode_ends = [end_of(problem, shapes[index]) for index in shapes if pools[index].role == Role.DECODE]
-        for index in () if broken else shapes:
+        for index in () if refusals else shapes:
             if pools[index].role != Role.PREFILL:
                 continue
             talks = [refused_pair(problem, end_of(problem, shapes[index]), decode_end) for decode_end in decode_ends]

@@ -69,7 +69,7 @@ class Lever:
         *above, last = self.path.split(".")
         here: Any = inputs
         for number, step in enumerate(above):
-            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else here[step]
+            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else below(here, step, key)
         here[last] = value
 
 

@@ -27,14 +27,8 @@ def refusal_of_terms(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            '{"schema": "pdplan.plan/1", "pools": []}',
-            "pdplan.plan/1 is not a file of terms (pdplan.terms/1)",
-        ),
-        (
-            "demand: {growth: 0.1, low: 0.2}",
-            "low is 20%, growth 10% and high 10%; an end that is not",
-        ),
+        ('{"schema": "pdplan.plan/1", "pools": []}', "pdplan.plan/1 is not a file of terms (pdplan.terms/1)"),
+        ("demand: {growth: 0.1, low: 0.2}", "low is 20%, growth 10% and high 10%; an end that is not"),
         ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
         ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
         ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),

@@ -7,22 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import (
-    Scales,
-    least_tpot,
-    least_ttft,
-)
+from costmodel.calibration import Scales, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.calibration import (
-    Calibration,
-    MeasuredRun,
-    Setup,
-    calibrate,
-    measured,
-    predictor,
-)
+from search_spaces.calibration import Calibration, MeasuredRun, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model

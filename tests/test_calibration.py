@@ -12,15 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.efficiency_curve import (
-    CONSTANT,
-    CURVE,
-    EfficiencyCurve,
-    Samples,
-    curve_time,
-    fit,
-    single_kernels,
-)
+from benchmarks.efficiency_curve import CONSTANT, CURVE, EfficiencyCurve, Samples, curve_time, fit, single_kernels
 from costmodel.calibration import pattern_search
 
 ROOT = Path(__file__).resolve().parents[1]

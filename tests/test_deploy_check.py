@@ -20,27 +20,10 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
-from reports.deploy.files import (
-    RECORD,
-    TARGETS,
-    deployment_files,
-    recorded_options,
-    refuse_faults,
-    rule_faults,
-)
+from reports.deploy.files import RECORD, TARGETS, deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.formats import load_yaml
 from reports.deploy.lint import RULES, Started
-from tests.deploy_cases import (
-    ENGINES,
-    EXAMPLES,
-    PAIR,
-    Ask,
-    Case,
-    example,
-    options,
-    plan_of,
-    two_classes,
-)
+from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of, two_classes
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 29
@@ -142,26 +125,17 @@ def check(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> tu
     return code, out, err
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new", "line"),
-    [
-        ("dgd*.yaml", "'128'", "'512'", "settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but"),
-    ],
-)
-def test_each_fault_is_a_line(
-    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], path: str, old: str, new: str, line: str
-) -> None:
-    texts = {file: file.read_text("utf-8") for file in deployed[1].glob(path)}
-    assert old in next(iter(texts.values()))
+def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file = deployed[1] / "dgd.yaml"
+    text = file.read_text("utf-8")
+    assert "'128'" in text
     try:
-        for file, text in texts.items():
-            file.write_text(text.replace(old, new, 1), "utf-8")
+        file.write_text(text.replace("'128'", "'512'", 1), "utf-8")
         code, out, err = check(deployed, capsys)
     finally:
-        for file, text in texts.items():
-            file.write_text(text, "utf-8")
+        file.write_text(text, "utf-8")
     assert code == ExitCode.BAD_INPUT
-    assert any(one.strip().startswith(line) for one in out.splitlines()), out
+    assert "  settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but" in out
     assert re.fullmatch(
         r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
         r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",

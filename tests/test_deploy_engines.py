@@ -34,18 +34,7 @@ from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
 from reports.deploy.measurement import watches
 from reports.deploy.readme import setting_rows
-from tests.deploy_cases import (
-    PAIR,
-    RANKS,
-    SPARSE,
-    Ask,
-    Case,
-    deployment_of,
-    fits,
-    options,
-    plan_of,
-    plans,
-)
+from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
@@ -194,7 +183,7 @@ DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
 
 @pytest.mark.parametrize(("target", "engine", "ask", "words"), DRAFTED)
 def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: Ask, words: list[str]) -> None:
-    split = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
+    split: dict[str, Any] = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
     pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
     plan = plan_of(pools, replace(ask, engine=engine))
     deployment = deployment_of(plan, target)

@@ -32,13 +32,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files, write_deployment
-from reports.deploy.gateway import (
-    PARTS,
-    Rule,
-    gateway_rules,
-    misplacing,
-    placed,
-)
+from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
 from reports.next_steps import deploy_sentence
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.engine import Parallelism
-from search_spaces.enumeration import (
-    RULES,
-    Shape,
-    candidates,
-    enumerate_shapes,
-    refusal,
-    refusals,
-)
+from search_spaces.enumeration import RULES, Shape, candidates, enumerate_shapes, refusal, refusals
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, space, workload

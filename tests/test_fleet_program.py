@@ -118,11 +118,7 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     ),
     "nodes": (toy_problem(offers=NODES), None, ("nodes",)),
     "budget": (toy_problem(constraints=Constraints(budget=40.0)), None, ("budget",)),
-    "budget-of-nodes": (
-        toy_problem(offers=NODES, constraints=Constraints(budget=40.0)),
-        None,
-        ("nodes", "budget"),
-    ),
+    "budget-of-nodes": (toy_problem(offers=NODES, constraints=Constraints(budget=40.0)), None, ("nodes", "budget")),
     "power": (toy_problem(constraints=Constraints(power=9000.0)), None, ("power",)),
     "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
     "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),

@@ -46,10 +46,7 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     ("cells", "reason"),
     [
         ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl: 'many' is not a number"),
-        (
-            "m,h100,vllm,-5,100,8,1,1,1,1,1,1,1",
-            f"isl: -5 {BEYOND} 16,777,216 tokens",
-        ),
+        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", f"isl: -5 {BEYOND} 16,777,216 tokens"),
         (
             "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
             "tpot_ms: 0 is out of range; must be at least 0.001 and at most 3,600,000 ms; leave it empty where "
@@ -63,13 +60,7 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
     assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../outside",
-        "/etc/passwd",
-    ],
-)
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd"])
 def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "models"
     folder.mkdir()

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from search_spaces.huggingface import parse_config
-from search_spaces.models import (
-    load_model,
-)
+from search_spaces.models import load_model
 
 TINY: dict[str, Any] = {
     "model_type": "llama",

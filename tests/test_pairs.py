@@ -30,11 +30,7 @@ FEW_HEADS = dense("two heads", 16, 2048, 16, 2, 8192, 32000)
 H100 = Shape(0, Parallelism(2), "bf16", "bf16")
 CASES = {
     "kv_domains_agree": (H100, replace(H100, offer=1), "KV blocks of nvidia and amd GPUs differ in layout"),
-    "kv_dtypes_agree": (
-        replace(H100, kv_dtype="fp8"),
-        H100,
-        "KV dtype fp8 of prefill and bf16 of decode differ",
-    ),
+    "kv_dtypes_agree": (replace(H100, kv_dtype="fp8"), H100, "KV dtype fp8 of prefill and bf16 of decode differ"),
     "drafts_agree": (
         replace(H100, speculative_tokens=1),
         H100,

@@ -16,15 +16,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.lengths import fixed as tokens
 from costmodel.policy import VLLM_V1
-from costmodel.prefix_cache import (
-    FARTHEST,
-    Reuse,
-    cached,
-    characteristic_time,
-    exponential,
-    fixed,
-    uniform_reuse,
-)
+from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
 from costmodel.sessions import Sessions, draw_turns, requests_of
 from costmodel.simulator import CoefficientSteps, Trace, simulate
 from costmodel.workload import Workload

@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search_spaces.traces import (
-    compact_rows,
-    read_trace,
-)
+from search_spaces.traces import compact_rows, read_trace
 from tests.trace_files import CODE, CONV, MOONCAKE
 
 # The public traces ---------------------------------------------------------------------------------------------------

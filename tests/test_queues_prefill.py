@@ -223,6 +223,15 @@ class TestPipeline:
         assert one < two < 0.8
 
 
+class TestRouter:
+    def test_equal_prompts_go_round_and_different_ones_at_random(self) -> None:
+        assert same(0.5, 4.0).engine_scv == pytest.approx(0.25)  # Erlang gaps of four
+        assert same(0.5).engine_scv == 1.0
+        assert 0.125 < prompts(4.0, 8.0).engine_scv < 1.0
+        extreme = replace(prompts(4.0, 8.0), rate=np.array([1e3, 1e-3]), shared=np.array([1e-6, 1e3]))
+        assert extreme.engine_scv == pytest.approx(1.0, abs=1e-3)
+
+
 class TestSeats:
     def test_a_seat_is_waited_for_beside_everything_else(self) -> None:
         alone = prompt_wait(prompts(0.4))

@@ -136,9 +136,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     assert readable_inputs(own.inputs) == own.inputs
 
 
-# fleets
-
-
 # commands
 
 

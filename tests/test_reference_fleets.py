@@ -95,8 +95,7 @@ class TestPrefillAndDecode:
 # --- splitwise's clusters and corners of Mélange's grid, by our own search: the directions that they published
 
 needs_data = pytest.mark.skipif(
-    not (DATA / "serving/published.csv").is_file(),
-    reason="the published figures are elsewhere: set PDPLAN_DATA",
+    not (DATA / "serving/published.csv").is_file(), reason="the published figures are elsewhere: set PDPLAN_DATA"
 )
 
 NO_LIMIT = 10.0

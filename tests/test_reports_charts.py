@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import (
-    arrivals_chart,
-    load_chart,
-    loads,
-)
+from reports.answers.plan_charts import arrivals_chart, load_chart, loads
 from reports.asked import arrivals
 from reports.charts import Path as Line
 from reports.charts import Rect, Text

@@ -10,13 +10,7 @@ from click.testing import CliRunner
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
-from reports.answers.comparison import (
-    Comparison,
-    compare,
-    comparison_document,
-    comparison_record,
-    headline,
-)
+from reports.answers.comparison import Comparison, compare, comparison_document, comparison_record, headline
 from reports.json_text import json_text
 from reports.views import html, markdown, terminal
 from tests.report_cases import NAMES, PLANS, assert_golden, load

@@ -147,11 +147,7 @@ LINES = [f"{0.2 * k:.1f},{500 + k},{20 + k % 50}" for k in range(300)]
             "replayed from log.csv, less 2 of more than 8,192 tokens, which its engines do not take",
         ),
     ],
-    ids=[
-        "at a rate",
-        "in a closed loop",
-        "too long",
-    ],
+    ids=["at a rate", "in a closed loop", "too long"],
 )
 def test_a_trace_is_replayed(
     plan_file: Path,

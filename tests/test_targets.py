@@ -19,15 +19,7 @@ from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.loader import load_problem
-from search_spaces.problem import (
-    TARGET_NAMES,
-    TARGETS,
-    Balancing,
-    Pools,
-    Problem,
-    Routing,
-    target_of,
-)
+from search_spaces.problem import TARGET_NAMES, TARGETS, Balancing, Pools, Problem, Routing, target_of
 from tests.running import tiny
 
 TWO_CLASSES = [

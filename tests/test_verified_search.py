@@ -21,13 +21,7 @@ from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance, never
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
-from optimizer.verification.verify import (
-    Loop,
-    SearchResult,
-    larger_batches,
-    with_larger_batches,
-    without_one_replica,
-)
+from optimizer.verification.verify import Loop, SearchResult, larger_batches, with_larger_batches, without_one_replica
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import apart, pool, replicas, small

@@ -54,14 +54,7 @@ def changed(problem: Problem, **changes: object) -> Problem:
 # --- one scenario ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"inventory__A100-80": 2, "spares": 1},
-        {"rate": 70.0, "budget": 12.0},
-    ],
-)
+@pytest.mark.parametrize("changes", [{}, {"inventory__A100-80": 2, "spares": 1}, {"rate": 70.0, "budget": 12.0}])
 def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes: dict[str, object]) -> None:
     problem = changed(small(), **changes)
     best, plan = answer(problem, Effort.FULL, proven=True), optimize(problem, level=Level.QUICK)

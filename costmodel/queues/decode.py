@@ -22,14 +22,13 @@ second of each, n steps of a request, N the batch.
    Those who find free engines go to the one with fewest, s l below the mean (l the largest of as many normals as
    engines are free on average), the share C that finds none to one whose prompt will be a decode more by then:
 
-       s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l,   and 1 / 12 more as N is a whole number (Sheppard)
+       s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l
 
-   Of batches below one, 1 / 12 holds only for the share N^2: their numbers are 0 or 1 anyway, of variance N. Alone, an
-   engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share D = N slope / tau
-   is due to others there. N is the number of arrivals in the last steps, weighted with the share G of outputs that are
-   longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in many steps: the
-   peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is
-   negative binomial: exact.)
+   Alone, an engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share D =
+   N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
+   outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
+   many steps: the peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no
+   prompts, v = 1, is negative binomial: exact.)
 3. The mean of n steps (`decode_time`). Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between
    them it is taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
 
@@ -164,12 +163,11 @@ class MixedEngine:
 
     @cached_property
     def apart(self) -> float:
-        """s^2 and 1 / 12, variance of the batches of engines about their mean [1]: nothing for one engine."""
+        """s^2, variance of the batches of engines about their mean [1]: nothing for one engine."""
         other_share, all_busy = 1.0 - 1.0 / self.engines, min(self.busy, 1.0) * min(self.sent, 1.0)
         low = (1.0 - all_busy) * largest_of(max(self.engines * (1.0 - self.busy), 1.0))
         due = other_share * (1.0 + all_busy)
-        spread = self.batch / 2.0 * (np.sqrt(low**2 + 4.0 * due / max(self.batch, 1e-12)) - low)
-        return float(spread**2) + other_share / 12.0 * min(self.batch, 1.0) ** 2
+        return float((self.batch / 2.0 * (np.sqrt(low**2 + 4.0 * due / max(self.batch, 1e-12)) - low)) ** 2)
 
     @cached_property
     def peaked(self) -> float:
@@ -267,9 +265,9 @@ class Steps:
 
     step: mean decode step [s]; quiet: mean step without prompts [s]; time: by how much the steps of a request are
     longer; jitter: spread of a step that comes from the batch [s]; ceiling (flows,): TPOT at most [s]; others: chance
-    that a request decodes beside others [1]; prompt_step
-    (any,): lengths of the steps that carry prompts [s], prompt_rate (any,): how many of each there are per second at an
-    engine, and in_a_row: how many of them one prompt makes on average [1].
+    that a request decodes beside others [1]; prompt_step (any,): lengths of the steps that carry prompts [s],
+    prompt_rate (any,): how many of each there are per second at an engine, and in_a_row: how many of them one prompt
+    makes on average [1].
     """
 
     step: float

@@ -16,8 +16,6 @@ FloatArray = NDArray[np.float64]
 
 MANY_SERVERS = 2000
 """Up to this many servers the exact series is summed, whose time grows with their number."""
-BURSTY_SERVERS = 64
-"""The same for gamma arrivals."""
 NEWTON = 60
 """Newton's steps at most. Six are enough, but near rho = 1, where the first ones halve the way that is left."""
 
@@ -54,15 +52,6 @@ def _many_servers(servers: NDArray[np.int64], utilization: FloatArray) -> FloatA
     return np.asarray(1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density))
 
 
-def bursty_servers(servers: ArrayLike, arrival_scv: ArrayLike) -> NDArray[np.int64]:
-    """Servers that a Poisson stream would need to wait as often as a bursty one does on `servers`.
-
-    c' = max(1, round(c / max(1, (ca2 + 1) / 2))): bursts arrive together, so the pool acts like a smaller one.
-    """
-    peakedness = np.maximum(1.0, (np.asarray(arrival_scv, dtype=np.float64) + 1.0) / 2.0)
-    return np.maximum(1, np.rint(np.asarray(servers) / peakedness)).astype(np.int64)
-
-
 def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
     """Variance over mean of the requests in service at once, had they servers without end, z of GI/M/infinity [1].
 
@@ -77,13 +66,16 @@ def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
     return np.asarray(-1.0 / np.expm1(-np.log1p(scv / mean) / scv) - mean)
 
 
-def arrivals_after(mean: ArrayLike, arrival_scv: float, engines: float) -> FloatArray:
-    """Arrivals at one of `engines` in a time after one, where `mean` come on average in such a time [1].
+def arrivals_after(mean: ArrayLike, arrival_scv: float) -> FloatArray:
+    """Arrivals in a time after one, where `mean` come on average in such a time, a + z - 1 [1].
 
-    The renewal function of gamma gaps (Cox 1962), over a time taken for exponential: a + z - 1 of all engines' a.
+    The renewal function of gamma gaps (Cox 1962) over a time that is taken for exponential.
+
+    >>> [round(float(arrivals_after(2.0, scv)), 2) for scv in (0.0, 1.0, 4.0)]
+    [1.54, 2.0, 3.16]
     """
     number = np.asarray(mean, dtype=np.float64)
-    return np.asarray(number + (peakedness(engines * number, arrival_scv) - 1.0) / engines)
+    return np.asarray(number + peakedness(number, arrival_scv) - 1.0)
 
 
 def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
@@ -132,20 +124,12 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
     return idle
 
 
-def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
-    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma-distributed gaps.
-
-    Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
-    """
-    count, rho, scv = (np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
-    few = (scv > 1.0) & (count <= BURSTY_SERVERS)
-    result = erlang_c(np.where(few, 1, bursty_servers(count, scv)), rho)
-    if few.any():
-        few, count, rho, scv = np.broadcast_arrays(few, count, rho, scv)
-        for bursts in sorted(set(scv[few].tolist())):
-            mask = few & (scv == bursts)
-            result[mask] = np.where(rho[mask] >= 1.0, 1.0, gamma_wait(count[mask], rho[mask], bursts))
-    return result
+def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: float = 1.0) -> FloatArray:
+    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma gaps."""
+    if arrival_scv <= 1.0:
+        return erlang_c(servers, utilization)
+    count, rho = np.broadcast_arrays(np.asarray(servers, np.float64), np.asarray(utilization, np.float64))
+    return np.where(rho >= 1.0, 1.0, gamma_wait(count, rho, arrival_scv))
 
 
 def conditional_wait(

@@ -29,8 +29,8 @@ busy.
 3. E (`with_company`). The step in progress has R left, V = R + Q; the work Q queued before the prompt was gathered
    while that step ran, so that Q = P / (1 + P) V on average, nothing with chance exp(-Q / E g), else spread evenly. The
    prompt ends x = Q + s after the step, and steps of K follow each other: its last one begins when V + s - x mod K have
-   passed, and has room for K - x mod K behind it. Until then work comes that is compound Poisson; in bursts more of it
-   comes behind a prompt than at any time (`erlang.arrivals_after`).
+   passed, and has room for K - x mod K behind it. Until then work comes that is compound Poisson; of bursts more comes
+   behind a prompt than at any time, of prompts dealt out in turn less (`erlang.arrivals_after`, `engine_scv`).
 4. A pipeline of k stages. All times above are those of one stage, whose steps follow each other as those of an engine.
    A step goes through all stages, so what is in the own step beside the prompt, the part x mod K - s ahead and E
    behind, counts k times. The first stage takes a step when the oldest of k in flight has left, so a step keeps it for
@@ -111,6 +111,16 @@ class Prompts:
     def mean_shared(self) -> float:
         """E g [s]."""
         return float(self.weight @ self.shared)
+
+    @cached_property
+    def engine_scv(self) -> float:
+        """Squared coefficient of variation of the gaps between arrivals at one engine, (ca2 + (c - 1) u) / c [1].
+
+        The router deals out work evenly: of the variation of work, E[g^2], what numbers make, E[g]^2, but not the rest,
+        u = 1 - E[g]^2 / E[g^2]. Equal prompts go round (Erlang gaps, ca2 / c), very different ones at random.
+        """
+        uneven = 1.0 - self.mean_shared**2 / float(self.weight @ self.shared**2)
+        return (self.arrival_scv + (self.engines - 1.0) * uneven) / self.engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +342,7 @@ def with_company(
     job = placed(prompts.stages * prompts.shared, prompts.weight, edges)
     cells = min(int(prompts.stages * prompts.full_step / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
     begins, room = last_step(prompts, mean, queued_share, prompts.full_step - edges[:cells] / prompts.stages)
-    number = arrivals_after(prompts.per_engine * begins, prompts.arrival_scv, prompts.engines)
+    number = arrivals_after(prompts.per_engine * begins, prompts.engine_scv)
     below = compound_below(number, job, cells)
     above = np.maximum((1.0 - below) * room, 0.0)
     coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)

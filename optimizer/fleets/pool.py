@@ -723,14 +723,13 @@ def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
     engine, (wait, latency, _), engines = mean.mixed_engine, mean.queue, mean.mixed_engine.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
     lives = wait.chance * wait.mean + float(engine.weight @ (latency + engine.steps * tpot))
-    together = engine.dispersion
     return Seats(
         engines=engines,
         seats=seats,
         rate=engines * engine.rate,
         present=engines * engine.rate * lives,
-        variance=engines * engine.batch * together,
-        peaked=together * (1.0 - engine.feedback) * (1.0 - engine.load),
+        variance=engines * engine.batch * engine.dispersion,
+        peaked=engine.dispersion * (1.0 - engine.feedback) * (1.0 - engine.load),
         turn=engine.extra + (latency + engine.steps * full_step) / seats,
         weight=engine.weight,
         arrival_scv=engine.arrival_scv,

@@ -61,6 +61,20 @@ TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "f
 """Times of steps of engines that generate, decode and colocated ones alike."""
 
 
+BY_FLOW = (
+    "prefill_alone",
+    "prefill_time",
+    "prefill_shared",
+    "attention_slope",
+    "kv_held",
+    "mixed_alone",
+    "mixed_base",
+    "chunk_count",
+    "kv_transferred",
+)
+"""Tables whose last axis are the flows."""
+
+
 class Resource(StrEnum):
     """What an engine can run out of."""
 
@@ -150,6 +164,10 @@ class EngineTable:
         """Whether prefill engines of one group can hand over to decode engines of another, (groups, groups)."""
         senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
         return self.talks[np.ix_(senders, takers)]
+
+    def of_flows(self, members: BoolArray) -> EngineTable:
+        """The table for some of the flows, (flows,)."""
+        return replace(self, **{name: getattr(self, name)[..., members] for name in BY_FLOW})
 
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""

@@ -66,18 +66,6 @@ CUTS = 7
 CLOSE = 0.01
 """Difference in the busy shares of two pools that counts as none [1]."""
 
-BY_FLOW = (
-    "prefill_alone",
-    "prefill_time",
-    "prefill_shared",
-    "attention_slope",
-    "kv_held",
-    "mixed_alone",
-    "mixed_base",
-    "chunk_count",
-    "kv_transferred",
-)
-"""Tables whose last axis are the flows."""
 
 Parts = Sequence[tuple[int, Fleet]]
 """Classes and their fleets."""
@@ -197,7 +185,7 @@ class Mixing:
             busy, number, place, first, second, step = heapq.heappop(self.waiting)
             stage = self.stages[place]
             orders = self._orders(stage, first[0], second)
-            if self._improved(stage, first, second, orders[number]) and self.best is not None:
+            if self._improve(stage, first, second, orders[number]) and self.best is not None:
                 (setting, size), half = first, step // 2
                 near = [count for count in (size - half, size + half) if count > 0 and step > 1]
                 self._propose(place, [((setting, count), second, half) for count in near])
@@ -308,23 +296,23 @@ class Mixing:
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
 
-    def _improved(self, stage: Stage, first: Pick, second: int, order: Order) -> bool:
+    def _improve(self, stage: Stage, first: Pick, second: int, order: Order) -> bool:
         """Take a first pool and the fewest engines of another setting that hold, if that costs less."""
 
-        def held(count: int, order: Order = order) -> Fleet | None:
-            return self._held(stage, (first, (second, count)), order)
+        def fleet_with(count: int, order: Order = order) -> Fleet | None:
+            return self._fleet_at_cut(stage, (first, (second, count)), order)
 
         most = int(self._most(stage, np.array([first]), np.array([second]))[0])
-        fleets = {most: held(most)} if most else {}
+        fleets = {most: fleet_with(most)} if most else {}
         if fleets.get(most) is None:
             return False
 
         def misses(count: int) -> bool:
-            fleets[count] = held(count)
+            fleets[count] = fleet_with(count)
             return fleets[count] is None
 
         count = bisected(0, most, misses)[1]
-        self.best = held(count, self._by_length(stage, first[0], second)) or fleets[count]
+        self.best = fleet_with(count, self._by_length(stage, first[0], second)) or fleets[count]
         self.cost = math.inf if self.best is None else fleet_cost(self.search.instance, self.best)
         return True
 
@@ -358,7 +346,7 @@ class Mixing:
         ahead, behind = (self.need[setting, flows] * stage.route[flows] for setting in (first, second))
         return Order(flows, cuts, np.append(0.0, np.cumsum(ahead)), np.append(np.cumsum(behind[::-1])[::-1], 0.0))
 
-    def _held(self, stage: Stage, picks: tuple[Pick, Pick], order: Order) -> Fleet | None:
+    def _fleet_at_cut(self, stage: Stage, picks: tuple[Pick, Pick], order: Order) -> Fleet | None:
         """The fleet with a cut between two pools at which it holds; None where none is."""
         counts = picks[0][1], picks[1][1]
         low, high = order.bracket(counts)
@@ -503,7 +491,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
     rate = problem.workload.request_rate * slo.share
     flows = instance.flows.take(members)
     flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
-    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
+    tables = instance.tables.of_flows(members)
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),

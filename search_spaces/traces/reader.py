@@ -476,10 +476,8 @@ class Unservable:
     @property
     def words(self) -> str:
         """How many rows are left out, and the first of them; empty where none is."""
-        if not self.count:
-            return ""
-        rows = "row" if self.rows == 1 else "rows"
-        return f"{self.count:,} of {self.rows:,} {rows} cannot be served (line {self.line}: {self.fault})"
+        left_out = f"{self.count:,} of {self.rows:,} {'row' if self.rows == 1 else 'rows'} cannot be served"
+        return f"{left_out} (line {self.line}: {self.fault})" if self.count else ""
 
 
 @dataclass(frozen=True, slots=True)
