@@ -313,7 +313,7 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     late = [f"{entry['written']} {_late(entry, 'bf16')}" for entry in entries if _has_windows(entry)]
     note = "KV/token: bytes of bf16 KV cache that one more token adds"
     note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
-    following = "pdplan models NAME   # layers, precision and source of one"
+    following = "pdplan models NAME   # layers and precision of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)
 
 

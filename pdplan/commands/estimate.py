@@ -290,5 +290,5 @@ def _page(value: dict[str, Any]) -> Document:
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)
-    following = "pdplan init   # a workload file; pdplan optimize then finds the fleet"
+    following = "pdplan init   # a workload file for pdplan optimize"
     return Document((title,), (Section(table=table), Section(facts=facts)), next_step=following)
