@@ -33,7 +33,7 @@ from serving_layouts import LABELLED_MODELS, PRECISION, Degrees, as_run, degrees
 from costmodel.engine import Parallelism, Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.fleets.evaluate import holds, largest_load, predict_misses  # noqa: E402
+from optimizer.fleets.evaluate import evaluate, largest_load  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
@@ -134,7 +134,7 @@ def runs(engine: str, split: Parallelism) -> bool:
 
 def most(instance: Instance, fleet: Fleet) -> float:
     """Highest rate at which the goal holds [1/s]."""
-    return largest_load(lambda volume: holds(instance, predict_misses(instance, fleet, volume)), tolerance=0.01)
+    return largest_load(lambda volume: evaluate(instance, fleet, volume).holds, tolerance=0.01)
 
 
 def best_pair(prompts: list[Engine], decodes: list[Engine], gpus: int) -> tuple[float, str]:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, instance_of_problem  # noqa: E402 -- as a script, the root is found first
 from optimizer.search.fleet_program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
 
-FIRST = Work(provable=0, nodes=60, time_limit=5.0)
+FIRST = Work(nodes=60, time_limit=5.0)
 """A first look for a fleet."""
 
 THOROUGH = Work(gap=5e-3, nodes=2000, time_limit=30.0)
@@ -156,8 +156,8 @@ def many_buckets() -> None:
 
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
-    from optimizer.fleets.error_bars import at_quantile, slow_end
     from optimizer.fleets.fleet import fleet_cost
+    from optimizer.loads.instance import at_quantile, slow_end
     from optimizer.search.bound import least_cost
     from optimizer.search.search import at_best_split, unmixed
     from search_spaces.loader import load_problem

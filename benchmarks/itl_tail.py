@@ -20,7 +20,7 @@ from tail_model import HELD_OUT, HELD_OUT_SEED, fleet_of, problem_of, volume_at
 from costmodel.engine import Role
 from costmodel.metric import Metric
 from costmodel.simulator.metrics import steady
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.evaluate import evaluate
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.verification.judge import judge
 from search_spaces.engines import engine_names, load_engine_overhead
@@ -67,7 +67,7 @@ def share_beyond(instance: Instance, case: Case, volume: float, limit: float) ->
     free = np.full(instance.flows.isl.size, np.inf)
     here = replace(here, flows=replace(here.flows, ttft=free, tpot=free))
     share = here.flows.share / here.flows.share.sum()
-    return float(share @ predict_misses(here, fleet_of(here, case), volume).tpot)
+    return float(share @ evaluate(here, fleet_of(here, case), volume).late_later)
 
 
 def row_of(case: Case, requests: int) -> Row:

@@ -21,7 +21,6 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,7 +124,7 @@ def is_day(text: str) -> bool:
 def catalog_text(quotes: Iterable[Quote]) -> list[dict[str, str]]:
     """Quotes as the rows of the catalog's file."""
     return [
-        {key: str(asdict(quote)[key]) for key in COLUMNS} | {"usd_per_hour": f"{quote.usd_per_hour:g}"}
+        {key: str(getattr(quote, key)) for key in COLUMNS} | {"usd_per_hour": f"{quote.usd_per_hour:g}"}
         for quote in quotes
     ]
 

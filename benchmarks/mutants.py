@@ -16,6 +16,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -99,9 +100,13 @@ def files_of(room: Path) -> list[Path]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """Test files that name the module, the shortest first."""
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    naming = [test for test in ROOT.glob("tests/test_*.py") if module in test.read_text(encoding="utf-8")]
+    """Test files that name the module, or a helper of the tests that does, the shortest first."""
+    package, module = path.relative_to(ROOT).parent.parts, path.stem
+    name = rf"\b{'.'.join((*package, module))}\b|from {'.'.join(package)} import (?:\([^)]*|[^\n]*)\b{module}\b"
+    texts = {test: test.read_text(encoding="utf-8") for test in ROOT.glob("tests/*.py")}
+    helpers = {test.stem for test, text in texts.items() if not test.name.startswith("test_") and re.search(name, text)}
+    known = re.compile("|".join((name, *(rf"\btests\.{helper}\b" for helper in sorted(helpers)))))
+    naming = [test for test, text in texts.items() if test.name.startswith("test_") and known.search(text)]
     return [str(test.relative_to(ROOT)) for test in sorted(naming, key=lambda test: test.stat().st_size)]
 
 

@@ -87,7 +87,7 @@ def pricing_rate(example: Path) -> None:
     print(f"buckets                           {flows:>12,}")
     print(f"step evaluations                  {steps:>12,}   in {tables:.3f} s = {steps / tables / 1e6:.2f} million/s")
     print(f"engine settings                   {known.settings.size:>12,}")
-    looked = len(known.held)
+    looked = len(known.reached)
     print(f"fleets evaluated for the cheapest {looked:>12,}   in {seconds:.3f} s = {looked / seconds:.0f}/s")
 
 

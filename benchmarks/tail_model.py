@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.engine import Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.metrics import percentiles, steady  # noqa: E402
-from optimizer.fleets.evaluate import QUANTILES, evaluate, predict_misses  # noqa: E402
+from optimizer.fleets.evaluate import QUANTILES, evaluate  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
 from optimizer.loads.engine_table import LINK_UTILIZATION  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
@@ -130,7 +130,7 @@ def use_of(instance: Instance, pool: FleetPool, volume: float) -> float:
     use = 0.0
     if pool.role is not Role.PREFILL:
         prompts = () if pool.role is Role.COLOCATED else (replace(pool, role=Role.PREFILL, replicas=4096),)
-        state = predict_misses(instance, Fleet((*prompts, pool)), volume).states[-1]
+        state = evaluate(instance, Fleet((*prompts, pool)), volume).states[-1]
         use = max(state.running / float(tables.seqs[pool.seqs]), state.memory)
     if pool.role is Role.DECODE:
         moved = float(rate @ tables.kv_transferred[pool.shape])

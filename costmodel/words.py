@@ -9,15 +9,15 @@ from typing import Final
 CENT: Final = Decimal("0.01")
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Join words as in a sentence.
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """Join words as in a sentence; last: what stands before the last one.
 
-    >>> join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
+    >>> join_words(["a"]), join_words(["a", "b"]), join_words(["a", "b", "c"], "or")
+    ('a', 'a and b', 'a, b or c')
     """
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def dollars(value: float) -> str:

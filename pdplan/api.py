@@ -69,12 +69,12 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.recommend.comparison import with_worths
+    from optimizer.recommend.explain import with_worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
-    from optimizer.whatif.sensitivity import with_sensitivity
+    from optimizer.whatif.plan_sensitivity import with_sensitivity
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
 

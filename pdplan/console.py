@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import os
 import re
 import shutil
@@ -72,12 +71,12 @@ class Console:
     def show(self, value: object) -> None:
         """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
         from reports.document import Document
-        from reports.json_text import finite
+        from reports.json_text import json_text
 
         if isinstance(value, Document):
             text = self.render(value, color=self.colored)
         else:
-            text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
+            text = value if isinstance(value, str) else json_text(value)
         self.shown = True
         click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
@@ -96,11 +95,6 @@ class Console:
         """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""
         if self.verbose or not self.quiet:
             click.echo(f"pdplan: warning: {text}", err=True)
-
-    def hint(self, command: str) -> None:
-        """Name the next command, where a person reads along."""
-        if sys.stdout.isatty():
-            self.note(f"\nNext: {command}")
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, float], None] | None]:

@@ -164,13 +164,14 @@ class ClassShare:
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
+    tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
         **{role: _boxes([pool for pool in dearest_first(plan.pools) if pool.role == role]) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
-        exit=_exit(plan),
+        exit=(si(tokens, "tokens/s").replace(" k", "k "), f"{length} output tokens each"),
     )
 
 
@@ -187,11 +188,6 @@ def _entry(plan: Plan) -> tuple[str, str]:
         else f"the demand is {rate(plan.demand_rps)}"
     )
     return rate(entry_rate), f"{of}; {length}"
-
-
-def _exit(plan: Plan) -> tuple[str, str]:
-    tokens_per_s = served_rate(plan) * plan.workload.mean_osl
-    return si(tokens_per_s, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
 
 
 def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:

@@ -111,8 +111,14 @@ def next_command(plan: Plan) -> str:
 
 
 def again_command(plan: Plan, flags: str) -> str:
-    """The command that plans the same problem again with other flags; it writes nothing over this plan."""
-    return f"{shlex.join(_without(_words(plan)))} {flags}"
+    """The command that plans the same problem again with other flags, without those in WRITTEN and their values.
+
+    So it writes nothing over this plan; a value may stand behind an equals sign.
+    """
+    words = _words(plan)
+    pairs = zip(("", *words), words, strict=False)
+    kept = [word for before, word in pairs if before not in WRITTEN and word.partition("=")[0] not in WRITTEN]
+    return f"{shlex.join(kept)} {flags}"
 
 
 def _words(plan: Plan) -> list[str]:
@@ -122,12 +128,6 @@ def _words(plan: Plan) -> list[str]:
         return [word for word in shlex.split(command) if word not in HOW_TO_SHOW]
     except ValueError:
         return command.split()
-
-
-def _without(words: Sequence[str]) -> list[str]:
-    """Words without the options in WRITTEN and their values, which may stand behind an equals sign."""
-    pairs = zip(("", *words), words, strict=False)
-    return [word for before, word in pairs if before not in WRITTEN and word.partition("=")[0] not in WRITTEN]
 
 
 def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:

@@ -82,6 +82,11 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"gpus.{name}", count) for name, count in value.items())
     elif key == "pools":
         yield from _pool_columns(read_pools(value))
+    elif key == "classes":
+        for row in value:
+            yield f"{row['name']}.attainment", row["attainment"]
+            times = ((metric, label) for metric in ("ttft", "tpot") for label in row[f"{metric}_s"])
+            yield from ((f"{row['name']}.{metric}_{label}_s", row[f"{metric}_s"][label]) for metric, label in times)
     elif key == "refuted":
         yield "refuted_fleets", len(value)
     else:

@@ -22,7 +22,6 @@ from reports.document import Chart, Column, Detail, Section, Table, said, table_
 from reports.numbers import (
     MISSING,
     hourly,
-    is_number,
     listed,
     money,
     percent,
@@ -335,27 +334,23 @@ def sensitivity_section(plan: Plan) -> Section:
     return Section(
         "Sensitivity",
         said(base_sentence(plan, sensitivity), *(f"{text}." for text in sentences if text)),
-        levers_table(sensitivity),
+        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
         charts=(*_tornado_chart(sensitivity), *_price_chart(plan, sensitivity)),
         sections=(prices,),
     )
 
 
-def levers_table(sensitivity: Sensitivity) -> Table:
-    """Each lever with its ends and what the cheapest fleet costs there, the largest swing first."""
+def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Table:
+    """Each lever with its ends and what the cheapest fleet costs there, and beside it at hand [$/h]."""
     change = Column("change", "right", optional=True)
     columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
-
-    def cells(value: str, cost: float | None) -> tuple[str, str, str]:
-        base = sensitivity.usd_per_hour
-        swing = (
-            "no fleet" if cost is None or not is_number(cost) else signed_percent(cost / base - 1.0) if base else "–"
-        )
-        return value, hourly(cost), swing
-
-    rows = [
-        (lever_words(row.lever), *(cell for end in _ends(row) for cell in cells(*end))) for row in sensitivity.levers
-    ]
+    rows = []
+    for row in levers:
+        cells = [lever_words(row.lever)]
+        for value, cost in _ends(row):
+            swing = "no fleet" if cost is None else signed_percent(cost / base - 1.0) if base else MISSING
+            cells += [value, hourly(cost), swing]
+        rows.append(cells)
     return table_of(columns, rows)
 
 
@@ -365,7 +360,11 @@ def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
         return ()
     caption = f"{TORNADO_KEY} {still_sentence(sensitivity)}"
     drawing = draw_tornado(sensitivity.levers, sensitivity.usd_per_hour)
-    return (Chart(swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity)),)
+    return (
+        Chart(
+            swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity.levers, sensitivity.usd_per_hour)
+        ),
+    )
 
 
 def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:

@@ -12,6 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
+from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
@@ -154,9 +155,9 @@ def precision_sentence(plan: Plan) -> str:
 def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nothing is drafted."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
-    stated = plan.provenance.inputs.get("model", {}).get("speculation")
-    if not drafted or not stated:
+    if not drafted:
         return ""
+    stated = plan.provenance.inputs["model"]["speculation"]
     tokens = tokens_per_step(stated["acceptance"], drafted)
     fact = f"A decode step makes {tokens:.2f} tokens of a request, if {clean(stated['method'], 10)} drafts are accepted"
     fact += f" as often as assumed ({percent(stated['acceptance'][0])} at the first position)."
@@ -463,3 +464,24 @@ def day_price_sentence(plan: Plan) -> str:
     """Say the same; empty without a profile."""
     words = day_price_words(plan)
     return f"Price per million output tokens: {words}." if words else ""
+
+
+# --- of a simulation --------------------------------------------------------------------------------------------------
+
+MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
+
+
+def deciding_words(judgements: Sequence[Judgement], most: int) -> str:
+    """Say how many requests of a run would decide all of these; most: that it can have."""
+    enough = max(requests_to_decide(item) or most + 1 for item in judgements)
+    if enough > most:
+        return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
+    return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
+
+
+def requests_to_decide(judgement: Judgement) -> int | None:
+    """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
+    if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
+        return None
+    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
+    return math.ceil(judgement.deciding / digit) * digit

@@ -14,24 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
 
-from .faults import Fault, Source
 from .faults import Path as Keys
+from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
 from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
-from .yaml_source import parse_source
+from .yaml_source import parse_source, shipped_table
 
 
 class Tool(StrEnum):
@@ -171,28 +169,18 @@ class MeasuredStep:
 Record = BenchmarkRun | MeasuredStep
 
 
-class Document(Mapping[str, Any]):
+@dataclass(frozen=True, slots=True)
+class Document:
     """One JSON object of a result file, which knows where it stands and reads its fields as what they must be.
 
     Fields are named by dotted paths, in which a number is an index of a list; of several paths the first counts that
-    has what is asked for.
+    has what is asked for. keys_above: to the content in the file; label: where that is, as results say it.
     """
 
-    def __init__(self, file: JsonText | YamlText, content: Mapping[str, Any], label: str, keys: Keys = ()) -> None:
-        """Take the object at these keys of a value of the file; label: where that is, as results say it."""
-        self.file = file
-        self.content = content
-        self.label = label
-        self.keys_above = keys
-
-    def __getitem__(self, key: str) -> Any:
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
+    file: JsonText | Source
+    content: Mapping[str, Any]
+    label: str
+    keys_above: Keys = ()
 
     @property
     def where(self) -> str:
@@ -239,7 +227,7 @@ class Document(Mapping[str, Any]):
         if above.endswith(".*"):
             items = self._value(above.removesuffix(".*"))[0]
             return isinstance(items, list) and any(isinstance(item, Mapping) and key in item for item in items)
-        return key in (self.at(above) if above else self)
+        return key in (self.at(above) if above else self).content
 
     def number(self, *paths: str) -> float | None:
         """The first number above zero at these paths; None where all are missing, null or not above zero."""
@@ -266,7 +254,7 @@ class Document(Mapping[str, Any]):
             requests = self.needed(count)
             return self.needed(total) / requests
         metric = self.at(*paths)
-        return metric.needed("avg" if "avg" in metric else "mean")
+        return metric.needed("avg" if "avg" in metric.content else "mean")
 
     def figure(self, paths: Sequence[str]) -> float | None:
         """The first figure at these paths: a number, the mean of an object, or a quotient; None where none is there."""
@@ -295,29 +283,13 @@ class Document(Mapping[str, Any]):
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
-@dataclass(frozen=True, slots=True)
-class YamlText:
-    """A YAML file of results, with the questions that a `JsonText` answers."""
-
-    source: Source
-
-    @property
-    def name(self) -> str:
-        """What stands for the file in messages."""
-        return self.source.name
-
-    def error(self, sentence: str, path: Keys = ()) -> InputError:
-        """The error of the value at a path, with its line."""
-        return InputError(self.source.render([Fault(path, sentence)]))
-
-
 def documents(path: Path) -> Iterator[Document]:
     """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
     text = read_text(path, LARGEST_RESULTS, "a benchmark result")
     if path.suffix in {".yaml", ".yml"}:
         source, _ = parse_source(text, name)
-        yield Document(YamlText(source), source.value, "")
+        yield Document(source, source.value, "")
         return
     decoder, place = json.JSONDecoder(), after_space(text, 0)
     if place == len(text):
@@ -437,7 +409,7 @@ class Format(BaseModel):
         )
 
     def _load(self, document: Document) -> Load:
-        of_trace = any(document.get(path) == RATE_OF_A_TRACE for path in self.rate)
+        of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
         return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
 
     def time(self, document: Document, pattern: str) -> Latency:
@@ -449,7 +421,7 @@ class Format(BaseModel):
             metric, place = document.at(pattern), f"{pattern}.{{}}"
             unit = (metric.text("unit", "units") or unit).lower().removesuffix("/token")
             if unit not in TIME_UNITS:
-                key = "unit" if "unit" in metric else "units"
+                key = "unit" if "unit" in metric.content else "units"
                 raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
         return Latency(*figures).times(TIME_UNITS[unit])
@@ -489,13 +461,13 @@ def _spread(document: Document, isl: Paths) -> float:
     if "/" not in isl[0]:
         shortest, most = document.at(*isl).number("min"), document.at(*isl).number("max")
         return 1.0 - shortest / most if shortest and most else 0.0
-    lengths = document.get("input_lens")
+    lengths = document.content.get("input_lens")
     if isinstance(lengths, list) and lengths:
         if not all(isinstance(length, int | float) for length in lengths):
             raise document.error("must be an array of numbers", "input_lens")
         longest = max(lengths)
         return 1.0 - min(lengths) / longest if longest > 0 else 0.0
-    ratio = document.get("random_range_ratio")
+    ratio = document.content.get("random_range_ratio")
     drawn = document.text("dataset_name") in {"random", "random-ids"} and isinstance(ratio, int | float)
     return min(max(1.0 - float(ratio or 0.0), 0.0), 1.0) if drawn else 0.0
 
@@ -507,7 +479,7 @@ Load = tuple[float | None, float | None]
 def _aiperf_load(document: Document) -> Load:
     """AIPerf 0.13 has phases, of which warm-up ones may stand first; AIPerf before 0.10 and GenAI-Perf have none."""
     settings = document.at("input_config")
-    phases = settings.get("phases")
+    phases = settings.content.get("phases")
     for index in range(len(phases) if isinstance(phases, list) else 0):
         phase = settings.item("phases", index)
         if phase.text("kind") in {None, "profiling"}:
@@ -529,7 +501,7 @@ def _guidellm_load(document: Document) -> Load:
 def _llmd_load(document: Document) -> Load:
     """v0.1 has the load generator's own words, of which stages need the number of theirs; v0.2 has one form."""
     words = document.at("scenario.load.standardized", "scenario.load.args")
-    stage = document.at("scenario.load.metadata").get("stage")
+    stage = document.at("scenario.load.metadata").content.get("stage")
     rate = words.number("rate_qps", "request_rate", "rate", f"load.stages.{stage}.rate")
     return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
@@ -548,9 +520,9 @@ AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
     run = form.run(document)
-    goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
-    server = document.at("input_config.endpoint").get("use_server_token_count") is True
-    if server and isinstance(met, int | float) and set(goals) <= set(AIPERF_GOALS):
+    goals, met = document.at("input_config.slos"), document.at("good_request_fraction").content.get("avg")
+    server = document.at("input_config.endpoint").content.get("use_server_token_count") is True
+    if server and isinstance(met, int | float) and set(goals.content) <= set(AIPERF_GOALS):
         limits = (goals.number(name) for name in AIPERF_GOALS)
         run = replace(run, goals=tuple(limit and limit * MILLI for limit in limits), attainment=float(met))
     yield run
@@ -559,7 +531,7 @@ def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
 def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """The runs of one file."""
     model = document.text("config.model", "args.model")
-    for index, run in enumerate(document["benchmarks"]):
+    for index, run in enumerate(document.content["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
         benchmark = form.run(document.item("benchmarks", index))
@@ -568,7 +540,7 @@ def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
 
 def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
     """One step a point: the median of its repetitions, without the first where there are several (it warms up)."""
-    for index, item in enumerate(document["results"]):
+    for index, item in enumerate(document.content["results"]):
         passes = item.get("fpms") if isinstance(item, Mapping) else None
         if not isinstance(passes, list):
             raise document.error("has no forward passes (fpms)", "results", index)
@@ -608,11 +580,11 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """One result, which states its own deployment and the nominal lengths."""
     mean = (1.0 + SHORTEST) / 2.0
     isl, osl = (length * mean for length in _nominal_lengths(document))
-    split = document.get("disagg") is True
+    split = document.content.get("disagg") is True
     own_layout = Stated(
         accelerator=document.text("hw") or "",
         precision=document.text("precision") or "",
-        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document else ""),
+        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document.content else ""),
         decode=_workers(document, "decode_") if split else None,
     )
     output = document.number("output_tput_per_gpu")  # of the GPUs that decode
@@ -637,7 +609,7 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
 def _nominal_lengths(document: Document) -> tuple[float, float]:
     """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
     thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
-    if thousands and "isl" not in document:
+    if thousands and "isl" not in document.content:
         return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
     return document.needed("isl"), document.needed("osl")
 
@@ -647,7 +619,7 @@ def _workers(document: Document, prefix: str) -> Layout:
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
         raise document.error("is missing, so the layout is not known", f"{prefix}tp")
-    attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
+    attention = str(document.content.get(f"{prefix}dp_attention", "")).lower() == "true"
     workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
     return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
 
@@ -668,8 +640,7 @@ def formats() -> tuple[Format, ...]:
     >>> formats()[0].tool.value
     'GuideLLM'
     """
-    table = yaml.safe_load((resources.files("search_spaces") / "result_formats.yaml").read_text("utf-8"))
-    return tuple(map(Format.model_validate, table.values()))
+    return tuple(map(Format.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
 
 
 _HINTS = {
@@ -687,7 +658,7 @@ def read_results(paths: Iterable[Path]) -> list[Record]:
     for document in (document for path in paths for document in documents(path)):
         form = next((form for form in formats() if form.recognizes(document)), None)
         if form is None:
-            hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {', '.join(Tool)}")
+            hint = next((hint for key, hint in _HINTS.items() if key in document.content), f"known: {', '.join(Tool)}")
             raise document.error(f"is not the result of a known benchmark tool; {hint}")
         records += READERS[form.tool](form, document) if form.tool in READERS else [form.run(document)]
     return records

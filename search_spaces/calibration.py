@@ -457,7 +457,9 @@ def _check_run(row: MeasuredRun) -> None:
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
     model = row.model
     if not math.isnan(row.tpot):
-        least = least_tpot(model, decode, _decoding(row), deployment.isl + deployment.osl / 2.0)
+        workers = (deployment.row.decode or deployment.row.prefill).workers
+        decoding = max((run.request_throughput or 0.0) * run.gaps * row.tpot / workers, 1.0)  # by Little's law
+        least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
             run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
@@ -473,15 +475,6 @@ def _check_run(row: MeasuredRun) -> None:
                 f"than the {most:.3g} that the FLOP/s of {_engine(prefill)} allow; check --gpu, the layout and the "
                 "number of replicas"
             )
-
-
-def _decoding(row: MeasuredRun) -> float:
-    """Requests that decode at once on one worker, by Little's law; one where the throughput is not known [1]."""
-    run, deployment = row.run, row.deployment
-    if run.request_throughput is None:
-        return 1.0
-    workers = deployment.row.decode.workers if deployment.row.decode else deployment.row.prefill.workers
-    return max(run.request_throughput * run.gaps * row.tpot / workers, 1.0)
 
 
 def _refuse_below(where: str, name: str, seconds: float, least: float, needs: str) -> None:
@@ -546,7 +539,12 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     if not rows:
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
-    engine = _one_engine(rows)
+    engine, *more_engines = dict.fromkeys(row.engine for row in rows)
+    if more_engines:
+        raise InputError(
+            f"the results come from several engines ({', '.join([engine, *more_engines])}), whose host times differ; "
+            "calibrate each apart, or say which it was with --engine"
+        )
     times = observations(rows)
     predict = predictor(rows, setup.catalog)
     try:
@@ -558,7 +556,12 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
     fit = fit_scales(predict, times)
     hint = "" if fit.explains else nearer_flags(records, setup, len(times))
-    notes += precision_note(records, setup, len(times)) if fit.explains else []
+    if fit.explains:  # a fit may hide that the precision is the wrong one
+        own = _catalog_error(records, setup, len(times))
+        nearest, flag = _nearest(records, _precisions(setup), len(times))
+        if 2.0 * nearest < own < math.inf:
+            errors = f"{percentage(nearest)} before any fit, here {percentage(own)}"
+            notes.append(Note("precision", f"with {flag} the catalog's median error is {errors}"))
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
@@ -587,16 +590,6 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
     best = [_nearest(records, kind, times) for kind in (_precisions(setup), gpus, layouts)]
     words = [f"with {flag} {percentage(error)}" for error, flag in sorted(best)[:2] if error < own]
     return f"median error of the catalog {join_words(words)}" if words else ""
-
-
-def precision_note(records: Sequence[Record], setup: Setup, times: int) -> list[Note]:
-    """That another precision halves the catalog's error, where one does: a fit may hide that it is the wrong one."""
-    own = _catalog_error(records, setup, times)
-    error, flag = _nearest(records, _precisions(setup), times)
-    if 2.0 * error >= own or not math.isfinite(own):
-        return []
-    comparison = f"with {flag} the catalog's median error is {percentage(error)} before any fit, here {percentage(own)}"
-    return [Note("precision", comparison)]
 
 
 def _precisions(setup: Setup) -> dict[str, Setup]:
@@ -651,13 +644,3 @@ def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
         policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
     return {**times, "origin": str(Origin.FITTED), "source": source} if times else {}
-
-
-def _one_engine(rows: Sequence[Row]) -> str:
-    engines = dict.fromkeys(row.engine for row in rows)
-    if len(engines) > 1:
-        raise InputError(
-            f"the results come from several engines ({', '.join(engines)}), whose host times differ; "
-            "calibrate each apart, or say which it was with --engine"
-        )
-    return next(iter(engines))

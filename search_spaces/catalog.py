@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,8 +43,9 @@ from .faults import Fault, FaultsError, check_kind
 from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
+CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -157,9 +157,6 @@ class OverlayFile(Section):
 
 RawEntry = dict[str, Any]
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""With libyaml it is ten times as fast."""
-
 
 def normalized_name(name: str) -> str:
     """A name without case, separators and maker, by which spellings are compared.
@@ -257,15 +254,17 @@ def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCata
 def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:
     """Names in a user's file that are none, stand there twice, or are like no accelerator that is known."""
     entries = content.get(TOP)
+    if not isinstance(entries, Mapping):
+        return
     first: dict[str, str] = {}
-    for name in entries if isinstance(entries, Mapping) else ():
+    for name in entries:
         first_spelling = first.setdefault(normalized_name(name), name)
         if not normalized_name(name):
             yield Fault((TOP, name), "must have a name with letters or digits", on_key=True)
         elif first_spelling != name:
             yield Fault((TOP, name), f"stands here already as {shown(first_spelling)}; keep one of them", on_key=True)
     spellings = {*catalog.spellings, *first}
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    for name, entry in entries.items():
         like = entry.get(LIKE) if isinstance(entry, Mapping) else None
         if isinstance(like, str) and normalized_name(like) not in spellings:
             unknown = UnknownNameError("accelerator", like, catalog.accelerators)
@@ -275,8 +274,8 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
-    entries, prices = dict(_read_data("accelerators.yaml")["accelerators"]), shipped_prices()
+    efficiency = parse_efficiency(*(shipped_table(CATALOG, file) for file in ("efficiency.yaml", "in_engine.yaml")))
+    entries, prices = dict(shipped_table(CATALOG, "accelerators.yaml")["accelerators"]), shipped_prices()
     models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
@@ -393,11 +392,6 @@ def _accelerator(
     )
 
 
-def _read_data(file: str) -> Any:
-    text = resources.files("costmodel.catalog").joinpath(file).read_text("utf-8")
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader; the file is ours)
-
-
 _SHAPE_KEYS = {
     "compute_half": "compute_half",
     "depth_half": "depth_half",
@@ -470,18 +464,16 @@ def overlay_text(
     heading: lines of comment; accelerator: its name, as `base` writes it where it does; efficiency: as of
     `efficiency_dict`; engines: host times by engine; base: content of the overlay that this one replaces.
     """
-    content: dict[str, Any] = {TOP: dict((base or {}).get(TOP) or {})}
-    entry = dict(content[TOP].get(accelerator) or {})
-    base_figures = entry.get(EFFICIENCY) or {}
-    entry[EFFICIENCY] = {
-        **base_figures,
-        **{kind: {**base_figures.get(kind, {}), **rows} for kind, rows in efficiency.items()},
-    }
-    content[TOP][accelerator] = entry
-    hosts = dict((base or {}).get(ENGINES) or {})
-    for name, figures in (engines or {}).items():
-        hosts[name] = {**(hosts.get(name) or {}), **figures}
-    if hosts:
-        content[ENGINES] = hosts
+    change = {TOP: {accelerator: {EFFICIENCY: efficiency}}, **({ENGINES: engines} if engines else {})}
+    content = _laid_over(base or {}, change, depth=5)
     body = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True)
     return "".join(f"# {line}\n" for line in heading) + body
+
+
+def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """A mapping with changes laid over it; depth: levels whose mappings are merged, not replaced."""
+    merged = {
+        key: _laid_over(base.get(key) or {}, value, depth - 1) if depth > 1 and isinstance(value, Mapping) else value
+        for key, value in change.items()
+    }
+    return {**base, **merged}

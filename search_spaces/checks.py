@@ -25,16 +25,10 @@ from .enumeration import (
     Shape,
     candidates,
     end_of,
-    engine_runs_there,
     enumerate_shapes,
-    kv_cache_has_kernels,
-    model_and_one_request_fit,
     pair_refusal,
     partners,
     refusal,
-    target_schedules_there,
-    tensor_keeps_weight_blocks,
-    weights_have_kernels,
 )
 from .faults import Fault
 from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
@@ -117,15 +111,6 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
             more = ", ..." if len(degrees_allowed) > SHOWN_DEGREES else ""
             degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
             yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
-
-
-def role_faults(search: SearchSection) -> Iterator[Fault]:
-    """Prefill engines need decode engines and the other way round, unless colocated ones are there."""
-    roles = search.roles
-    if roles is not None and not roles:
-        yield Fault(("search", "roles"), "is empty, but needs at least one role")
-    elif roles is not None and len(set(roles)) == 1 and "colocated" not in roles:
-        yield Fault(("search", "roles"), f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
 
 
 def objective_faults(
@@ -224,15 +209,6 @@ def _limit_hint(lengths: LengthsSection | None) -> str:
     return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
 
 
-def price_faults(
-    entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator], basis: PriceBasis
-) -> Iterator[Fault]:
-    """Where prices of one basis are asked for, every accelerator is quoted on it or has a price of the user's."""
-    for index, (entry, accelerator) in enumerate(zip(entries, accelerators, strict=True)):
-        if entry.price is None and accelerator.price_on(basis) is None:
-            yield Fault(("accelerators", index), unquoted(accelerator, basis))
-
-
 def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
     """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
     quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
@@ -273,15 +249,15 @@ def cross_faults(
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         basis = basis_of(sections.get("prices"))
-        if accelerators and basis is not None:
-            yield from price_faults(sections["accelerators"], accelerators, basis)
+        pairs = zip(sections["accelerators"], accelerators, strict=True) if accelerators and basis is not None else ()
+        for index, (entry, accelerator) in enumerate(pairs):
+            if basis is not None and entry.price is None and accelerator.price_on(basis) is None:
+                yield Fault(("accelerators", index), unquoted(accelerator, basis))
     search = sections.get("search")
     yield from speculation_faults(sections)
-    if search is not None:
-        yield from role_faults(search)
-        if model is not None:
-            yield from degree_faults(search, model)
-            yield from token_faults(search, model)
+    if search is not None and model is not None:
+        yield from degree_faults(search, model)
+        yield from token_faults(search, model)
     if sections.get("target") not in {None, NO_TARGET}:
         yield from target_faults(sections)
     if "objective" in sections and "accelerators" in sections:
@@ -289,13 +265,12 @@ def cross_faults(
         yield from objective_faults(sections["objective"], constraints, sections["accelerators"])
 
 
-_FIT = model_and_one_request_fit.__name__
 _MENDS = {
-    engine_runs_there.__name__: "state another engine, or other accelerators",
-    target_schedules_there.__name__: "leave the target out, or state other accelerators",
-    weights_have_kernels.__name__: "state another weight_dtype, engine or accelerator",
-    tensor_keeps_weight_blocks.__name__: "allow a smaller search.tensor_parallel, or search.expert_parallel",
-    kv_cache_has_kernels.__name__: "state kv_dtype: bf16, another engine or another accelerator",
+    "engine_runs_there": "state another engine, or other accelerators",
+    "target_schedules_there": "leave the target out, or state other accelerators",
+    "weights_have_kernels": "state another weight_dtype, engine or accelerator",
+    "tensor_keeps_weight_blocks": "allow a smaller search.tensor_parallel, or search.expert_parallel",
+    "kv_cache_has_kernels": "state kv_dtype: bf16, another engine or another accelerator",
 }
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
 
@@ -356,7 +331,7 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
-        if rule == _FIT:
+        if rule == "model_and_one_request_fit":
             mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
         yield Fault(
             ("accelerators", index),
@@ -367,11 +342,10 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
 
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
     """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
-    order = list(RULES)
     rulings = [
         (candidate, ruling)
         for candidate in candidates(problem, offer)
         if (ruling := refusal(problem, candidate)) is not None
     ]
-    shape, (rule, reason) = max(rulings, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
+    shape, (rule, reason) = max(rulings, key=lambda item: (RULES.index(item[1][0]), item[0].parallelism.gpus))
     return rule, shape, reason

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -230,22 +230,7 @@ def read_histogram(path: FilePath) -> list[Row]:
             "third is a number of requests"
         )
         raise FaultsError(Fault(HISTOGRAM, sentence))
-    layout = Layout(separator, tuple(head.index(name) for name in columns), counted=columns is COUNTED_COLUMNS)
-    rows = _csv_rows(path, lines, layout)
-    total = math.fsum(weight for _, _, weight in rows) if layout.counted else 1.0
-    return [(isl, osl, weight / total) for isl, osl, weight in rows] if total > 0.0 else rows
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a line is read: separator, where isl, osl and the weight stand, and whether that is a number of requests."""
-
-    separator: str
-    order: tuple[int, ...]
-    counted: bool
-
-
-def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], layout: Layout) -> list[Row]:
+    order, is_counted = [head.index(name) for name in columns], columns is COUNTED_COLUMNS
     rows: list[Row] = []
     faults: list[Fault] = []
     for number, line in lines:
@@ -253,34 +238,36 @@ def _csv_rows(path: FilePath, lines: Iterable[tuple[int, str]], layout: Layout) 
             sentence = f"more than {MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
             raise FaultsError(Fault(HISTOGRAM, f"{path}:{number}: {sentence}"))
         try:
-            rows.append(_csv_row(line, layout))
-        except ValueError as error:
+            rows.append(_csv_row(line, separator, order, is_counted=is_counted))
+        except InputError as error:
             faults.append(Fault(HISTOGRAM, f"{path}:{number}: {error}"))
-            if len(faults) == MAX_SHOWN_ROWS:
-                break
+        if len(faults) == MAX_SHOWN_ROWS:
+            break
     if faults:
         raise FaultsError(*faults)
-    return rows
+    total = math.fsum(weight for _, _, weight in rows) if is_counted else 1.0
+    return [(isl, osl, weight / total) for isl, osl, weight in rows] if total > 0.0 else rows
 
 
-def _csv_row(line: str, layout: Layout) -> Row:
+def _csv_row(line: str, separator: str, order: Sequence[int], *, is_counted: bool) -> Row:
+    """ISL, OSL and weight, which is a number of requests where they are counted; order: where they stand."""
     try:
-        cells = next(csv.reader([line], strict=True, delimiter=layout.separator))
+        cells = next(csv.reader([line], strict=True, delimiter=separator))
     except csv.Error:
-        raise ValueError(f"{shown(line)} is not valid CSV") from None
-    if len(cells) != len(HISTOGRAM_COLUMNS):
-        raise ValueError(f"has {len(cells)} values, but must have 3 (isl, osl and share or count)")
+        raise InputError(f"{shown(line)} is not valid CSV") from None
+    if len(cells) != len(order):
+        raise InputError(f"has {len(cells)} values, but must have 3 (isl, osl and share or count)")
     try:
-        isl, osl, share = (float(cells[index]) for index in layout.order)
+        isl, osl, share = (float(cells[index]) for index in order)
     except ValueError:
-        raise ValueError(f"{shown(line)} contains something that is not a number") from None
+        raise InputError(f"{shown(line)} contains something that is not a number") from None
     if not (TOKENS.holds(isl) and TOKENS.holds(osl)):
-        raise ValueError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
-    if layout.counted and not 0.0 <= share <= MOST_COUNTED:
-        raise ValueError(f"count {share:g} must be a number of requests, from 0 to {MOST_COUNTED:g}")
-    if not layout.counted and not SHARE.holds(share):
+        raise InputError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
+    if is_counted and not 0.0 <= share <= MOST_COUNTED:
+        raise InputError(f"count {share:g} must be a number of requests, from 0 to {MOST_COUNTED:g}")
+    if not is_counted and not SHARE.holds(share):
         hint = "; call a column of requests count" if share > 1.0 else ""
-        raise ValueError(f"share {share:g} {SHARE.sentence()}{hint}")
+        raise InputError(f"share {share:g} {SHARE.sentence()}{hint}")
     return isl, osl, share
 
 

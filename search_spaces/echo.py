@@ -196,6 +196,16 @@ def workload_yaml_text(
     if "recorded" in mapping:
         source = json.dumps(mapping["recorded"], ensure_ascii=False)
         scalars.append(f"  recorded: {source}  # {_RECORDED}")
+    if "sessions" in mapping:
+        length_lines = ["  sessions:"]
+        length_lines += [f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items()]
+    else:
+        source = _text(mapping["lengths"].get("source", name))
+        length_lines = ["  lengths:", f"    source: {source}"]
+        length_lines.append("    histogram:  # ISL and OSL [token], share of requests")
+        for row in mapping["lengths"]["histogram"]:
+            flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
+            length_lines.append(f"      - {{{flow}}}")
     model_key = "config" if model.endswith(".json") else "name"
     lines = [
         f"schema: {WORKLOAD_SCHEMA}",
@@ -206,7 +216,7 @@ def workload_yaml_text(
         *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
         "workload:",
         *scalars,
-        *_length_lines(mapping, name),
+        *length_lines,
         "",
         "slo:  # set these to what your users need",
         "  ttft: 2s",
@@ -216,19 +226,6 @@ def workload_yaml_text(
         f"accelerators: [{', '.join(_text(accelerator) for accelerator in accelerators)}]",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _length_lines(mapping: Mapping[str, Any], name: str) -> list[str]:
-    """The lines of the sessions, or of the histogram of lengths."""
-    if "sessions" in mapping:
-        return ["  sessions:", *(f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items())]
-    flows = (
-        ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
-        for row in mapping["lengths"]["histogram"]
-    )
-    rows = [f"      - {{{flow}}}" for flow in flows]
-    source = _text(mapping["lengths"].get("source", name))
-    return ["  lengths:", f"    source: {source}", "    histogram:  # ISL and OSL [token], share of requests", *rows]
 
 
 def _text(text: str) -> str:

@@ -173,11 +173,6 @@ def parse_efficiency(
         }
         for name, entry in raw.items()
     }
-    unknown = [
-        pair for rows in table.values() for pair in rows if pair[0] not in KERNEL_CLASSES or pair[1] not in WIDER
-    ]
-    if unknown:
-        raise InputError(f"efficiency.yaml: {unknown[0]} is no kernel class or dtype")
     relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
     within = {DEFAULT: InEngine()} | {name: InEngine(**figures) for name, figures in engines.items()}
     return EfficiencyTable(table, relatives, within)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Annotated, Any
-
-import yaml
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
@@ -19,6 +16,7 @@ from costmodel.units import MICRO
 from .bounds import NOT_NEGATIVE
 from .fields import Section, Text, member, number
 from .quantities import in_base_units
+from .yaml_source import shipped_table
 
 
 class EngineChange(Section):
@@ -117,7 +115,5 @@ def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping
 
 @cache
 def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
-    table: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
-        (resources.files("costmodel.catalog") / file).read_text("utf-8")
-    )
+    table: Mapping[str, Mapping[str, Any]] = shipped_table("costmodel.catalog", file)
     return table

@@ -1,4 +1,4 @@
-"""Which engine shapes can exist at all: every rule is a named predicate that says why it refuses.
+"""Which engine shapes can exist at all: every rule has a name, and says why it refuses.
 
 A precision that is refused here, no engine of that name starts with.
 
@@ -25,7 +25,7 @@ one engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
@@ -34,7 +34,7 @@ from typing import Final
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.speculation import Speculation
+from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
 from .engines import load_engine_memory
@@ -86,167 +86,137 @@ class Enumeration:
     dropped: Mapping[str, int]
 
 
-Rule = Callable[[Problem, Shape], str | None]
-"""A feasibility rule: None, or the reason why the shape cannot be."""
+RULES = (
+    *("engine_runs_there", "target_schedules_there", "weights_have_kernels", "kv_cache_has_kernels"),
+    *("tensor_divides_heads", "tensor_matches_kv_heads", "experts_spread_evenly", "data_parallel_shares_experts"),
+    *("data_parallel_is_the_engines", "tensor_divides_widths", "tensor_keeps_weight_blocks", "tensor_fits_scale_up"),
+    *("pipeline_has_layers", "drafts_run_there", "gpus_make_an_engine", "model_and_one_request_fit"),
+    "limits_allow_an_engine",
+)
+"""Every feasibility rule, cheap ones first, and last the one that is no matter of physics but of supply."""
 
 
-def engine_runs_there(problem: Problem, shape: Shape) -> str | None:
-    """The serving engine runs on GPUs of this vendor."""
-    vendor = problem.offers[shape.offer].accelerator.vendor
-    only = ONE_VENDOR.get(problem.engine, vendor)
-    return None if only == vendor else f"{problem.engine} runs on {only} GPUs only"
+def refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
+    """The rules that refuse a shape, in the order of `RULES`, with their reasons."""
+    yield from _platform_refusals(problem, shape)
+    yield from _split_refusals(problem, shape)
+    split, accelerator = shape.parallelism, problem.offers[shape.offer].accelerator
+    space, size = problem.space, accelerator.node_size
+    if split.gpus > space.max_gpus_per_engine:
+        yield "gpus_make_an_engine", f"{split.gpus} GPUs exceed max_gpus_per_engine {space.max_gpus_per_engine}"
+    elif split.gpus > size and split.gpus % size:
+        yield "gpus_make_an_engine", f"{split.gpus} GPUs do not fill whole nodes of {size}"
+    smallest = min(space.max_num_batched_tokens)  # the token budget with the least activation memory
+    reason = memory_refused(problem.model, engine_config(problem, shape, Role.COLOCATED, 1, smallest))
+    if reason is not None:
+        yield "model_and_one_request_fit", reason
+    stock, limit = problem.offers[shape.offer].stock, problem.constraints.max_gpus
+    if split.gpus > stock:
+        reason = f"{split.gpus} GPUs exceed the inventory of {stock:g} {accelerator.name}"
+        yield "limits_allow_an_engine", reason
+    elif limit is not None and split.gpus > limit:
+        yield "limits_allow_an_engine", f"{split.gpus} GPUs exceed max_gpus {limit}"
 
 
-def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
-    """The files of a target ask for devices of some vendors, and not all start engines of several nodes."""
-    accelerator = problem.offers[shape.offer].accelerator
-    if problem.target is None:
-        return None
-    target = target_of(problem.target)
-    if accelerator.vendor not in target.vendors:
+def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
+    """The engine runs on GPUs of this vendor, the target's files can start it, and kernels read the precisions."""
+    accelerator, engine, model = problem.offers[shape.offer].accelerator, problem.engine, problem.model
+    vendor, gpus = accelerator.vendor, shape.parallelism.gpus
+    only = ONE_VENDOR.get(engine, vendor)
+    if only != vendor:
+        yield "engine_runs_there", f"{engine} runs on {only} GPUs only"
+    target = None if problem.target is None else target_of(problem.target)
+    if target is not None and vendor not in target.vendors:
         vendors = " and ".join(sorted(target.vendors))
-        return f"the files of {problem.target} ask for devices of {vendors}, not of {accelerator.vendor}"
-    if shape.parallelism.gpus > accelerator.node_size and not target.spans:
-        return f"the files of {problem.target} start no engine of {shape.parallelism.gpus} GPUs on several nodes"
-    return None
+        yield "target_schedules_there", f"the files of {target.name} ask for devices of {vendors}, not of {vendor}"
+    elif target is not None and gpus > accelerator.node_size and not target.spans:
+        reason = f"the files of {target.name} start no engine of {gpus} GPUs on several nodes"
+        yield "target_schedules_there", reason
+    dtype, formats = shape.weight_dtype, WEIGHT_ONLY[engine].get(vendor)
+    has_units = dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE
+    stored_dtype = "mxfp4" if model.is_mxfp4(dtype) else dtype
+    if not has_units and formats is not None and stored_dtype not in formats:
+        kernels = f"{engine} no kernels that expand {stored_dtype} weights there"
+        yield "weights_have_kernels", f"{accelerator.name} has no {dtype} units, and {kernels}"
+    cache_dtype = shape.kv_dtype
+    has_units = cache_dtype == ACTIVATION_DTYPE or cache_dtype in accelerator.peak_flops
+    if not has_units and model.is_latent and engine in SIXTEEN_BIT_LATENTS:
+        kernels = f"{engine} reads latents there in 16 bit only"
+        yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
 
 
-def weights_have_kernels(problem: Problem, shape: Shape) -> str | None:
-    """Weights of this precision have units, or the engine has kernels that expand them."""
-    accelerator, dtype, engine = problem.offers[shape.offer].accelerator, shape.weight_dtype, problem.engine
-    formats = WEIGHT_ONLY[engine].get(accelerator.vendor)
-    if dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE or formats is None:
-        return None
-    stored_dtype = "mxfp4" if problem.model.is_mxfp4(dtype) else dtype
-    if stored_dtype in formats:
-        return None
-    return f"{accelerator.name} has no {dtype} units, and {engine} no kernels that expand {stored_dtype} weights there"
+def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
+    """The model can be split so, evenly and over links that are fast enough.
 
-
-def kv_cache_has_kernels(problem: Problem, shape: Shape) -> str | None:
-    """Attention of the engine reads a KV cache of this precision."""
-    accelerator, dtype, engine = problem.offers[shape.offer].accelerator, shape.kv_dtype, problem.engine
-    if dtype == ACTIVATION_DTYPE or dtype in accelerator.peak_flops:
-        return None
-    if problem.model.is_latent and engine in SIXTEEN_BIT_LATENTS:
-        return f"{accelerator.name} has no {dtype} units, and {engine} reads latents there in 16 bit only"
-    return None
-
-
-def tensor_divides_heads(problem: Problem, shape: Shape) -> str | None:
-    """Query heads (and value heads of linear attention) are shared out evenly over tensor ranks."""
-    split = shape.parallelism
-    heads = attention_heads(problem.model)
-    if any(count % split.tensor for count in heads):
-        return f"TP {split.tensor} does not divide {max(heads)} attention heads"
-    return None
-
-
-def tensor_matches_kv_heads(problem: Problem, shape: Shape) -> str | None:
-    """KV heads are split evenly, or replicated evenly where there are fewer of them than ranks."""
-    split = shape.parallelism
-    for group in problem.model.layers:
-        if isinstance(group.attention, SoftmaxAttention):
-            kv_heads = group.attention.kv_heads
-            if kv_heads % split.tensor and split.tensor % kv_heads:
-                return f"TP {split.tensor} and {kv_heads} KV heads do not divide each other"
-    return None
-
-
-def tensor_divides_widths(problem: Problem, shape: Shape) -> str | None:
-    """Feed-forward widths are shared out evenly; experts are split by tensor when not spread."""
-    split = shape.parallelism
-    for group in problem.model.layers:
-        block = group.feed_forward
-        if block.intermediate % split.tensor:
-            return f"TP {split.tensor} does not divide the feed-forward width {block.intermediate:,}"
-        if block.experts and block.expert_intermediate % split.expert_ranks:
-            return f"TP {split.expert_ranks} within an expert does not divide its width {block.expert_intermediate}"
-    return None
-
-
-def tensor_keeps_weight_blocks(problem: Problem, shape: Shape) -> str | None:
-    """No block of quantised weights that shares a scale lies on two ranks."""
-    return split_refused(problem.model, shape.parallelism, shape.weight_dtype)
-
-
-def tensor_fits_scale_up(problem: Problem, shape: Shape) -> str | None:
-    """All-reduce runs twice a layer: a tensor-parallel group never leaves the GPUs that fast links join."""
-    split, reach = shape.parallelism, problem.offers[shape.offer].accelerator.scale_up_size
-    if split.tensor > reach:
-        return f"TP {split.tensor} does not fit in one scale-up domain of {reach} GPUs"
-    return None
-
-
-def pipeline_has_layers(problem: Problem, shape: Shape) -> str | None:
-    """Every pipeline stage has a layer at least."""
-    split = shape.parallelism
-    if split.pipeline > problem.model.num_layers:
-        return f"PP {split.pipeline} exceeds {problem.model.num_layers} layers"
-    return None
-
-
-def experts_spread_evenly(problem: Problem, shape: Shape) -> str | None:
-    """Expert parallelism needs experts, and spans all tensor x data ranks, as engines run it.
-
-    Where it does not divide the experts, engines hold second copies of some, which not all files can ask for.
+    Heads are shared out evenly over tensor ranks, KV heads also replicated evenly where they are fewer, and so are
+    feed-forward widths; no block of quantised weights that shares a scale lies on two ranks. All-reduce runs twice a
+    layer, so that a tensor-parallel group never leaves the GPUs that fast links join.
     """
-    split = shape.parallelism
-    if split.expert == 1:
-        return None
-    if not problem.model.is_moe:
-        return "EP needs a mixture of experts"
-    if split.expert != split.tensor * split.data:
-        return f"EP {split.expert} does not span all TP x DP = {split.tensor * split.data} ranks"
-    copies = problem.model.redundant_experts(split.expert)
-    if copies and problem.target is not None and problem.engine == "trtllm":
-        return f"EP {split.expert} needs redundant experts ({copies}), which the files for TensorRT-LLM cannot ask for"
-    return None
+    model, split = problem.model, shape.parallelism
+    tensor = split.tensor
+    heads = attention_heads(model)
+    if any(count % tensor for count in heads):
+        yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
+    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
+    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
+    if odd is not None:
+        yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
+    yield from _expert_refusals(problem, split)
+    for block in (group.feed_forward for group in model.layers):
+        if block.intermediate % tensor:
+            reason = f"TP {tensor} does not divide the feed-forward width {block.intermediate:,}"
+        elif block.experts and block.expert_intermediate % split.expert_ranks:
+            width = block.expert_intermediate
+            reason = f"TP {split.expert_ranks} within an expert does not divide its width {width}"
+        else:
+            continue
+        yield "tensor_divides_widths", reason
+        break
+    cut = split_refused(model, split, shape.weight_dtype)
+    if cut is not None:
+        yield "tensor_keeps_weight_blocks", cut
+    reach = problem.offers[shape.offer].accelerator.scale_up_size
+    if tensor > reach:
+        yield "tensor_fits_scale_up", f"TP {tensor} does not fit in one scale-up domain of {reach} GPUs"
+    if split.pipeline > model.num_layers:
+        yield "pipeline_has_layers", f"PP {split.pipeline} exceeds {model.num_layers} layers"
+    yield from _draft_refusals(problem, shape)
 
 
-def data_parallel_shares_experts(problem: Problem, shape: Shape) -> str | None:
-    """Attention data-parallelism pays only where ranks share experts; elsewhere it is just more replicas."""
-    split = shape.parallelism
-    if split.data > 1 and not problem.model.is_moe:
-        return "DP inside an engine needs a mixture of experts"
-    if split.data > 1 and split.expert == 1:
-        return f"DP {split.data} needs EP over all {split.tensor * split.data} ranks"
-    return None
+def _draft_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
+    """Engines that draft tokens with this split: with pipeline stages only vLLM does (docs/deploy.md)."""
+    speculation, split, engine = speculation_of(problem, shape.speculative_tokens), shape.parallelism, problem.engine
+    if speculation is None:
+        return
+    if split.pipeline > 1 and engine != "vllm":
+        yield "drafts_run_there", f"PP {split.pipeline}: {engine} drafts tokens on one pipeline stage only"
+    elif split.data > 1 and engine == "sglang" and speculation.draft is Draft.NGRAM:
+        yield "drafts_run_there", f"DP {split.data}: SGLang drafts no n-grams with data-parallel attention"
 
 
-def data_parallel_is_the_engines(problem: Problem, shape: Shape) -> str | None:
-    """TensorRT-LLM runs attention data-parallel over all ranks or none (`enable_attention_dp`)."""
-    split = shape.parallelism
+def _expert_refusals(problem: Problem, split: Parallelism) -> Iterator[tuple[str, str]]:
+    """Expert parallelism spans all tensor x data ranks, as engines run it, and data parallelism needs it.
+
+    Where it does not divide the experts, engines hold second copies of some, which not all files can ask for. Attention
+    data-parallelism pays only where ranks share experts; elsewhere it is just more replicas. TensorRT-LLM has it over
+    all ranks or none (`enable_attention_dp`).
+    """
+    model, ranks = problem.model, split.tensor * split.data
+    copies = model.redundant_experts(split.expert) if model.is_moe else 0
+    if split.expert > 1 and not model.is_moe:
+        yield "experts_spread_evenly", "EP needs a mixture of experts"
+    elif split.expert not in {1, ranks}:
+        yield "experts_spread_evenly", f"EP {split.expert} does not span all TP x DP = {ranks} ranks"
+    elif copies and problem.target is not None and problem.engine == "trtllm":
+        needs = f"needs redundant experts ({copies}), which the files for TensorRT-LLM cannot ask for"
+        yield "experts_spread_evenly", f"EP {split.expert} {needs}"
+    if split.data > 1 and not model.is_moe:
+        yield "data_parallel_shares_experts", "DP inside an engine needs a mixture of experts"
+    elif split.data > 1 and split.expert == 1:
+        yield "data_parallel_shares_experts", f"DP {split.data} needs EP over all {ranks} ranks"
     if problem.engine == "trtllm" and split.tensor > 1 and split.data > 1:
-        return f"TP {split.tensor} x DP {split.data}: TensorRT-LLM runs attention data-parallel over all ranks or none"
-    return None
-
-
-def gpus_make_an_engine(problem: Problem, shape: Shape) -> str | None:
-    """An engine is no larger than the space allows and whole nodes can give."""
-    split = shape.parallelism
-    if split.gpus > problem.space.max_gpus_per_engine:
-        return f"{split.gpus} GPUs exceed max_gpus_per_engine {problem.space.max_gpus_per_engine}"
-    size = problem.offers[shape.offer].accelerator.node_size
-    if split.gpus > size and split.gpus % size:
-        return f"{split.gpus} GPUs do not fill whole nodes of {size}"
-    return None
-
-
-def limits_allow_an_engine(problem: Problem, shape: Shape) -> str | None:
-    """One engine at least fits into the inventory and into the limit on all GPUs."""
-    offer, split = problem.offers[shape.offer], shape.parallelism
-    if split.gpus > offer.stock:
-        return f"{split.gpus} GPUs exceed the inventory of {offer.stock:g} {offer.accelerator.name}"
-    limit = problem.constraints.max_gpus
-    if limit is not None and split.gpus > limit:
-        return f"{split.gpus} GPUs exceed max_gpus {limit}"
-    return None
-
-
-def model_and_one_request_fit(problem: Problem, shape: Shape) -> str | None:
-    """Weights, activations and the KV cache of the longest request fit in the memory that the engine may use."""
-    return memory_refused(problem.model, engine_config(problem, shape, Role.COLOCATED, 1, min_chunk(problem)))
+        ranks_alike = "TensorRT-LLM runs attention data-parallel over all ranks or none"
+        yield "data_parallel_is_the_engines", f"TP {split.tensor} x DP {split.data}: {ranks_alike}"
 
 
 def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
@@ -259,43 +229,12 @@ def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
     return None
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            engine_runs_there,
-            target_schedules_there,
-            weights_have_kernels,
-            kv_cache_has_kernels,
-            tensor_divides_heads,
-            tensor_matches_kv_heads,
-            experts_spread_evenly,
-            data_parallel_shares_experts,
-            data_parallel_is_the_engines,
-            tensor_divides_widths,
-            tensor_keeps_weight_blocks,
-            tensor_fits_scale_up,
-            pipeline_has_layers,
-            gpus_make_an_engine,
-            model_and_one_request_fit,
-            limits_allow_an_engine,
-        )
-    }
-)
-"""Every feasibility rule by name, cheap ones first, and last the one that is no matter of physics but of supply."""
-
-
 def attention_heads(model: Transformer) -> tuple[int, ...]:
     """Head counts that tensor parallelism must divide, one per layer group."""
     return tuple(
         group.attention.value_heads if isinstance(group.attention, LinearAttention) else group.attention.heads
         for group in model.layers
     )
-
-
-def min_chunk(problem: Problem) -> int:
-    """Smallest token budget of the space [token]: the one with the least activation memory."""
-    return min(problem.space.max_num_batched_tokens)
 
 
 def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
@@ -322,26 +261,16 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
 
 def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
     """First rule that refuses the shape, as (rule name, reason), or None if it can be."""
-    for name, rule in RULES.items():
-        reason = rule(problem, shape)
-        if reason is not None:
-            return name, reason
-    return None
-
-
-def splits(problem: Problem) -> Iterator[Parallelism]:
-    """Every combination of parallel degrees in the space."""
-    space = problem.space
-    for tensor, pipeline, expert, data in product(
-        space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel
-    ):
-        yield Parallelism(tensor, pipeline, expert, data)
+    return next(refusals(problem, shape), None)
 
 
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
+    space = problem.space
+    degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
+    splits = [Parallelism(*split) for split in product(*degrees)]
     space = problem.full_space
-    choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, tuple(splits(problem)))
+    choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, splits)
     for weight_dtype, kv_dtype, drafted, split in choices:
         yield Shape(offer, split, weight_dtype, kv_dtype, drafted)
 
@@ -364,7 +293,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
                 shapes.append(shape)
             else:
                 reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
-                if ruling[0] == limits_allow_an_engine.__name__:
+                if ruling[0] == RULES[-1]:
                     supply_refusals.append(shape)
     return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))
 
@@ -381,10 +310,6 @@ def block_tokens(engine: str, model: Transformer) -> int:
     return VLLM_LATENT if engine == "vllm" and model.is_latent else BLOCK_TOKENS[engine]
 
 
-PairRule = Callable[[Transformer, Parallelism, Parallelism], str | None]
-"""A rule on a prefill and a decode engine: None, or the sentence that says why they cannot talk."""
-
-
 def kv_heads(model: Transformer) -> int | None:
     """Fewest KV heads of any layer [1]; None where every layer caches latents or a state, which have no heads."""
     heads = [layer.attention.kv_heads for layer in model.layers if isinstance(layer.attention, SoftmaxAttention)]
@@ -396,56 +321,31 @@ def is_hybrid(model: Transformer) -> bool:
     return any(isinstance(group.attention, LinearAttention) for group in model.layers)
 
 
-def tensor_degrees_divide(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """Ranks map onto each other: the larger tensor degree is a multiple of the smaller."""
+def degree_refusals(
+    model: Transformer, prefill: Parallelism | End, decode: Parallelism | End
+) -> Iterator[tuple[str, str]]:
+    """NIXL's rules on the degrees of a prefill and a decode engine: those that refuse, with their reasons.
+
+    Ranks map onto each other, the larger tensor degree a multiple of the smaller. A decode rank reads from one prefill
+    rank at least as wide: no larger prefill TP over replicated KV heads. Recurrent states are handed over rank by rank.
+    No connector receives into a pipeline, and one that sends keeps one kind of cache.
+    """
     low, high = sorted((prefill.tensor, decode.tensor))
+    tensors = f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode"
     if high % low:
-        return f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode do not divide each other"
-    return None
-
-
-def decode_ranks_find_heads(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """A decode rank reads from one prefill rank at least as wide: no larger prefill TP over replicated KV heads."""
+        yield "tensor_degrees_divide", f"{tensors} do not divide each other"
     heads = kv_heads(model)
-    if heads is not None and prefill.tensor > decode.tensor and prefill.tensor > heads:
-        return f"TP {prefill.tensor} of prefill exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
-    return None
-
-
-def hybrid_degrees_agree(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """Recurrent states are handed over rank by rank: both sides have the same tensor degree."""
-    if is_hybrid(model) and prefill.tensor != decode.tensor:
-        return f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode differ, and states cannot be re-split"
-    return None
-
-
-def decode_is_one_stage(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """No connector receives into a pipeline."""
+    if heads is not None and prefill.tensor > max(decode.tensor, heads):
+        beyond = f"exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
+        yield "decode_ranks_find_heads", f"TP {prefill.tensor} of prefill {beyond}"
+    if is_hybrid(model) and high > low:
+        yield "hybrid_degrees_agree", f"{tensors} differ, and states cannot be re-split"
     if decode.pipeline > 1:
-        return f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
-    return None
-
-
-def hybrid_prefill_is_one_stage(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:  # noqa: ARG001
-    """A pipeline that sends keeps one kind of cache."""
+        sentence = f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
+        yield "decode_is_one_stage", sentence
     if is_hybrid(model) and prefill.pipeline > 1:
-        return f"PP {prefill.pipeline} of prefill: states of hybrid models are not sent from several pipeline stages"
-    return None
-
-
-PAIR_RULES: Mapping[str, PairRule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            tensor_degrees_divide,
-            decode_ranks_find_heads,
-            hybrid_degrees_agree,
-            decode_is_one_stage,
-            hybrid_prefill_is_one_stage,
-        )
-    }
-)
-"""Every rule by name."""
+        sentence = "states of hybrid models are not sent from several pipeline stages"
+        yield "hybrid_prefill_is_one_stage", f"PP {prefill.pipeline} of prefill: {sentence}"
 
 
 def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
@@ -455,7 +355,7 @@ def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -
     >>> cannot_talk(load_model("Llama-3.1-70B"), Parallelism(tensor=2), Parallelism(tensor=4)) is None
     True
     """
-    return next((reason for rule in PAIR_RULES.values() if (reason := rule(model, prefill, decode))), None)
+    return next((reason for _, reason in degree_refusals(model, prefill, decode)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,15 +372,6 @@ class End:
     tensor: int
     pipeline: int
     speculative_tokens: int = 0
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """The degrees that matter."""
-        return Parallelism(self.tensor, self.pipeline)
-
-
-EndRule = Callable[[Problem, End, End], str | None]
-"""A rule on a prefill and a decode end: None, or the reason why they cannot talk."""
 
 
 def end_of(problem: Problem, shape: Shape) -> End:
@@ -499,72 +390,40 @@ def end_of(problem: Problem, shape: Shape) -> End:
     )
 
 
-def kv_domains_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """KV blocks have one layout within a family of accelerators."""
+HAND_OVER_RULES = (
+    *("kv_domains_agree", "kv_dtypes_agree", "drafts_agree", "weights_agree"),
+    *("attention_kernels_agree", "target_takes_stages"),
+    *("tensor_degrees_divide", "decode_ranks_find_heads", "hybrid_degrees_agree", "decode_is_one_stage"),
+    "hybrid_prefill_is_one_stage",
+)
+
+
+def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[tuple[str, str]]:
+    """The rules on a prefill and a decode engine that hand over: those that refuse, with their reasons.
+
+    KV blocks are handed over as they are, have one layout within a family of accelerators and that of the attention
+    kernel; both ends serve one checkpoint; and the target has a connector for several pipeline stages.
+    """
     if prefill.kv_domain != decode.kv_domain:
-        return f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
-    return None
-
-
-def kv_dtypes_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """KV blocks are handed over as they are."""
+        yield "kv_domains_agree", f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
     if prefill.kv_dtype != decode.kv_dtype:
-        return f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
-    return None
-
-
-def drafts_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """Both ends draft alike: the KV cache of a draft layer is handed over too."""
+        yield "kv_dtypes_agree", f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
     if prefill.speculative_tokens != decode.speculative_tokens:
-        pair = f"{prefill.speculative_tokens} of prefill and {decode.speculative_tokens} of decode"
-        return f"speculative tokens {pair} differ, and with them the KV blocks"
-    return None
-
-
-def weights_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """Both ends serve one checkpoint."""
+        tokens = f"{prefill.speculative_tokens} of prefill and {decode.speculative_tokens} of decode"
+        yield "drafts_agree", f"speculative tokens {tokens} differ, and with them the KV blocks"
     if prefill.weight_dtype != decode.weight_dtype:
-        return f"{prefill.weight_dtype} weights of prefill and {decode.weight_dtype} of decode are two checkpoints"
-    return None
-
-
-def attention_kernels_agree(problem: Problem, prefill: End, decode: End) -> str | None:
-    """Both ends run one attention kernel, whose layout the blocks have."""
+        sentence = f"{prefill.weight_dtype} weights of prefill and {decode.weight_dtype} of decode are two checkpoints"
+        yield "weights_agree", sentence
     if prefill.attention != decode.attention:
         pair = f"{prefill.attention or 'any GPU'} and {decode.attention or 'any GPU'}"
-        return f"{problem.engine} has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
-    return None
-
-
-def target_takes_stages(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
-    """The target has a connector that hands over from several pipeline stages."""
-    if problem.target is None or prefill.pipeline == 1:
-        return None
-    target = target_of(problem.target)
-    if problem.engine in target.stage_by_stage:
-        return None
-    return f"PP {prefill.pipeline} of prefill: {target.title} does not hand over from several pipeline stages"
-
-
-def _by_degrees(rule: PairRule) -> EndRule:
-    return lambda problem, prefill, decode: rule(problem.model, prefill.parallelism, decode.parallelism)
-
-
-END_RULES: Mapping[str, EndRule] = MappingProxyType(
-    {
-        rule.__name__: rule
-        for rule in (
-            kv_domains_agree,
-            kv_dtypes_agree,
-            weights_agree,
-            drafts_agree,
-            attention_kernels_agree,
-            target_takes_stages,
-        )
-    }
-    | {name: _by_degrees(rule) for name, rule in PAIR_RULES.items()}
-)
-"""Every rule by name."""
+        sentence = f"{problem.engine} has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
+        yield "attention_kernels_agree", sentence
+    if problem.target is not None and prefill.pipeline > 1:
+        target = target_of(problem.target)
+        if problem.engine not in target.stage_by_stage:
+            sentence = f"{target.title} does not hand over from several pipeline stages"
+            yield "target_takes_stages", f"PP {prefill.pipeline} of prefill: {sentence}"
+    yield from degree_refusals(problem.model, prefill, decode)
 
 
 def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
@@ -575,8 +434,7 @@ def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
 
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
     """First rule by which the two cannot talk, as (rule name, reason); None if they can."""
-    rules = END_RULES.items()
-    return next(((name, reason) for name, rule in rules if (reason := rule(problem, prefill, decode))), None)
+    return next(hand_over_refusals(problem, prefill, decode), None)
 
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:

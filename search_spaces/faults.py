@@ -118,6 +118,10 @@ class Source:
                 steps.append(key)
         return tuple(steps)
 
+    def error(self, sentence: str, path: Path = ()) -> InputError:
+        """The error of the value at a path."""
+        return InputError(self.render([Fault(path, sentence)]))
+
     def render(self, faults: Iterable[Fault]) -> str:
         """Return the faults in the order of the file, the first `MAX_FAULTS` of them with their lines and carets."""
         faults_in_place = [replace(fault, path=self.settle(fault.path)) for fault in faults]

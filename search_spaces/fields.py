@@ -26,6 +26,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from costmodel.errors import InputError, name_hint, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
+from costmodel.words import join_words
 
 from .bounds import Bounds
 from .faults import Fault, Path, Source
@@ -34,7 +35,6 @@ from .quantities import (
     Kind,
     accepted_examples,
     allowed_units,
-    alternatives,
     as_share,
     check_plain,
     finite_number,
@@ -141,7 +141,7 @@ def share(
 
     forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
     """
-    example = alternatives(forms)
+    example = join_words(forms, "or")
 
     def read(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
@@ -340,8 +340,8 @@ def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
         file = kind.model_validate(source.value)
     except ValidationError as error:
         places = {fault.path for fault in faults}
-        others = faults_of(error, kind.model_json_schema())
-        faults += [fault for fault in others if source.settle(fault.path) not in places]
+        schema_faults = faults_of(error, kind.model_json_schema())
+        faults += [fault for fault in schema_faults if source.settle(fault.path) not in places]
     if faults:
         raise InputError(source.render(faults))
     return file

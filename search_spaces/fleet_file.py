@@ -17,7 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
-from .enumeration import Shape, end_of, engine_config, memory_refused, model_and_one_request_fit, refusal, refused_pair
+from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Source, check_kind
 from .fields import (
     Reader,
@@ -251,7 +251,8 @@ class _Reading:
         problem_at_prices = self._at_its_prices()
         pools = self._pools_by_role(problem_at_prices)
         self._raise(self._start_faults(problem_at_prices, pools))
-        return StatedFleet(name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, pools)
+        all_pools = tuple(pools.values())
+        return StatedFleet(name, self._with_its_settings(problem_at_prices, all_pools), problem_at_prices, all_pools)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)
@@ -301,38 +302,28 @@ class _Reading:
     def _problem_of(self, inputs: Mapping[str, Any]) -> Problem:
         return problem_of_values(inputs, self.source.name, self.base)
 
-    def _pools_by_role(self, problem: Problem) -> tuple[StatedPool, ...]:
-        """The pools in the order prefill, decode, colocated, with ids such as decode-1."""
-        catalog = self._catalog()
-        return tuple(
-            _pool_of(f"{role.value}-{number}", self._gpu(catalog, pool), pool, problem)
+    def _pools_by_role(self, problem: Problem) -> dict[int, StatedPool]:
+        """The pools in the order prefill, decode, colocated, with ids such as decode-1, by their place in the file."""
+        catalog, pools = self._catalog(), self.file.pools
+        places = {role: [index for index, pool in enumerate(pools) if pool.role is role] for role in Role}
+        return {
+            index: _pool_of(f"{role.value}-{number}", self._gpu(catalog, pools[index]), pools[index], problem)
             for role in Role
-            for number, pool in enumerate((pool for pool in self.file.pools if pool.role is role), 1)
-        )
+            for number, index in enumerate(places[role], 1)
+        }
 
-    def _start_faults(self, problem: Problem, pools: tuple[StatedPool, ...]) -> Iterator[Fault]:
+    def _start_faults(self, problem: Problem, pools: Mapping[int, StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
-        order = [index for role in Role for index, pool in enumerate(self.file.pools) if pool.role is role]
-        shapes = [_shape(problem, pool) for pool in pools]
-        rulings = {
-            index: broken
-            for index, pool, shape in zip(order, pools, shapes, strict=True)
-            if (broken := start_refusal(problem, pool, shape)) is not None
-        }
-        for index, (rule, reason) in sorted(rulings.items()):
+        shapes = {index: _shape(problem, pools[index]) for index in sorted(pools)}
+        rulings = {index: start_refusal(problem, pools[index], shape) for index, shape in shapes.items()}
+        refusals = {index: ruling for index, ruling in rulings.items() if ruling is not None}
+        for index, (rule, reason) in refusals.items():
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
-        if rulings:
-            return
-        ends = {
-            role: [
-                (index, end_of(problem, shape))
-                for index, pool, shape in zip(order, pools, shapes, strict=True)
-                if pool.role == role
-            ]
-            for role in (Role.PREFILL, Role.DECODE)
-        }
-        for index, end in ends[Role.PREFILL]:
-            talks = [refused_pair(problem, end, decode_end) for _, decode_end in ends[Role.DECODE]]
+        decode_ends = [end_of(problem, shapes[index]) for index in shapes if pools[index].role == Role.DECODE]
+        for index in () if refusals else shapes:
+            if pools[index].role != Role.PREFILL:
+                continue
+            talks = [refused_pair(problem, end_of(problem, shapes[index]), decode_end) for decode_end in decode_ends]
             if None not in talks and talks[0] is not None:
                 rule, reason = talks[0]
                 yield Fault(("pools", index), f"cannot hand over to a decode pool: {reason} (rule {rule})")
@@ -391,7 +382,7 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
         return "drafts_are_stated", "its engines draft tokens; state the workload's model.speculation"
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
-    return None if reason is None else (model_and_one_request_fit.__name__, sentence)
+    return None if reason is None else ("model_and_one_request_fit", sentence)
 
 
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:

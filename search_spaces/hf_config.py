@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import UnionType
 from typing import Any
 
-import yaml
-
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
+
+from .yaml_source import shipped_table
 
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
@@ -72,8 +71,7 @@ def notation() -> Notation:
     >>> notation().defaults["gemma2"]["sliding_window_pattern"]
     2
     """
-    text = (resources.files("search_spaces") / "hf_families.yaml").read_text("utf-8")
-    table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe loader; the file is ours)
+    table = shipped_table("search_spaces", "hf_families.yaml")
     defaults: dict[str, dict[str, Any]] = {}
     own: dict[str, set[str]] = {}
     for group in table["families"]:

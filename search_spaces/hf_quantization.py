@@ -235,12 +235,6 @@ def _integers(quantization: Mapping[str, Any], where: str) -> str:
     return _by_bits("int", quantization.get("bits", quantization.get("w_bit", loaded)), where)
 
 
-def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
-    if "quant_algo" in quantization and quantization["quant_algo"] is None:  # only the KV cache is quantised
-        return "bf16"
-    return _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
-
-
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
     weight = _global_weight(quantization)
     single = quantization.get("layer_quant_config") or {}
@@ -339,6 +333,10 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
     "gptq": _integers,
     "bitsandbytes": _integers,
     "compressed-tensors": _compressed_tensors,
-    "modelopt": _modelopt,
+    "modelopt": lambda quantization, where: (
+        "bf16"  # only the KV cache is quantised
+        if quantization.get("quant_algo", "") is None
+        else _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
+    ),
     "quark": _quark,
 }

@@ -7,8 +7,9 @@ ArchitectureError that names it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from costmodel.errors import ArchitectureError
@@ -321,24 +322,13 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
-    kinds = _stated_kinds(fields, layers)
+    notations = chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers))
+    kinds = next(notations, ("full_attention",) * layers)
     if "sliding_attention" not in kinds:
         for field in SLIDING_HEADS:
             if fields.get(field):
                 raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
     return kinds
-
-
-def _stated_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
-    notations = (_coded_kinds, _listed_kinds, _compressed_kinds, _delta_kinds, _mamba_kinds, _switched_kinds)
-    kinds = (notation_of(fields, layers) for notation_of in (*notations, _chunked_kinds, _windowed_kinds))
-    return next(filter(None, kinds), ("full_attention",) * layers)
-
-
-def _listed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    kinds = _layer_types(fields)
-    words = fields.labels("layer_types", tuple(kinds), layers)
-    return None if words is None else tuple(kinds[kind] for kind in words)
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
@@ -352,89 +342,74 @@ def _layer_types(fields: ConfigFields) -> dict[str, str]:
     }
 
 
-def _delta_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """Kimi: numbers, from 1, of the layers that attend in full."""
+def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
+    """Notations that list the layers; the first one counts."""
+    codes = fields.sequence("attn_type_list", layers)
+    if codes is not None:
+        kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+        odd = [code for code in codes if code not in kinds]
+        if odd:
+            raise fields.error(f"'attn_type_list' contains {shorten(odd[0])}, but pdplan models 1 (softmax) only")
+        yield tuple(kinds[code] for code in codes)
+    types = _layer_types(fields)
+    words = fields.labels("layer_types", tuple(types), layers)
+    if words is not None:
+        yield tuple(types[word] for word in words)
+    ratios = fields.get("compress_ratios")
+    if ratios is not None:  # DeepSeek-V4: a ratio for each layer, and one or none for those that draft
+        kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in notation().layers["ratios"].items()}}
+        if not isinstance(ratios, list) or len(ratios) < layers or any(ratio not in kinds for ratio in ratios):
+            raise fields.error(f"'compress_ratios' is {shorten(ratios)}, but must be 0, 4 or 128 for each layer")
+        yield tuple(kinds[ratio] for ratio in ratios[:layers])
     delta = fields.get("linear_attn_config")
-    if not isinstance(delta, Mapping):
-        return None
-    full = frozenset(delta.get("full_attn_layers") or ())
-    return tuple("full_attention" if layer + 1 in full else "linear_attention" for layer in range(layers))
+    if isinstance(delta, Mapping):  # Kimi: numbers, from 1, of the layers that attend in full
+        full = frozenset(delta.get("full_attn_layers") or ())
+        yield _full_where((layer + 1 in full for layer in range(layers)), "linear_attention")
 
 
-def _mamba_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """Bamba: numbers of the layers that attend; Jamba: a period."""
-    if fields.get("mamba_state") is None or fields.flag("parallel_mixers"):
-        return None
-    period, offset = fields.optional("attn_layer_period", low=1), fields.optional("attn_layer_offset") or 0
-    if period is not None:
-        attends = ("full_attention", "linear_attention")
-        return tuple(attends[(layer - offset) % period != 0] for layer in range(layers))
-    full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()
-    return tuple("full_attention" if layer in full else "linear_attention" for layer in range(layers))
-
-
-def _switched_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """MiMo: a switch for each layer; Qwen3-Next: a period."""
+def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
+    """Notations that say by a rule which layers attend in full; the first one counts."""
+    if fields.get("mamba_state") is not None and not fields.flag("parallel_mixers"):
+        period, offset = fields.optional("attn_layer_period", low=1), fields.optional("attn_layer_offset") or 0
+        full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
+        attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
+        yield _full_where(attends, "linear_attention")
     switches = fields.switches("hybrid_layer_pattern", layers)
     if switches is not None:
-        return tuple("sliding_attention" if switch else "full_attention" for switch in switches)
+        yield _full_where((not switch for switch in switches), "sliding_attention")
     interval = fields.optional("full_attention_interval", low=1)
-    return None if interval is None else _kinds_by_interval(interval, layers, "linear_attention")
+    if interval is not None:
+        yield _full_where(_last_of_every(interval, layers), "linear_attention")
+    if fields.get("attention_chunk_size") is not None:  # Llama 4: layers with RoPE attend within a chunk
+        reason = "it says which layers 'attention_chunk_size' does not apply to"
+        rope = fields.sequence("no_rope_layers", layers) if fields.get("no_rope_layers") else None
+        without = [not code for code in rope] if rope else None
+        interval = 0 if without else fields.count("no_rope_layer_interval", reason)
+        yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
+    if fields.get("sliding_window") is not None and fields.flag("use_sliding_window") is not False:
+        yield _full_where(_beyond_window(fields, layers), "sliding_attention")
 
 
-def _coded_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    codes = fields.sequence("attn_type_list", layers)
-    if codes is None:
-        return None
-    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
-    odd = next((code for code in codes if code not in kinds), None)
-    if odd is not None:
-        raise fields.error(f"'attn_type_list' contains {shorten(odd)}, but pdplan models 1 (softmax) only")
-    return tuple(kinds[code] for code in codes)
-
-
-def _compressed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """DeepSeek-V4: a ratio for each layer, and one or none for those that draft."""
-    ratios = fields.get("compress_ratios")
-    if ratios is None:
-        return None
-    kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in notation().layers["ratios"].items()}}
-    if not isinstance(ratios, list) or len(ratios) < layers or any(ratio not in kinds for ratio in ratios):
-        raise fields.error(f"'compress_ratios' is {shorten(ratios)}, but must be 0, 4 or 128 for each layer")
-    return tuple(kinds[ratio] for ratio in ratios[:layers])
-
-
-def _kinds_by_interval(interval: int, layers: int, otherwise: str) -> tuple[str, ...]:
-    """Full attention in every `interval`-th layer, `otherwise` in the rest."""
-    return tuple("full_attention" if (layer + 1) % interval == 0 else otherwise for layer in range(layers))
-
-
-def _chunked_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """Llama 4: layers with RoPE attend within a chunk, those without attend in full."""
-    if fields.get("attention_chunk_size") is None:
-        return None
-    if fields.get("no_rope_layers"):
-        rope = fields.sequence("no_rope_layers", layers) or []
-        return tuple("chunked_attention" if code else "full_attention" for code in rope)
-    interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not apply to")
-    return _kinds_by_interval(interval, layers, "chunked_attention")
-
-
-def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """Which layers the one `sliding_window` of the config holds for."""
-    if fields.get("sliding_window") is None or fields.flag("use_sliding_window") is False:
-        return None
-    pattern = fields.optional("sliding_window_pattern", low=1)
+def _beyond_window(fields: ConfigFields, layers: int) -> list[bool]:
+    """Which layers the one `sliding_window` of the config does not hold for."""
+    pattern, first = fields.optional("sliding_window_pattern", low=1), fields.optional("max_window_layers")
     if pattern is not None:
-        return _kinds_by_interval(pattern, layers, "sliding_attention")
-    first = fields.optional("max_window_layers")
+        return _last_of_every(pattern, layers)
     if first is not None:
-        return tuple("sliding_attention" if layer >= first else "full_attention" for layer in range(layers))
-    if fields.flag("windowed_everywhere"):
-        return ("sliding_attention",) * layers
-    if fields.count("sliding_window") >= context_length(fields):
-        return ("full_attention",) * layers
-    raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
+        return [layer < first for layer in range(layers)]
+    everywhere = bool(fields.flag("windowed_everywhere"))
+    if not everywhere and fields.count("sliding_window") < context_length(fields):
+        raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
+    return [not everywhere] * layers
+
+
+def _last_of_every(interval: int, layers: int) -> list[bool]:
+    """Every `interval`-th layer."""
+    return [(layer + 1) % interval == 0 for layer in range(layers)]
+
+
+def _full_where(attends: Iterable[bool], otherwise: str) -> tuple[str, ...]:
+    return tuple("full_attention" if in_full else otherwise for in_full in attends)
 
 
 def mixers_of(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[Attention]:

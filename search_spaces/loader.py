@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,8 +23,7 @@ from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
-from .buying_schema import ProcurementSection
-from .buying_terms import owned_price
+from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
@@ -300,7 +300,7 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
 
     Items of lists are told by their number, from 0, or by their name: accelerators.H100.price.
     """
-    value = source.value
+    value = deepcopy(source.value)
     overridden = dict(source.overridden)
     for key, value_given in overrides.items():
         keys = key.split(".")
@@ -308,12 +308,11 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
             raise InputError(f"override {shown(key)}: is nested deeper than {MAX_DEPTH} levels")
         if "" in keys:
             raise InputError(f"override {shown(key)}: a key is missing beside a dot; write for example slo.ttft")
-        path = _place(value, keys, f"override {shown(key)}")
         try:
-            new_value = parse_value(value_given) if isinstance(value_given, str) else value_given
+            new_value = parse_value(value_given) if isinstance(value_given, str) else deepcopy(value_given)
         except InputError as error:
             raise InputError(f"override {shown(key)}: {error}") from error
-        value = _with_value(value, path, new_value)
+        path = _set(value, keys, new_value, f"override {shown(key)}")
         overridden[path] = _override_words(key, value_given)
     return replace(source, value=value, overridden=overridden)
 
@@ -326,20 +325,25 @@ def _override_words(key_path: str, new_value: Any) -> str:
     return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
-def _place(value: Any, keys: list[str], where: str) -> Path:
-    """Where the parts lead in a value, with numbers for items of lists; where: the override, in messages."""
+def _set(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Path:
+    """Set what stands below a value at keys, and return its path; where: the override, in messages.
+
+    What a word is short for (`search: standard`, or `- H100` in a list) stands in its place if something in it is set.
+    """
     path: list[str | int] = []
+    above: Any = {"": value}
+    step: Any = ""
     for key in keys:
-        value = _mapping_of(value, tuple(path))
-        if isinstance(value, list):
-            place = place_in(value, key, where)
-            path.append(place)
-            value = value[place]
-        elif value is None or isinstance(value, dict):
-            path.append(key)
-            value = (value or {}).get(key)
-        else:
-            raise InputError(f"{where}: {shown(value)} stands above {shown(key)}; override the whole of it")
+        here = above[step]
+        short = "name" if isinstance(step, int) else SHORT_FOR.get(step) if len(path) == 1 else None
+        if here is None or (short and isinstance(here, str)):
+            here = above[step] = {} if here is None else {short: here}
+        if not isinstance(here, list | dict):
+            raise InputError(f"{where}: {shown(here)} stands above {shown(key)}; override the whole of it")
+        above, step = here, place_in(here, key, where) if isinstance(here, list) else key
+        above[step] = above[step] if isinstance(here, list) else here.get(key)
+        path.append(step)
+    above[step] = new_value
     return tuple(path)
 
 
@@ -360,21 +364,3 @@ def place_in(items: list[Any], key: str, key_path: str) -> int:
     near = nearest_name(key, words)
     hint = f"; did you mean {shown(near)}?" if near else ""
     raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{hint}")
-
-
-def _mapping_of(value: Any, path: Path) -> Any:
-    """The mapping that a word at a path is short for: `search: standard`, or `- H100` in a list; else the value."""
-    key = "name" if path and isinstance(path[-1], int) else SHORT_FOR.get(str(path[0])) if len(path) == 1 else None
-    return {key: value} if key is not None and isinstance(value, str) else value
-
-
-def _with_value(value: Any, path: Path, new_value: Any, above: Path = ()) -> Any:
-    if not path:
-        return new_value
-    head, rest, value = path[0], path[1:], _mapping_of(value, above)
-    here = (*above, head)
-    if isinstance(value, list):
-        return [_with_value(item, rest, new_value, here) if place == head else item for place, item in enumerate(value)]
-    mapping = dict(value or {})
-    mapping[str(head)] = _with_value(mapping.get(str(head)), rest, new_value, here)
-    return mapping

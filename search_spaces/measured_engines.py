@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PureWindowsPath
@@ -111,8 +112,10 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
             raise InputError(
                 f"model '{shown_path(name)}' is a path that leaves the folder of models; write ORG/NAME"
             ) from None
-        if folder is not None and _is_file(folder / name / CONFIG_FILE):
-            return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
+        # OSError: a name longer than any file's, or a folder that must not be read
+        with suppress(OSError):
+            if folder is not None and (folder / name / CONFIG_FILE).is_file():
+                return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
         files = _by_plain_name(folder)
         names = {_plain(model_name): model_name for model_name in reversed(known_names())}
         for spelling in _spellings(name):
@@ -133,13 +136,6 @@ def _leaves_its_folder(name: str) -> bool:
     """
     path = PureWindowsPath(name)  # knows both separators
     return bool(path.anchor) or ".." in path.parts or name.startswith("~")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name longer than any file's, or a folder that must not be read
-        return False
 
 
 def _spellings(name: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
-from .yaml_source import read_source
+from .yaml_source import read_source, shipped_table
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -66,8 +66,6 @@ BEYOND = 2.0**30
 LEAST_SHARED = 2
 """Words of a name that the name of another model must share to be offered for it, such as family and size."""
 _WORD = re.compile(r"a?\d+(?:\.\d+)?(?:x\d+)?b(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def model_names() -> list[str]:
@@ -149,9 +147,15 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
         raise InputError(f"model '{shown_path(name)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
-    if path is not None and (exists or explicit):
-        return _load_file(path, name)
-    raise _unknown(name_or_path)
+    if path is None or not (exists or explicit):
+        raise _unknown(name_or_path)
+    if path.suffix.lower() in ARCHITECTURES:
+        return read_architecture(path)
+    config, title = _named_config(path, name)
+    try:
+        return parse_config(config, title, source=name)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"model {shown(name)}: {str(error).removeprefix(f'{title}: ')}") from error
 
 
 def catalog_model(name: str) -> Transformer:
@@ -254,16 +258,15 @@ def attention_kind(attention: Attention) -> str:
 
 
 @cache
-def _files() -> dict[str, Any]:
-    """Catalog file by model name, which is the file's."""
+def _files() -> tuple[str, ...]:
+    """Names of the catalog's models, which are those of its files."""
     folder = resources.files("costmodel") / "catalog" / "models"
-    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
+    return tuple(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
 @cache
 def _entry(name: str) -> Mapping[str, Any]:
-    text = _files()[name].read_text("utf-8")
-    entry: Mapping[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 the safe loader, in C where there is one
+    entry: Mapping[str, Any] = shipped_table("costmodel", f"catalog/models/{name}.yaml")
     return entry
 
 
@@ -295,16 +298,6 @@ def _build(name: str, variant: str | None) -> Transformer:
     overlay = entry["variants"][variant] if variant else {}
     model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
-
-
-def _load_file(path: Path, model_name: str) -> Transformer:
-    if path.suffix.lower() in ARCHITECTURES:
-        return read_architecture(path)
-    config, name = _named_config(path, model_name)
-    try:
-        return parse_config(config, name, source=model_name)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"model {shown(model_name)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
 def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:

@@ -25,6 +25,8 @@ from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
 from .benchmark_results import Document, documents
+from .quantities import rounded
+from .traces.reader import TRACE_NAMES
 from .traces.summary import workload_block
 
 FloatArray = NDArray[np.float64]
@@ -43,20 +45,8 @@ class Series(StrEnum):
     OSL = "generated tokens"
 
 
-NAMES: Mapping[Series, tuple[str, ...]] = {
-    Series.TTFT: ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
-    Series.TPOT: ("vllm:request_time_per_output_token_seconds",),
-    Series.GAP: (
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "sglang:inter_token_latency_seconds",
-        "sglang:time_per_output_token_seconds",
-    ),
-    Series.E2E: ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds"),
-    Series.ISL: ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram"),
-    Series.OSL: ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram"),
-}
-"""vLLM 0.6 to 0.33 (vllm/v1/metrics/loggers.py) and SGLang 0.5; vLLM before 0.11 calls gaps time_per_output_token."""
+NAMES = {series: TRACE_NAMES["metrics"][series.name] for series in Series}
+"""What vLLM and SGLang call them; the first that has observations counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +75,16 @@ class Histogram:
         >>> seen.share_within(1.0), seen.share_within(0.8)
         ((0.98, 0.98), (0.9, 0.98))
         """
-        low, high = (float(self.counts[:, within].sum()) / self.total for within in self._within(limit))
-        return low, high
+        low, high = replace(self, counts=self.counts.sum(axis=0, keepdims=True)).shares_within(limit)
+        return float(low[0]), float(high[0])
 
     def shares_within(self, limit: float) -> tuple[FloatArray, FloatArray]:
         """The same of every step [1]; of one without observations 1."""
-        per_step = self.counts.sum(axis=1)
+        lower, per_step = np.concatenate([[-np.inf], self.bounds[:-1]]), self.counts.sum(axis=1)
+        whole, in_part = self.bounds <= limit * (1.0 + ROUNDED), lower < limit * (1.0 - ROUNDED)
         divisor = np.where(per_step > 0.0, per_step, 1.0)
-        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in self._within(limit))
+        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in (whole, in_part))
         return np.where(per_step > 0.0, low, 1.0), np.where(per_step > 0.0, high, 1.0)
-
-    def _within(self, limit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Buckets that are wholly, and those that are at least in part, within a limit."""
-        lower = np.concatenate([[-np.inf], self.bounds[:-1]])
-        return self.bounds <= limit * (1.0 + ROUNDED), lower < limit * (1.0 - ROUNDED)
 
     @property
     def longest(self) -> float:
@@ -165,7 +151,7 @@ def read_scrape(path: Path) -> Scrape:
     for document in documents(path):
         where = document.where
         for row in _result(document):
-            labels = {key: value for key, value in row.at("metric").items() if isinstance(value, str)}
+            labels = {key: value for key, value in row.at("metric").content.items() if isinstance(value, str)}
             name = labels.pop("__name__", "")
             if not name:
                 raise row.error(
@@ -173,7 +159,7 @@ def read_scrape(path: Path) -> Scrape:
                     "metric",
                 )
             try:
-                samples = [[float(time), float(value)] for time, value in row.get("values") or ()]
+                samples = [[float(time), float(value)] for time, value in row.content.get("values") or ()]
             except (TypeError, ValueError):
                 raise row.error("must be pairs of a time and a number", "values") from None
             series.setdefault(name, []).append((labels, np.array(samples, dtype=np.float64).reshape(-1, 2)))
@@ -188,9 +174,9 @@ def _result(document: Document) -> list[Document]:
     data = document.at("data")
     if data.text("resultType") != "matrix":
         raise data.error(
-            f"is {data.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"
+            f"is {data.content.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"
         )
-    rows = data.get("result")
+    rows = data.content.get("result")
     return [data.item("result", index) for index in range(len(rows) if isinstance(rows, list) else 0)]
 
 
@@ -284,9 +270,9 @@ class Traffic:
         every_isl, every_osl = np.maximum(np.repeat(isl, osl.size), 1.0), np.maximum(np.tile(osl, isl.size), 1.0)
         return workload_block(
             coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets),
-            request_rate=float(f"{rate or self.request_rate:.4g}"),
-            burstiness=float(f"{self.burstiness:.4g}"),
-            prefix_hit_share=float(f"{self.prefix_hit_share or 0.0:.4g}"),
+            request_rate=rounded(rate or self.request_rate),
+            burstiness=rounded(self.burstiness),
+            prefix_hit_share=rounded(self.prefix_hit_share or 0.0),
             max_tokens=min(self.max_tokens, most_tokens or self.max_tokens),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
+from costmodel.words import join_words
 
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
@@ -154,7 +155,7 @@ def parse(value: object, kind: Kind, forms: str = "") -> float:
     >>> parse("500ms", Kind.DURATION), parse("400Gb/s", Kind.BANDWIDTH), parse("$2.50/h", Kind.PRICE)
     (0.5, 50000000000.0, 2.5)
     """
-    forms = forms or alternatives(EXAMPLES[kind])
+    forms = forms or join_words(EXAMPLES[kind], "or")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise QuantityError(f"{shown(value)} is not a {kind}; write for example {forms}")
     try:
@@ -172,7 +173,7 @@ def accepted_examples(kind: Kind, accepted: Callable[[float], bool]) -> str:
     >>> accepted_examples(Kind.DURATION, lambda seconds: seconds <= 1.0)
     '500ms'
     """
-    return alternatives([text for text in EXAMPLES[kind] if accepted(parse(text, kind))])
+    return join_words([text for text in EXAMPLES[kind] if accepted(parse(text, kind))], "or")
 
 
 def check_plain(value: object, seconds: float, limit: float, accepted: Callable[[float], bool]) -> None:
@@ -209,16 +210,6 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
         hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed_units(kind)}{hint}")
     return _in_base(float(match.group()), scale)
-
-
-def alternatives(texts: Sequence[str]) -> str:
-    """Texts of which one is to be chosen.
-
-    >>> alternatives(["W", "kW", "MW"]), alternatives(["W"])
-    ('W, kW or MW', 'W')
-    """
-    *most, last = texts
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def as_share(text: str) -> float | None:
@@ -258,7 +249,7 @@ def allowed_units(kind: Kind) -> str:
     >>> allowed_units(Kind.POWER)
     'W, kW or MW'
     """
-    return alternatives(list(UNITS[kind]))
+    return join_words(list(UNITS[kind]), "or")
 
 
 def format_quantity(value: float, kind: Kind) -> str:

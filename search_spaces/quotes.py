@@ -12,7 +12,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -73,17 +73,27 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(Section):
     """Price of an hour of one GPU [$/h] at a provider; date: of the quote, "by" that of its table, or empty."""
 
     accelerator: str
-    usd_per_hour: float
+    usd_per_hour: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
     provider: str = ""
-    commitment: Commitment = Commitment.ON_DEMAND
+    commitment: Annotated[Commitment, member(Commitment)] = Commitment.ON_DEMAND
     date: str = ""
-    origin: Origin = Origin.STATED
+    origin: Annotated[Origin, member(Origin)] = Origin.STATED
     source: str = ""
+
+    @field_validator("accelerator")
+    @classmethod
+    def _catalog_name(cls, name: str, info: ValidationInfo) -> str:
+        """The catalog's name, which the context looks up."""
+        if not name:
+            raise house_error("is empty; name one that `pdplan gpus` lists")
+        try:
+            return str(cast(Callable[[str], str], info.context or str)(name))
+        except InputError as error:
+            raise house_error(str(error).removeprefix("accelerator ")) from None
 
 
 @cache
@@ -154,36 +164,13 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
             continue
         values = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
         try:
-            row = QuoteRow.model_validate(values, context=name_of).model_dump()
-            quotes.append(Quote(**row | {"source": row["source"] or where}))
+            quotes.append(Quote.model_validate({"source": where} | values, context=name_of))
         except ValidationError as error:
-            sentences = (fault.told() for fault in faults_of(error, QuoteRow.model_json_schema()))
+            sentences = (fault.told() for fault in faults_of(error, Quote.model_json_schema()))
             faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))
     return by_accelerator(quotes)
-
-
-class QuoteRow(Section):
-    """A row of a file of quotes."""
-
-    accelerator: str
-    usd_per_hour: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
-    provider: str = ""
-    commitment: Annotated[Commitment, member(Commitment)] = Commitment.ON_DEMAND
-    date: str = ""
-    origin: Annotated[Origin, member(Origin)] = Origin.STATED
-    source: str = ""
-
-    @field_validator("accelerator")
-    @classmethod
-    def _catalog_name(cls, name: str, info: ValidationInfo) -> str:
-        if not name:
-            raise house_error("is empty; name one that `pdplan gpus` lists")
-        try:
-            return str(cast(Callable[[str], str], info.context)(name))
-        except InputError as error:
-            raise house_error(str(error).removeprefix("accelerator ")) from None
 
 
 def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:

@@ -12,13 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
@@ -32,11 +30,11 @@ from .loader import place_in, problem_of_values
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal
-from .yaml_source import parse_value
+from .yaml_source import parse_value, shipped_table
 
 Inputs = dict[str, Any]
-Setter = Callable[[Inputs, str, Any], None]
-"""Changes the inputs; told the name after the lever's dot, and the value."""
+Setter = Callable[[Inputs, str, str, Any], None]
+"""Changes the inputs; told the lever, the name after its dot, and the value."""
 
 EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expected": 0.0, "optimistic": -0.9})
 """Names of efficiencies: at the ends of the interval that holds nine predictions in ten, or between."""
@@ -44,14 +42,15 @@ EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expec
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A lever: what it does, an example for the command line, what it says; kind: of its values, None: plain ones.
+    """A lever: an example for the command line, what it says; kind: of its values, None: plain ones.
 
+    path: dotted one of the value that it sets, * the item that is named; none: it does what `SETTERS` say.
     classes: whether a name after its dot is that of an SLO class, and may be left out.
     """
 
-    setter: Setter
     example: str
     says: str
+    path: str = ""
     kind: Kind | None = None
     classes: bool = False
 
@@ -64,7 +63,14 @@ class Lever:
         if "." in stated and not name:
             noun = "months" if head == "growth" else "accelerator"
             raise InputError(f"name the {noun}, such as {stated}={value}")
-        self.setter(inputs, name, value)
+        if not self.path:
+            SETTERS[head](inputs, head, name, value)
+            return
+        *above, last = self.path.split(".")
+        here: Any = inputs
+        for number, step in enumerate(above):
+            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else below(here, step, key)
+        here[last] = value
 
 
 def below(here: Any, name: str, key_path: str) -> Any:
@@ -78,52 +84,45 @@ def below(here: Any, name: str, key_path: str) -> Any:
     raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
 
 
-def _value_at(path: str) -> Setter:
-    """A lever that is one value of the inputs, at a dotted path in which * stands for the item that is named."""
-    *above, last = path.split(".")
-
-    def apply(inputs: Inputs, name: str, value: Any) -> None:
-        here: Any = inputs
-        for number, key in enumerate(above):
-            here = below(here, name, f"{above[number - 1]}.{name}") if key == "*" else here[key]
-        here[last] = value
-
-    return apply
-
-
-def _one_dtype(key: str) -> Setter:
+def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
     """A precision that the model is served in, whatever the search might choose from."""
-
-    def apply(inputs: Inputs, _name: str, value: Any) -> None:
-        inputs["model"][key] = value
-        inputs["search"].pop(key, None)
-
-    return apply
+    inputs["model"][lever] = value
+    inputs["search"].pop(lever, None)
 
 
-def _of_classes(key: str) -> Setter:
-    """A lever on a limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
-
-    def apply(inputs: Inputs, name: str, value: Any) -> None:
-        for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
-            slo[key] = f"{value!r}s" if isinstance(value, float) and key != "attainment" else value
-
-    return apply
+def _of_classes(inputs: Inputs, lever: str, name: str, value: Any) -> None:
+    """A limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
+    for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
+        slo[lever] = f"{value!r}s" if isinstance(value, float) and lever != "attainment" else value
 
 
-def _scaled_lengths(key: str) -> Setter:
-    """A lever that multiplies all prompts or all outputs; the longest request grows in step."""
+def _scale(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """The demand, all prompts or outputs, links out of a node, or limits times a factor."""
+    factor = _share(value)
+    if factor is None or not 0.0 < factor < math.inf:
+        raise InputError(f"{lever}={shortened(str(value))} is not a factor above zero")
+    what = lever.removesuffix("_scale")
+    if what == "rate":
+        _demand(inputs["workload"], lambda rate: rate * factor)
+    elif what in {"isl", "osl"}:
+        _scale_lengths(inputs["workload"], what, factor)
+    elif what == "link":
+        for link in (entry["scale_out"] for entry in inputs["accelerators"]):
+            link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
+    else:
+        for slo, key in product(inputs["slo"], map(str, Metric) if what == "slo" else [what]):
+            if slo.get(key) is not None:
+                slo[key] = f"{_quantity(f'slo.{key}', slo[key], Kind.DURATION) * factor!r}s"
 
-    def apply(inputs: Inputs, _name: str, value: Any) -> None:
-        factor, load = _factor(f"{key}_scale", value), inputs["workload"]
-        rows = _histogram(key, load)
-        longest = max(row["isl"] + row["osl"] for row in rows)
-        for row in rows:
-            row[key] = max(row[key] * factor, 1.0)
-        grown = max(row["isl"] + row["osl"] for row in rows) / longest
-        load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
 
-    return apply
+def _scale_lengths(load: Inputs, key: str, factor: float) -> None:
+    """All prompts or all outputs times a factor; the longest request grows in step."""
+    rows = _histogram(key, load)
+    longest = max(row["isl"] + row["osl"] for row in rows)
+    for row in rows:
+        row[key] = max(row[key] * factor, 1.0)
+    grown = max(row["isl"] + row["osl"] for row in rows) / longest
+    load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
 
 
 def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:
@@ -136,20 +135,16 @@ def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:
     return rows
 
 
-def _mean_length(key: str) -> Setter:
-    """A lever on the mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
-
-    def apply(inputs: Inputs, _name: str, value: Any) -> None:
-        rows = _histogram(key, inputs["workload"])
-        mean = sum(row["share"] * row[key] for row in rows) / sum(row["share"] for row in rows)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
-            raise InputError(f"{key}={shortened(str(value))} is not a number of tokens above zero")
-        _scaled_lengths(key)(inputs, "", value / mean)
-
-    return apply
+def _mean_length(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """The mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
+    rows = _histogram(lever, inputs["workload"])
+    mean = sum(row["share"] * row[lever] for row in rows) / sum(row["share"] for row in rows)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+        raise InputError(f"{lever}={shortened(str(value))} is not a number of tokens above zero")
+    _scale_lengths(inputs["workload"], lever, value / mean)
 
 
-def _rate(inputs: Inputs, _name: str, value: Any) -> None:
+def _rate(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     """The rate to plan for."""
     rate = _quantity("rate", value, Kind.RATE)
     if not REQUEST_RATE.holds(rate):
@@ -157,20 +152,14 @@ def _rate(inputs: Inputs, _name: str, value: Any) -> None:
     _demand(inputs["workload"], lambda _: rate)
 
 
-def _scaled_rate(inputs: Inputs, _name: str, value: Any) -> None:
-    """The demand times a factor."""
-    factor = _factor("rate_scale", value)
-    _demand(inputs["workload"], lambda rate: rate * factor)
-
-
-def _growing(inputs: Inputs, months: str, value: Any) -> None:
+def _growing(inputs: Inputs, _lever: str, months: str, value: Any) -> None:
     """The demand after so many months of growth: growth.MONTHS = share per month."""
     if not months.isdigit():
         raise InputError(f"name the months, such as growth.6={value}")
     share = _share(value)
     if share is None or not -1.0 < share < math.inf:
         raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
-    _scaled_rate(inputs, "", (1.0 + share) ** int(months))
+    _scale(inputs, "rate_scale", "", (1.0 + share) ** int(months))
 
 
 def _demand(load: Inputs, change: Callable[[float], float]) -> None:
@@ -199,28 +188,7 @@ def _quantity(key: str, value: Any, kind: Kind) -> float:
         raise InputError(f"{key}: {error}") from None
 
 
-def _scaled_limits(name: str, *keys: str) -> Setter:
-    """A lever that multiplies latency limits of every class."""
-
-    def apply(inputs: Inputs, _name: str, value: Any) -> None:
-        factor = _factor(name, value)
-        for slo in inputs["slo"]:
-            for key in keys:
-                if slo.get(key) is not None:
-                    slo[key] = f"{_quantity(f'slo.{key}', slo[key], Kind.DURATION) * factor!r}s"
-
-    return apply
-
-
-def _scaled_links(inputs: Inputs, _name: str, value: Any) -> None:
-    """A lever that multiplies the bandwidth of every accelerator's link out of its node."""
-    factor = _factor("link_scale", value)
-    for entry in inputs["accelerators"]:
-        link = entry["scale_out"]
-        link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
-
-
-def _prices(inputs: Inputs, _name: str, value: Any) -> None:
+def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     """Take other quotes of the catalog; a price that the user stated, or a lever has changed, stays."""
     inputs["prices"] = value
     for entry in inputs["accelerators"]:
@@ -228,7 +196,7 @@ def _prices(inputs: Inputs, _name: str, value: Any) -> None:
             entry["price"] = None
 
 
-def _without(inputs: Inputs, name: str, value: Any) -> None:
+def _without(inputs: Inputs, _lever: str, name: str, value: Any) -> None:
     """Leave an accelerator out."""
     entry = below(inputs["accelerators"], name, f"accelerators.{name}")
     if value not in {True, False}:
@@ -237,7 +205,7 @@ def _without(inputs: Inputs, name: str, value: Any) -> None:
         inputs["accelerators"].remove(entry)
 
 
-def _efficiency(inputs: Inputs, _name: str, value: Any) -> None:
+def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     """How quick the engines are within what past predictions were wrong by."""
     if value not in EFFICIENCIES:
         raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
@@ -255,32 +223,17 @@ def _share(value: Any) -> float | None:
         return None
 
 
-def _factor(key: str, value: Any) -> float:
-    factor = _share(value)
-    if factor is not None and 0.0 < factor < math.inf:
-        return factor
-    raise InputError(f"{key}={shortened(str(value))} is not a factor above zero")
-
-
 SETTERS: Mapping[str, Setter] = {
     "prices": _prices,
-    "link_scale": _scaled_links,
     "without": _without,
-    "with": lambda inputs, name, price: inputs["accelerators"].append({"name": name, "price": price}),
+    "with": lambda inputs, _lever, name, price: inputs["accelerators"].append({"name": name, "price": price}),
     "rate": _rate,
-    "rate_scale": _scaled_rate,
     "growth": _growing,
-    "isl": _mean_length("isl"),
-    "osl": _mean_length("osl"),
-    "isl_scale": _scaled_lengths("isl"),
-    "osl_scale": _scaled_lengths("osl"),
-    **{key: _of_classes(key) for key in (*map(str, Metric), "attainment")},
-    "ttft_scale": _scaled_limits("ttft_scale", "ttft"),
-    "tpot_scale": _scaled_limits("tpot_scale", "tpot"),
-    "slo_scale": _scaled_limits("slo_scale", *map(str, Metric)),
-    "weight_dtype": _one_dtype("weight_dtype"),
-    "kv_dtype": _one_dtype("kv_dtype"),
     "efficiency": _efficiency,
+    **dict.fromkeys(("isl", "osl"), _mean_length),
+    **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
+    **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
+    **{f"{what}_scale": _scale for what in ("link", "rate", "isl", "osl", "ttft", "tpot", "slo")},
 }
 """What those levers do that do not set one value; the rows of all are in levers.yaml."""
 
@@ -288,20 +241,12 @@ SETTERS: Mapping[str, Setter] = {
 def _lever(name: str, row: Mapping[str, Any] | None) -> Lever:
     if row is None:
         metric = METRICS[Metric(name)]
-        return Lever(SETTERS[name], metric.example, metric.limit, Kind.DURATION, classes=True)
-    setter = SETTERS[name] if "path" not in row else _value_at(row["path"])
-    kind = Kind(row["kind"]) if "kind" in row else None
-    return Lever(setter, row["example"], row["says"], kind, classes="classes" in row)
+        return Lever(metric.example, metric.limit, kind=Kind.DURATION, classes=True)
+    return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
 
 
-LEVERS: Mapping[str, Lever] = MappingProxyType(
-    {
-        name: _lever(name, row)
-        for name, row in yaml.safe_load(
-            resources.files("search_spaces").joinpath("levers.yaml").read_text("utf-8")
-        ).items()
-    }
-)
+_TABLE = shipped_table("search_spaces", "levers.yaml")
+LEVERS: Mapping[str, Lever] = MappingProxyType({name: _lever(name, row) for name, row in _TABLE.items()})
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
 
 

@@ -31,8 +31,8 @@ from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.quoting import shown
 from costmodel.transformer import DTYPE_BYTES
 from search_spaces import bounds
-from search_spaces.bounds import HOURS_PER_DAY, Bounds
-from search_spaces.buying_schema import ProcurementSection
+from search_spaces.bounds import Bounds
+from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.fields import (
     Section,
     Text,
@@ -369,6 +369,15 @@ class SearchSection(Section):
     speculative_tokens: _DraftedTokens | None = None
     """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
 
+    @field_validator("roles")
+    @classmethod
+    def _serve(cls, roles: list[Role]) -> list[Role]:
+        if not roles:
+            raise house_error("is empty, but needs at least one role")
+        if len(set(roles)) == 1 and Role.COLOCATED not in roles:
+            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+        return roles
+
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -428,19 +437,10 @@ class ModelSection(Section):
 class Diurnal(Section):
     """A daily profile of the request rate; the fleet is planned for its peak, or for a percentile of the hours."""
 
-    requests_per_second_by_hour: list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]]
+    requests_per_second_by_hour: Annotated[list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]], WHOLE_DAY]
     """24 mean rates [1/s], from midnight."""
     percentile: Hours = 100.0
     """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
-
-    @field_validator("requests_per_second_by_hour")
-    @classmethod
-    def _whole_day(cls, rates: list[float]) -> list[float]:
-        if len(rates) != HOURS_PER_DAY:
-            raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
-        if max(rates) <= 0:
-            raise house_error("has no rate above 0")
-        return rates
 
 
 class WorkloadSection(Section):

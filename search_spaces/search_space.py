@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from costmodel.engine import Parallelism, Role
@@ -23,7 +22,7 @@ from .enumeration import Shape, attention_heads
 from .fields import Reader, choice, count, member
 from .problem import Problem, SearchSpace
 from .schema import KV_DTYPES, WEIGHT_DTYPES, SearchSection, Span
-from .yaml_source import parse_source, parse_value
+from .yaml_source import parse_value, shipped_table
 
 SEQS_FACTOR = 2**0.5
 TOKENS_FACTOR = 2.0
@@ -39,10 +38,9 @@ SGLang and TensorRT-LLM publish recipes of wide expert parallelism (Qwen3-235B, 
 @cache
 def _preset(name: str, kind: str) -> SearchSection:
     """The ranges of a preset for a kind of model."""
-    file = resources.files("search_spaces") / "presets" / f"{name}.yaml"
-    table, _ = parse_source(file.read_text(encoding="utf-8"), file.name)
-    kinds = {key: table.value.pop(key, None) for key in ("dense", "mixture_of_experts", "large_mixture")}
-    return SearchSection.model_validate(table.value | (kinds[kind] or kinds["mixture_of_experts"]))
+    table = shipped_table("search_spaces", f"presets/{name}.yaml")
+    kinds = {key: table.pop(key, None) for key in ("dense", "mixture_of_experts", "large_mixture")}
+    return SearchSection.model_validate(table | (kinds[kind] or kinds["mixture_of_experts"]))
 
 
 def search_space(section: SearchSection, model: Transformer) -> SearchSpace:

@@ -9,17 +9,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Final
 
-import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
 from costmodel.transformer import Transformer
 
 from .catalog import load_catalog
+from .yaml_source import shipped_table
 
 ASSUMED_WIDENING = 1.5
 """An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of
@@ -170,8 +169,8 @@ def step_widths() -> Mapping[str, Mapping[str, float]]:
     >>> step_widths()["dense"]["fitted"] < step_widths()["dense"]["assumed"]
     True
     """
-    text = (resources.files("costmodel.catalog") / "step_error.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, dict[str, float]]).validate_python(yaml.safe_load(text))
+    widths: Mapping[str, Mapping[str, float]] = shipped_table("costmodel.catalog", "step_error.yaml")
+    return widths
 
 
 def stratum_of(model: Transformer, config: EngineConfig, engine: str, mode: str = "") -> Stratum:
@@ -215,5 +214,4 @@ def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, 
 @cache
 def load_serving_error() -> ServingError:
     """The catalog's file of prediction errors."""
-    text = (resources.files("costmodel.catalog") / "serving_error.yaml").read_text(encoding="utf-8")
-    return ServingError.model_validate(yaml.safe_load(text))
+    return ServingError.model_validate(shipped_table("costmodel.catalog", "serving_error.yaml"))

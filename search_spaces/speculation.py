@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, model_validator
 
@@ -12,7 +11,7 @@ from costmodel.speculation import Draft, Speculation
 
 from .bounds import ACCEPTANCE, MAX_VALUES
 from .fields import Section, Text, at_most, house_error, member, one_or_more, share
-from .yaml_source import parse_source
+from .yaml_source import shipped_table
 
 DRAFTED = (0, 1, 2, 3)
 """Drafted tokens that are tried where a workload states none; 0: no speculation."""
@@ -66,6 +65,5 @@ def shipped_acceptance() -> dict[Draft, tuple[float, ...]]:
     >>> Draft.NGRAM in shipped_acceptance()
     False
     """
-    file = resources.files("costmodel.catalog") / "acceptance.yaml"
-    entries: dict[str, Any] = parse_source(file.read_text(encoding="utf-8"), file.name)[0].value
+    entries = shipped_table("costmodel.catalog", "acceptance.yaml")
     return {Draft(name): tuple(entry["acceptance"]) for name, entry in entries.items()}

@@ -22,21 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_doc_samples",
-    "test_whatif_simulated",
+    "test_deploy_check",
     "test_cli",
-    "test_whatif_answers",
-    "test_calibrate",
-    "test_calibrate_cli",
-    "test_whatif_cli",
     "test_deploy_engines",
+    "test_deploy_files",
+    "test_calibrate_cli",
+    "test_batches",
+    "test_whatif_cli",
     "test_monotonicity",
-    "test_optimize",
-    "test_rival_rows",
-    "test_bad_input_cli",
-    "test_recorded",
+    "test_whatif_simulated",
+    "test_whatif_answers",
+    "test_deploy_refusals",
     "test_evaluate_fleet",
-    "test_verified_search",
-    "test_small_batches",
+    "test_evaluate",
 )
 """Files that take longest, the longest first: they come first, so that no worker is left with one at the end."""
 

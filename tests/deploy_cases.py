@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,9 @@ class Ask:
     engine: str = "vllm"
     prefix: float = 0.0
     title: str = "case"
+    draft: str = ""
+    drafted: int = 0
+    draft_model: str | None = None
 
 
 PAIR = (
@@ -116,14 +119,19 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
         "max_num_batched_tokens": case.tokens,
         "max_model_len": case.length,
         "memory_fraction": case.memory,
+        "speculative_tokens": ask.drafted,
     }
 
 
 def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
+    model: dict[str, Any] = {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype}
+    if ask.draft:
+        weights = {"draft_model": ask.draft_model} if ask.draft_model else {}
+        model["speculation"] = {"method": ask.draft, "acceptance": [0.8, 0.6], **weights}
     return {
         "schema": "pdplan.workload/1",
         "name": "case",
-        "model": {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype},
+        "model": model,
         "workload": {
             "request_rate": 4.0,
             "prefix_hit_share": ask.prefix,
@@ -163,6 +171,8 @@ def plans(draw: st.DrawFn, engine: str) -> Plan:
     roles = draw(st.sampled_from([("prefill", "decode"), ("colocated",)]))
     counts = {role: draw(st.integers(1, 2)) for role in roles}
     pools = tuple(draw(_pools(ask, role, length)) for role in roles for _ in range(counts[role]))
+    if all(case.pp == 1 for case in pools) and draw(st.booleans()):
+        ask = replace(ask, draft="mtp", drafted=draw(st.integers(1, 3)))
     assume(_can_run(pools, ask))
     return plan_of(pools, ask)
 
@@ -197,7 +207,7 @@ def _can_run(pools: tuple[Case, ...], ask: Ask) -> bool:
     latent_mixed = model.is_latent and ask.kv_dtype == "fp8" and len({case.gpu for case in pools}) > 1
     if latent_mixed or (ask.engine == "trtllm" and any(case.tp * case.pp * case.dp > 8 for case in pools)):
         return False
-    if any(case.tokens < case.seqs for case in pools):
+    if any(case.tokens < (1 + ask.drafted) * case.seqs for case in pools):
         return False
     ends = {role: [case for case in pools if case.role == role] for role in ("prefill", "decode")}
     return not any(

@@ -98,10 +98,7 @@ def simulated(plan: Plan) -> Plan:
     cost = plan.cost_usd_per_hour or 0.0
     curve = [
         SimulatedRate(
-            rate_rps=rate,
-            held=factor < 1,
-            overloaded=False,
-            classes=[latencies(item, factor) for item in plan.classes],
+            rate_rps=rate, held=factor < 1, overloaded=False, classes=[latencies(item, factor) for item in plan.classes]
         )
         for rate, factor in RATES
     ]

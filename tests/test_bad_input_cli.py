@@ -159,9 +159,6 @@ def test_foreign_files_are_kept(name: str, tmp_path: Path) -> None:
     assert (tmp_path / name).read_text() == '{"mine": 1}'
 
 
-# --- odd, but right -------------------------------------------------------------------------------------------------
-
-
 # --- flags and paths that cannot be meant: exit code 2 and one sentence, before any work is done
 
 CHAT = str(ROOT / "examples" / "chat.yaml")
@@ -176,20 +173,6 @@ def refused_by(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert err.startswith("pdplan: error: ")
     assert err.count("\n") == 1
     return err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("deploy", "plan.json", "--target", "llm-d"), "'trtllm'; did you mean 'llmd'? see"),
-        (("explain", "w.yaml", "--model", "x"), "no such option '--model'; see 'pdplan explain --help'"),
-        (("gpus", "Rubin-NVL144"), "NAME: accelerator 'Rubin-NVL144' is not known; did you mean 'VR200'?"),
-    ],
-)
-def test_the_nearest_name_is_offered_where_one_is_near(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in refused_by(capsys, *words)
 
 
 def test_what_cannot_be_written_is_said_before_the_work(

@@ -39,17 +39,16 @@ def search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_proven_fleet_is_kept() -> None:
-    assert search(armed=True, strikes=1) == (0, "stopped\n", "")
-
-
-def test_before_there_is_one_the_program_ends() -> None:
-    assert search(armed=False, strikes=1) == (130, "", "pdplan: error: interrupted\n")
-
-
-def test_a_second_strike_ends_it_all_the_same() -> None:
-    assert search(armed=True, strikes=2) == (130, "", "pdplan: error: interrupted\n")
-
-
-def test_without_a_strike_nothing_happens() -> None:
-    assert search(armed=True, strikes=0) == (0, "goes on\n", "")
+@pytest.mark.parametrize(
+    ("armed", "strikes", "end"),
+    [
+        (True, 1, (0, "stopped\n", "")),  # a proven fleet is kept
+        (False, 1, (130, "", "pdplan: error: interrupted\n")),
+        (True, 2, (130, "", "pdplan: error: interrupted\n")),
+        (True, 0, (0, "goes on\n", "")),
+    ],
+)
+def test_a_strike_ends_the_program_unless_there_is_a_proven_fleet(
+    armed: bool, strikes: int, end: tuple[int, str, str]
+) -> None:
+    assert search(armed=armed, strikes=strikes) == end

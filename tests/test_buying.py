@@ -17,11 +17,7 @@ from hypothesis import strategies as st
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
-from optimizer.procurement.fleet_levels import (
-    Levels,
-    Option,
-    make_levels,
-)
+from optimizer.procurement.fleet_levels import Levels, Option, make_levels
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
@@ -129,21 +125,14 @@ def test_what_is_signed_hedges_where_the_expected_growth_alone_does_not() -> Non
     assert "Knowing the growth beforehand would save $657.00 on average." in told
 
 
-"""One type: n GPUs serve n requests per second."""
-
-
 TWO_TYPES = make_levels(
-    np.array([1.0, 2.0, 4.0, 8.0]),
-    [[Option((2 * n, 0)), Option((0, 3 * n)), Option((n, n))] for n in (1, 2, 4, 7)],
+    np.array([1.0, 2.0, 4.0, 8.0]), [[Option((2 * n, 0)), Option((0, 3 * n)), Option((n, n))] for n in (1, 2, 4, 7)]
 )
 
 
 @settings(deadline=None, max_examples=15)
 @given(
-    st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4),
-    st.integers(0, 3),
-    st.floats(0.5, 1.0),
-    st.floats(-0.1, 0.15),
+    st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4), st.integers(0, 3), st.floats(0.5, 1.0), st.floats(-0.1, 0.15)
 )
 def test_a_cheaper_tier_never_raises_the_total(prices: list[float], which: int, cut: float, growth: float) -> None:
     def at(now: list[float]) -> Terms:
@@ -194,14 +183,13 @@ def dollars(text: str) -> float:
 
 def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     found = example()
-    cost = found.expected.bill.total
-    for table in (months_table(found),):
-        totals = [dollars(row[-1]) for row in table.rows]
-        assert totals[-1] == pytest.approx(sum(totals[:-1]), abs=0.5 * len(totals))
-        assert totals[-1] == pytest.approx(cost, abs=0.51)
-        first = next(k for k, head in enumerate(table.headers) if k and head.startswith("#") and head != "#peak")
-        for row in table.rows:
-            assert dollars(row[-1]) == pytest.approx(sum(map(dollars, row[first:-1])), abs=3.0)
+    table = months_table(found)
+    totals = [dollars(row[-1]) for row in table.rows]
+    assert totals[-1] == pytest.approx(sum(totals[:-1]), abs=0.5 * len(totals))
+    assert totals[-1] == pytest.approx(found.expected.bill.total, abs=0.51)
+    first = next(k for k, head in enumerate(table.headers) if k and head.startswith("#") and head != "#peak")
+    for row in table.rows:
+        assert dollars(row[-1]) == pytest.approx(sum(map(dollars, row[first:-1])), abs=3.0)
     rows = paths_table(found).rows
     mean = sum(0.01 * float(row[2].removesuffix(" %")) * dollars(row[4]) for row in rows[:-1])
     assert dollars(rows[-1][4]) == pytest.approx(mean, abs=2.0)

@@ -27,14 +27,8 @@ def refusal_of_terms(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            '{"schema": "pdplan.plan/1", "pools": []}',
-            "pdplan.plan/1 is not a file of terms (pdplan.terms/1)",
-        ),
-        (
-            "demand: {growth: 0.1, low: 0.2}",
-            "low is 20%, growth 10% and high 10%; an end that is not",
-        ),
+        ('{"schema": "pdplan.plan/1", "pools": []}', "pdplan.plan/1 is not a file of terms (pdplan.terms/1)"),
+        ("demand: {growth: 0.1, low: 0.2}", "low is 20%, growth 10% and high 10%; an end that is not"),
         ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
         ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
         ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
@@ -111,16 +105,3 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     assert dict(plan.gpus) == {"H100": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
-
-
-def test_reserved_quotes_of_ones_own_are_contracts(tmp_path: Path) -> None:
-    """Where the terms state none for that term; the catalog's reserved prices are of a model, and are not."""
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE + BLOCK, "utf-8")
-    rows = "H100,2.5,on-demand\nH100,1.8,reserved-1-year\nH100,1.5,reserved-3-years\n"
-    (tmp_path / "quotes.csv").write_text(f"accelerator,usd_per_hour,commitment\n{rows}", "utf-8")
-    contracts = load_terms(load_problem(path, {"prices": "quotes.csv"})).contracts
-    monthly = {contract.tier: contract.monthly / HOURS_PER_MONTH for contract in contracts if contract.committed}
-    assert monthly == pytest.approx({Tier.RESERVED_1: 2.0, Tier.RESERVED_3: 1.5})
-    assert [contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND] == [2.5]
-    assert Tier.RESERVED_3 not in {contract.tier for contract in load_terms(load_problem(path)).contracts}

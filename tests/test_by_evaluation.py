@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import Instance, at_volume, make_settings
 from optimizer.search.bound import keeping_up, sending_work
-from optimizer.search.limits import still_holds
 from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
@@ -64,7 +63,7 @@ def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     assert found is not None
     fresh = evaluated(instance)
     fleet = fresh.fleet(found[0])
-    assert holds(instance, predict_misses(instance, fleet))
+    assert evaluate(instance, fleet).holds
     assert found[1] == pytest.approx(fleet_cost(instance, fleet))
     assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
 
@@ -79,7 +78,7 @@ def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: i
     setting = index % every.size
     if engines < keeping_up(instance, every)[setting] @ instance.flows.rate * (1.0 - 1e-9):
         assert not known.state(setting, engines).stable
-    misses = [predict_misses(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
+    misses = [evaluate(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
     if every.role[setting] == 2:
         assert misses[1].attainment[0] >= misses[0].attainment[0] - 1e-6
 

@@ -1,4 +1,4 @@
-"""Scales of synthetic runs are found again; what cannot be is refused; the catalog file carries what was fitted."""
+"""Scales of synthetic runs are found again; what cannot be is refused."""
 
 import math
 from collections.abc import Sequence
@@ -7,22 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import (
-    Scales,
-    least_tpot,
-    least_ttft,
-)
+from costmodel.calibration import Scales, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.calibration import (
-    Calibration,
-    MeasuredRun,
-    Setup,
-    calibrate,
-    measured,
-    predictor,
-)
+from search_spaces.calibration import Calibration, MeasuredRun, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
@@ -137,6 +126,3 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
     assert reason in notes[-1].reason
     with pytest.raises(InputError, match="none of the 1 results can be used"):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
-
-
-# What the model cannot explain

@@ -1,4 +1,4 @@
-"""The fit finds what it should, inside physics; the rules catch what they should; the catalog's file is whole."""
+"""The fit finds what it should, inside physics, and agrees with the catalog's file."""
 
 import importlib.util
 import os
@@ -12,15 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.efficiency_curve import (
-    CONSTANT,
-    CURVE,
-    EfficiencyCurve,
-    Samples,
-    curve_time,
-    fit,
-    single_kernels,
-)
+from benchmarks.efficiency_curve import CONSTANT, CURVE, EfficiencyCurve, Samples, curve_time, fit, single_kernels
 from costmodel.calibration import pattern_search
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,9 +76,6 @@ def test_fit_recovers_what_made_the_data(truth: EfficiencyCurve, free: tuple[str
     assert found.error < 0.02
     for name in free:
         assert getattr(found.curve, name) == pytest.approx(getattr(truth, name), rel=0.1), name
-
-
-# ---- the catalog's file
 
 
 # ---- against the measurements

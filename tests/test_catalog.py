@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.accelerator import Origin, PriceBasis
 from search_spaces.catalog import load_catalog
@@ -45,18 +43,6 @@ def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
         assert catalog.accelerator(found.node_label or name) is found
 
 
-@settings(deadline=None, max_examples=100)
-@given(name=st.sampled_from(sorted(load_catalog().accelerators)), data=st.data())
-def test_case_and_separators_never_matter(name: str, data: st.DataObject) -> None:
-    characters = [
-        data.draw(st.sampled_from(["", "-", "_", " "]))
-        if mark == "-"
-        else data.draw(st.sampled_from([mark.lower(), mark.upper()]))
-        for mark in name
-    ]
-    assert load_catalog().accelerator("".join(characters)).name == name
-
-
 # --- overlays
 
 
@@ -90,21 +76,6 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
 
 
 # --- what a price is of
-
-
-@pytest.mark.parametrize(
-    ("name", "remark"),
-    [
-        ("H100", ""),
-        ("MI325X", "The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X."),
-        (
-            "RTX-6000-Ada",
-            "The price of RTX-6000-Ada ($1.00/h) is borrowed from L40: nobody quotes one for RTX-6000-Ada.",
-        ),
-    ],
-)
-def test_a_price_that_is_no_quote_on_demand_says_what_it_is(name: str, remark: str) -> None:
-    assert load_catalog().accelerator(name).price.remark(name) == remark
 
 
 def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:

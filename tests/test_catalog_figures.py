@@ -1,4 +1,4 @@
-"""The catalog's efficiencies, with what stands in for a missing one, and its prices, which the script reproduces."""
+"""What stands in for an efficiency that the catalog lacks, and its prices, which the script reproduces."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 
 from costmodel.accelerator import KernelEfficiency, Origin
 from costmodel.roofline import KERNEL_CLASSES
-from search_spaces.catalog import load_catalog
-from search_spaces.efficiency import WIDER, parse_efficiency
+from search_spaces.efficiency import parse_efficiency
 from search_spaces.quotes import by_accelerator, shipped_quotes
 
 # --- efficiencies
@@ -52,29 +51,6 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
     assert found(entries, "Child", "bf16").compute == 0.1
     assert found(entries, "Stranger", "fp4").compute == 0.1
     assert found(entries, "Own", "fp4").compute == 0.7
-
-
-def test_borrowed_sizes_shrink_with_the_peak() -> None:
-    """A GPU with a quarter of the peak is half filled by a quarter of the outputs; its own figures are its own."""
-    entries = table(Kin={"gemm": {"bf16": figures(0.5, compute_half=400)}}, Child={"like": "Kin"})
-    peaks = {"Kin": {"bf16": 800.0}, "Child": {"bf16": 200.0}, "H100": {"bf16": 1000.0}}
-    halves = {
-        name: parse_efficiency(entries, {}).complete(name, peaks)["gemm", "bf16"].compute_half
-        for name in ("Kin", "Child", "Stranger")
-    }
-    assert halves == {"Kin": 400, "Child": 100, "Stranger": 0}
-    assert parse_efficiency(entries, {}).complete("Child")["gemm", "bf16"].compute_half == 400
-
-
-def test_shipped_efficiencies_are_shares() -> None:
-    for accelerator in load_catalog().accelerators.values():
-        assert set(accelerator.efficiency) == {(kernel, dtype) for kernel in KERNEL_CLASSES for dtype in WIDER}
-        for efficiency in accelerator.efficiency.values():
-            assert 0 < efficiency.compute <= 1
-            assert 0 < efficiency.memory <= 1
-            assert 0 <= efficiency.launch <= 1e-3
-            assert efficiency.source
-            assert not (efficiency.origin is Origin.ASSUMED and efficiency.error > 0)
 
 
 # --- prices

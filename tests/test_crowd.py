@@ -11,13 +11,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import simulate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import (
-    crowd_of,
-    crowded,
-    fullest,
-    lasting,
-    make_bench,
-)
+from optimizer.verification.bench import crowd_of, crowded, fullest, lasting, make_bench
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet
 from tests.reasoning_fleets import collapsing

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Settings
 from reports.deploy.describe import describe
@@ -35,9 +34,7 @@ QWEN3: dict[str, Any] = {
 """config.json of Qwen/Qwen3-8B."""
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
-LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
 PUBLIC = "Qwen/Qwen3-8B"
-UNKNOWN = "somebody/Qwen3-8B-merged"
 LENGTH = 131_072
 ABLE = ("vllm", "dynamo", "llmd", "sglang")
 """Targets whose engines can be told."""
@@ -96,31 +93,6 @@ def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version
         assert overlaid["rope_parameters"] == {**YARN, "rope_theta": 1_000_000}
     else:
         assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
-
-
-@pytest.mark.parametrize("named", [None, PUBLIC, UNKNOWN])
-@pytest.mark.parametrize(
-    ("rope", "fields", "most"),
-    [
-        (YARN, {}, 40_960),
-        (LINEAR, {}, 40_960),
-        (YARN, {"model_type": "llama"}, 40_960),
-        (YARN, {"max_position_embeddings": LENGTH}, 32_768),
-        (YARN, {"max_position_embeddings": LENGTH, "model_type": "llama"}, LENGTH),
-    ],
-)
-def test_tensorrt_llm_goes_no_further_than_it_surely_does(
-    tmp_path: Path, rope: dict[str, Any], fields: dict[str, Any], most: int, named: str | None
-) -> None:
-    """It passes over YaRN in models like Qwen3 without a word, and has no positions for other scalings."""
-    most = 40_960 if named == PUBLIC else most  # of the catalog
-    plan = scaled_plan(tmp_path, "trtllm", rope, length=65_536, **fields)
-    if most == LENGTH:
-        assert told(plan, "trtllm", model=named).config_overrides == ""
-        return
-    with pytest.raises(InputError, match=f"which TensorRT-LLM cannot be relied on to apply beyond {most} tokens; plan"):
-        deployment_files(plan, options("trtllm", model=named))
-    deployment_files(scaled_plan(tmp_path, "trtllm", rope, length=32_000, **fields), options("trtllm", model=named))
 
 
 def test_golden_lines(tmp_path: Path) -> None:

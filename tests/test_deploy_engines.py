@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Pool
@@ -28,23 +30,11 @@ from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
 from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from tests.deploy_cases import (
-    DENSE,
-    PAIR,
-    RANKS,
-    SPARSE,
-    STAGES,
-    Ask,
-    Case,
-    deployment_of,
-    fits,
-    options,
-    plan_of,
-    plans,
-)
+from reports.deploy.measurement import watches
+from reports.deploy.readme import setting_rows
+from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
@@ -141,6 +131,94 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
+def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
+    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
+    for dtype, engine, sentence in (
+        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
+        (
+            "int4",
+            "vllm",
+            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
+        ),
+    ):
+        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
+        target = engine if engine == "trtllm" else "vllm"
+        with pytest.raises(InputError, match=sentence):
+            TARGETS[target].files(deployment_of(plan, target, model="org/name"))
+
+
+MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
+EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
+NGRAM = Ask(draft="ngram", drafted=4)
+DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
+    ("vllm", "vllm", MTP, ['speculative-config: \'{"method":"mtp","num_speculative_tokens":3}\'', "size: 2048"]),
+    ("vllm", "vllm", EAGLE3, ['{"method":"eagle3","model":"org/draft","num_speculative_tokens":2}']),
+    ("vllm", "vllm", NGRAM, ['{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}']),
+    ("llmd", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("dynamo", "sglang", MTP, ["- --speculative-num-steps\n"]),
+    ("dynamo", "trtllm", MTP, ['"speculative_config":{"decoding_type":"MTP","max_draft_len":3}']),
+    (
+        "sglang",
+        "sglang",
+        MTP,
+        [
+            "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-num-draft-tokens 4 "
+            "--speculative-eagle-topk 1 ",
+            "--cuda-graph-max-bs-decode 512",
+        ],
+    ),
+    ("sglang", "sglang", EAGLE3, ["--speculative-algorithm EAGLE3 --speculative-draft-model-path org/draft "]),
+    ("sglang", "sglang", NGRAM, ["--speculative-algorithm NGRAM ", "--speculative-ngram-max-bfs-breadth 1 "]),
+    (
+        "trtllm",
+        "trtllm",
+        MTP,
+        ["speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n", "  max_batch_size: 512\n"],
+    ),
+    ("trtllm", "trtllm", EAGLE3, ["decoding_type: Eagle3\n  speculative_model: org/draft\n  max_draft_len: 2\n"]),
+    ("trtllm", "trtllm", NGRAM, ["disable_overlap_scheduler: true\n", "  max_matching_ngram_size: 4\n"]),
+]
+
+
+@pytest.mark.parametrize(("target", "engine", "ask", "words"), DRAFTED)
+def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: Ask, words: list[str]) -> None:
+    split: dict[str, Any] = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
+    pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
+    plan = plan_of(pools, replace(ask, engine=engine))
+    deployment = deployment_of(plan, target)
+    files = TARGETS[target].files(deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    found = launches(deployment, files)
+    assert {(one.settings.draft, one.settings.draft_model) for one in found} == {(ask.draft, ask.draft_model)}
+    assert engines(found) == planned(plan)
+    assert faults(deployment, files) == []
+    number = r"((?:num_speculative_tokens|max_draft_len)\W+|speculative-num-(?:steps|draft-tokens)\s+(?:- ')?)(\d)"
+    more = {
+        path: re.sub(number, lambda match: f"{match[1]}{int(match[2]) + 1}", text, flags=re.MULTILINE)
+        for path, text in files.items()
+    }
+    sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
+    assert any(sentence in fault for _, fault in faults(deployment, more))
+
+
+@pytest.mark.parametrize(
+    ("engine", "series"),
+    [("vllm", "vllm:spec_decode_num_accepted_tokens_total"), ("sglang", "sglang:spec_accept_length"), ("trtllm", "")],
+)
+def test_the_page_and_the_alerts_say_what_acceptance_is_assumed(engine: str, series: str) -> None:
+    """0.8 of first and 0.6 of second tokens: 1 + 0.8 + 0.48 tokens per step, so an alert from 1.1 / 2.28 steps on."""
+    deployment = deployment_of(plan_of(PAIR, replace(EAGLE3, engine=engine)), engine)
+    (row,) = (row for row in setting_rows(deployment) if row.setting == "speculative decoding")
+    assert row.value == "2 tokens drafted per step by org/draft"
+    assert row.why.startswith("the plan assumes an acceptance of 80 %, 60 % by position: 2.3 tokens made per step.")
+    assert series in row.why
+    found = [watch for watch in watches(deployment) if watch.name == "steps_per_token"]
+    assert [watch.limit for watch in found] == pytest.approx([1.1 / 2.28] if series else [])
+    assert all(series in watch.expression for watch in found)
+
+
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None
@@ -154,7 +232,7 @@ def engines(found: tuple[Launch, ...]) -> Counter[tuple[object, ...]]:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
         limits = (told.max_num_seqs, told.max_num_batched_tokens)
-        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype)
+        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype, told.speculative_tokens)
         count[(*key, one.nodes * one.node_gpus)] += one.replicas
     return count
 
@@ -165,7 +243,7 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
     for pool in plan.pools:
         degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
         limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
-        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
+        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype, pool.speculative_tokens)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
 
@@ -280,19 +358,6 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
     return False
 
 
-def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
-    """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
-    pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
-    taken: list[int] = [facts.fact("ports", "http")]
-    for one in place(deployment_of(plan_of(pools, Ask(engine="sglang")), "sglang")):
-        assert one.hosts[0].name == "h100-0"
-        taken += [one.port(kind) for kind in ("bootstrap", "master", "data_parallel", "side_channel")]
-        port = one.port("worker")
-        taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
-    assert len(set(taken)) == len(taken)
-    assert max(taken) < 32768, "above, the kernel hands out ports itself"
-
-
 # --- engines that span nodes: who is told what where, and what carries the traffic between them
 
 
@@ -321,15 +386,3 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
         assert words[2] == nasty
         assert words[words.index("--data-parallel-size-local") + 1] == "8"
         assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
-
-
-@pytest.mark.parametrize("version", facts.versions_of("vllm"))
-def test_flags_of_nodes_are_those_of_every_version(version: str) -> None:
-    for pools, ask in ((STAGES, DENSE), (RANKS, SPARSE)):
-        for pool in deployment_of(plan_of(pools, ask), "vllm", version).pools:
-            for rank in (0, 1):
-                words = words_of("node", [*span_words(pool, "head", lambda _: 1), *place_words(pool, rank)])
-                for name, value in words:
-                    kind = facts.legal_flag("vllm", version, name)
-                    assert kind is not None, name
-                    assert (kind == facts.SWITCH) == (value is None), name

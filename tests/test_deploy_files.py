@@ -28,17 +28,7 @@ from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deploy
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
 from search_spaces.models import load_model
-from tests.deploy_cases import (
-    ENGINES,
-    EXAMPLES,
-    PAIR,
-    Ask,
-    Case,
-    deployment_of,
-    example,
-    options,
-    plan_of,
-)
+from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, deployment_of, example, options, plan_of
 from tests.report_cases import assert_golden
 
 NASTY = (

@@ -1,4 +1,4 @@
-"""A refusal names another target only where that one runs the plan, and how to plan for the one that refuses."""
+"""A refusal names another target only where that one runs the plan, and every reason why this one does not."""
 
 from __future__ import annotations
 
@@ -62,6 +62,3 @@ def test_every_reason_is_told() -> None:
     assert deployment_files(asking(parted, constraints=counted), options("vllm"))
     assert deployment_files(alone, options("llmd"))
     assert deployment_files(asking(alone, constraints=counted), options("dynamo"))
-
-
-# --- a plan says which targets cannot run it, before anybody tries

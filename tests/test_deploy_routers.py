@@ -32,14 +32,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files, write_deployment
-from reports.deploy.gateway import (
-    PARTS,
-    Rule,
-    gateway_rules,
-    misplacing,
-    placed,
-    tolerated,
-)
+from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
 from reports.next_steps import deploy_sentence
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
@@ -55,18 +48,6 @@ def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
     assert placed(gateway_rules(deployment), 4096.0, "") == {"colocated-1": 1.0}
     assert placed(gateway_rules(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
     assert misplacing(deployment, gateway_rules(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_how_far_off_the_assumption_may_be() -> None:
-    """Short prompts seem long from 8 bytes per token on, long ones short below 2."""
-    deployment = deployment_of(parted_plan(), "vllm")
-    worst = misplacing(deployment, gateway_rules(deployment))
-    assert tolerated(deployment, gateway_rules(deployment)) == (2.0, 8.0)
-    assert worst(8.0) == pytest.approx(0.0, abs=1e-12)
-    assert worst(8.001) == pytest.approx(0.9 * 0.5 / 0.45)  # the H100 gets nine in ten of the short prompts too
-    assert worst(1.999) == pytest.approx(0.9 * 0.5 / 0.55)  # the L40S get the nine in ten of the long ones
-    alone = replace(deployment, lanes=deployment.lanes[:1])
-    assert tolerated(alone, (Rule("colocated-1"),)) == (0.0, math.inf)
 
 
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:

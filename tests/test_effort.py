@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from optimizer.loads import instance as deadlines
-from optimizer.plans.plan import Status
-from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
+from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
 from tests.optimizer_cases import problem
 from tests.running import QUICK, tiny, within
@@ -52,17 +51,6 @@ def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says
     assert hurried.model_dump(exclude=volatile) == calm.model_dump(exclude=volatile)
     assert OUT_OF_TIME not in hurried.warnings
     assert OUT_OF_TIME in optimize(problem(), level=Level.QUICK, time_limit=3600.0).warnings
-
-
-def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
-    monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)
-    plan = optimize(problem())
-    assert plan.simulation is not None
-    assert (plan.simulation.confirmation, plan.status, plan.warnings) == (0, Status.FEASIBLE, [UNCONFIRMED])
-    monkeypatch.undo()
-    whole = optimize(problem())
-    assert (whole.simulated, whole.warnings) == (True, [])
 
 
 def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(

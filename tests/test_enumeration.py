@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodel.engine import Parallelism
-from search_spaces.enumeration import (
-    RULES,
-    Shape,
-    candidates,
-    enumerate_shapes,
-    refusal,
-)
+from costmodel.speculation import Draft, Speculation
+from search_spaces.enumeration import RULES, Shape, candidates, enumerate_shapes, refusal, refusals
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, space, workload
@@ -31,6 +26,8 @@ def case(
     offers = (offer(gpu, inventory=inventory),)
     return rule, reason, Parallelism(*split), problem(**({"model": llama_8b(), "offers": offers} | changes))
 
+
+DRAFTS = {"speculation": Speculation(Draft.NGRAM, 0, (0.5,)), "space": space(speculative_tokens=(2,))}
 
 CASES = (
     case("engine_runs_there", "trtllm runs on nvidia GPUs only", gpu="MI300X", engine="trtllm"),
@@ -96,6 +93,15 @@ CASES = (
     ),
     case("tensor_fits_scale_up", "TP 16 does not fit in one scale-up domain of 8 GPUs", 16),
     case("pipeline_has_layers", "PP 64 exceeds 32 layers", 1, 64),
+    case("drafts_run_there", "PP 2: sglang drafts tokens on one pipeline stage only", 1, 2, engine="sglang", **DRAFTS),
+    case(
+        "drafts_run_there",
+        "DP 2: SGLang drafts no n-grams with data-parallel attention",
+        *(1, 1, 2, 2),
+        model=mixtral(),
+        engine="sglang",
+        **DRAFTS,
+    ),
     case("gpus_make_an_engine", "16 GPUs exceed max_gpus_per_engine 8", 8, 2),
     case("limits_allow_an_engine", "4 GPUs exceed the inventory of 3 H100", 4, inventory=3),
     case("model_and_one_request_fit", "weights do not fit in memory", 8, model=deepseek_v3(), weight_dtype="fp8"),
@@ -110,7 +116,7 @@ CASES = (
 
 @pytest.mark.parametrize(("rule", "reason", "split", "given"), CASES)
 def test_a_rule_refuses_with_its_reason(rule: str, reason: str, split: Parallelism, given: Problem) -> None:
-    shape = Shape(0, split, given.weight_dtype, given.kv_dtype)
+    shape = Shape(0, split, given.weight_dtype, given.kv_dtype, given.speculative_tokens[0])
     assert refusal(given, shape) == (rule, reason)
 
 
@@ -137,5 +143,4 @@ def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: s
     assert found.shapes
     for index in range(len(given.offers)):
         for shape in candidates(given, index):
-            reasons = [rule(given, shape) for rule in RULES.values()]
-            assert (shape in found.shapes) == (reasons == [None] * len(RULES))
+            assert (shape in found.shapes) == (not list(refusals(given, shape)))

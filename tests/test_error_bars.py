@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.fleets.error_bars import ENDS, at_quantile, factor_at, step_intervals
+from optimizer.loads.instance import ENDS, at_quantile, factor_at, step_intervals
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level

@@ -15,14 +15,7 @@ from costmodel.errors import InputError
 from costmodel.estimate import Estimate, estimate
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIGA
-from tests.toy import (
-    OVERHEAD,
-    deepseek_v3,
-    llama_8b,
-    llama_70b,
-    toy_accelerator,
-    toy_config,
-)
+from tests.toy import OVERHEAD, deepseek_v3, llama_8b, llama_70b, toy_accelerator, toy_config
 
 
 def test_estimate_adds_up_and_names_what_binds() -> None:
@@ -51,22 +44,15 @@ def test_estimate_names_network_and_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "lengths", "batch", "message"),
+    ("tensor", "batch", "message"),
     [
-        (
-            {},
-            (100, 100),
-            None,
-            r"Llama-3.1-70B in bf16 does not fit on 1 x H100: the weights and activations need more than 90 %",
-        ),
-        ({"tensor": 8}, (100, 100), 1000, r"batch 1000 exceeds the 256 requests"),
+        (1, None, "Llama-3.1-70B in bf16 does not fit on 1 x H100: the weights and activations need more than 90 %"),
+        (8, 1000, "batch 1000 exceeds the 256 requests"),
     ],
 )
-def test_estimate_refuses(
-    changes: dict[str, Any], lengths: tuple[float, float], batch: float | None, message: str
-) -> None:
+def test_estimate_refuses(tensor: int, batch: float | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        estimate(llama_70b(), toy_config(**changes), OVERHEAD, *lengths, batch=batch)
+        estimate(llama_70b(), toy_config(tensor=tensor), OVERHEAD, 100, 100, batch=batch)
 
 
 # --- `pdplan estimate` and the model under it: a role shows what it does and nothing else

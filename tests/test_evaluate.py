@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.queues.prefill import Prompts, prompt_wait
-from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
+from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.search.mixtures import leanest
@@ -22,11 +22,7 @@ from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo
 CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
 CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
 ONE_TOKEN = ((1000.0, 1.0, 0.6), (3000.0, 50.0, 0.4))
-LARGE = space(
-    tensor_parallel=(1, 2, 4, 8),
-    max_num_seqs=(16, 64, 256),
-    max_num_batched_tokens=(512, 2048, 8192),
-)
+LARGE = space(tensor_parallel=(1, 2, 4, 8), max_num_seqs=(16, 64, 256), max_num_batched_tokens=(512, 2048, 8192))
 EXPERTS = replace(LARGE, expert_parallel=(1, 8), data_parallel=(1, 8))
 APART = replace(LARGE, roles=(Role.PREFILL, Role.DECODE))
 TWO = (slo(0.8, 0.04, 0.95, name="chat", share=0.7), slo(5.0, 0.15, 0.9, name="batch", share=0.3))
@@ -96,8 +92,8 @@ class TestTheFleetFound:
         instance, fleet, _ = fleet_of(name)
         volume = goodput_volume(instance, fleet)
         assert volume >= 1.0
-        assert holds(instance, evaluate(instance, fleet, volume))
-        assert not holds(instance, evaluate(instance, fleet, volume * 1.01))
+        assert evaluate(instance, fleet, volume).holds
+        assert not evaluate(instance, fleet, volume * 1.01).holds
 
     def test_more_load_is_never_better(self, name: str) -> None:
         instance, fleet, _ = fleet_of(name)
@@ -203,5 +199,5 @@ class TestByHand:
         instance = one_flow(500.0)
         result = evaluate(instance, pair(instance, 1, 1))
         assert not result.stable
-        assert not holds(instance, result)
+        assert not result.holds
         assert result.overall == 0.0

@@ -1,4 +1,4 @@
-"""A stated fleet evaluated: that of a plan, one too large, one too small, one too slow; and in place of a plan."""
+"""A stated fleet evaluated: that of a plan, one too large, one too small."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
-from optimizer.recommend.evaluate import subject_of
 from reports.answers.evaluation import evaluation_document
 from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
@@ -100,22 +99,6 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     assert "This fleet misses its SLO at 80 req/s" in said
     assert "Binds first: prefill-1 gets " in said
     assert f"{prefill.needed - 1} more replica" in said
-
-
-def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
-    slos = [TINY["slo"] | {"name": name, "share": 0.5} for name in ("chat", "batch")]
-    pools = (
-        POOL | {"slo_classes": ["chat"], "isl": {"to": 2000}},
-        POOL | {"slo_classes": ["chat"], "isl": {"from": 2000}},
-        POOL | {"slo_classes": ["batch"], "replicas": 3},
-        POOL | {"slo_classes": ["batch"], "replicas": 1},
-    )
-    subject = subject_of(load_fleet(fleet(tmp_path, *pools, workload=TINY | {"slo": slos})))
-    flows, routes = subject.instance.flows, [pool.route for pool in subject.fleet.pools]
-    assert flows.isl.tolist() == [800, 3000, 800, 3000]
-    assert (routes[0].tolist(), routes[1].tolist()) == ([1, 0, 0, 0], [0, 1, 0, 0])
-    assert routes[2] + routes[3] == pytest.approx([0, 0, 1, 1])
-    assert routes[2][2] == pytest.approx(0.75, abs=0.02)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`pdplan explain`: refused by rule, ranked by the fleet it makes, and bad input."""
+"""`pdplan explain`: refused by rule, and ranked by the fleet it makes."""
 
 from __future__ import annotations
 

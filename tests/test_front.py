@@ -1,4 +1,4 @@
-"""What a dollar more buys: the front of cost and tail, asked for with --front, in the plan and in every view of it."""
+"""What a dollar more buys: the front of cost and tail, asked for with --front, in the plan and its views."""
 
 from __future__ import annotations
 

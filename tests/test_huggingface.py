@@ -183,21 +183,6 @@ def test_experts(fields: dict[str, Any], expected: list[tuple[int, int, int]]) -
     assert experts(parse(**fields)) == expected
 
 
-def test_gating_follows_family_field_or_activation_and_is_never_guessed() -> None:
-    gated = {
-        parse(model_type="opt", ffn_dim=128, without="intermediate_size").layers[0].feed_forward.gated: "opt",
-        parse(model_type="unheard_of").layers[0].feed_forward.gated: "silu",
-    }
-    assert gated == {False: "opt", True: "silu"}
-    assert not parse(model_type="unheard_of", hidden_act="relu2").layers[0].feed_forward.gated
-    assert "lacks 'is_gated_act'" in error_of(model_type="unheard_of", hidden_act="gelu")
-    assert parse(model_type="unheard_of", hidden_act="gelu", is_gated_act=True).layers[0].feed_forward.gated
-    assert "lacks 'hidden_act'" in error_of(model_type="unheard_of", without="hidden_act")
-
-
-# ── whole configs ────────────────────────────────────────────────────────────────────────────────────────
-
-
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
 
 

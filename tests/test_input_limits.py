@@ -1,4 +1,4 @@
-"""The edge of the input: bounds of every number, tables too large, odd keys and overrides, and what cannot be."""
+"""The edge of the input: bounds of every number, and a histogram too long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from search_spaces import bounds
-from search_spaces.demand import read_histogram
 from search_spaces.schema import json_schema
 from tests.short_workload import load, refusal
 
@@ -69,22 +68,3 @@ def test_a_long_histogram_is_merged_and_keeps_its_means() -> None:
     assert workload.share @ workload.isl == pytest.approx(sum(100 + k % 5000 for k in range(rows)) / rows)
     assert workload.share @ workload.osl == pytest.approx(sum(50 + k % 777 for k in range(rows)) / rows)
     assert workload.max_tokens == max(150 + k % 5000 + k % 777 for k in range(rows))
-
-
-# --- keys and overrides ---------------------------------------------------------------------------------------------
-
-
-# --- what cannot be -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ISL;OSL;Count\n10;20;300\n30;40;100\n",
-        "isl\tosl\tcount\n10\t20\t3\n30\t40\t1\n",
-        "Share, Isl, Osl\n0.75,10,20\n0.25,30,40\n",
-    ],
-)
-def test_a_histogram_may_have_counts_other_separators_and_capitals(text: str, tmp_path: Path) -> None:
-    (tmp_path / "h.csv").write_text(text, "utf-8")
-    assert read_histogram(tmp_path / "h.csv") == [(10.0, 20.0, 0.75), (30.0, 40.0, 0.25)]

@@ -18,12 +18,11 @@ from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.evaluate import evaluate, largest_load, predict_misses
+from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge, simulated_fleet
+from optimizer.verification.judge import judge
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
 
@@ -100,7 +99,7 @@ def compared(seed: int, role: Role, lanes: int, requests: int) -> Latencies:
     budget = lanes * int(rng.choice([1024, 2048, 8192]))
     whole = lane_instance(lanes, budget, buckets, float(rng.choice([1.0, 1.0, 2.0])))
     fleet = lane_fleet(whole, role, lanes, int(rng.choice([1, 1, 3])))
-    most = largest_load(lambda volume: predict_misses(whole, fleet, volume).stable)
+    most = largest_load(lambda volume: evaluate(whole, fleet, volume).stable)
     instance = at_rate(whole, most * float(rng.uniform(0.1, 0.85)))
     promise = evaluate(instance, fleet)
     judged = judge(instance, fleet, requests=requests, seed=seed)
@@ -171,27 +170,6 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     assert step_seconds(packed, [PROMPT]) == pytest.approx(alone, rel=0.01)
     full = step_time(instance.problem.model, engine, StepLoad.prefill(PROMPT, LANES)).total[0, 0]
     assert tables.prefill_time[shape, 0] == pytest.approx(BALANCE * full)
-
-
-def test_the_kv_of_a_request_is_sent_by_one_lane() -> None:
-    """By hand: the card of each of eight lanes, 50 GB/s, carries its own requests, and eight go side by side.
-
-    Of eight tensor ranks each gets the whole latent over its own card, so one copy has one card.
-    """
-    instance = long_prompts()
-    tables, shape, whole = instance.tables, shape_with(instance, LANES), shape_with(instance, 1)
-    assert (tables.link[shape], tables.links[shape]) == (50e9, 8 * 50e9)
-    assert tables.link[whole] == tables.links[whole] == 50e9
-    seconds = float(tables.kv_transferred[shape, 0]) / 50e9
-    assert seconds == pytest.approx(PROMPT * 61 * 576 / 50e9)
-    fleet = lane_fleet(instance, Role.PREFILL, LANES, 1)
-    (transfer,) = plan_transfers(instance, fleet, 1.0)
-    assert transfer.seconds_per_request == pytest.approx(seconds)
-    assert transfer.link_utilization == pytest.approx(float(instance.flows.rate.sum()) * seconds / LANES)
-    sender, receiver = simulated_fleet(instance, fleet).pools
-    assert (sender.nics, receiver.nics) == (LANES, 1)
-    assert PROMPT * sender.kv_seconds_per_token * sender.nics == pytest.approx(seconds)
-    assert PROMPT * receiver.kv_seconds_per_token * receiver.nics == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("requests", [1, 7, 8, 9, 100, 256])

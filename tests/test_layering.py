@@ -32,16 +32,7 @@ MAY_IMPORT = {
     "templates": set(),
     "pdplan": {"costmodel", "search_spaces", "optimizer", "reports", "templates", "click", "numpy", "pydantic"},
 }
-FLOORS = (
-    "plans",
-    "loads",
-    "fleets",
-    "search",
-    "verification",
-    "recommend",
-    "whatif",
-    "procurement",
-)
+FLOORS = ("plans", "loads", "fleets", "search", "verification", "recommend", "whatif", "procurement")
 """Folders of the optimizer; each imports from those before it."""
 SLOW = {"distributed", "optuna", "ortools", "pandas", "pyarrow"}
 """Slow to import, or not installed everywhere: only inside the functions that need them."""

@@ -51,14 +51,6 @@ def test_maximum_cuts_as_an_engine_does() -> None:
     assert made.longest == limit
 
 
-def test_quantiles_of_a_lognormal_give_that_lognormal() -> None:
-    normal = NormalDist()
-    points = {p: 1000 * math.exp(0.9 * normal.inv_cdf(p)) for p in (0.1, 0.5, 0.9, 0.99)}
-    made, expected = from_quantiles(points), lognormal(median=1000, sigma=0.9)
-    assert made.mean == pytest.approx(expected.mean, rel=1e-6)
-    np.testing.assert_allclose(made.value, expected.value, rtol=0.05)
-
-
 def test_quantiles_are_met() -> None:
     points = {0.5: 600, 0.9: 2400, 0.99: 5500, 1.0: 6000}
     made = from_quantiles(points, buckets=200)

@@ -89,25 +89,6 @@ def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
     assert problem.space.roles == (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 
 
-EVERY_SHARE = SOUND.replace("0.4}", "40%}").replace("0.6}", "60 %}").replace("0.9}", "95%, share: 100%}") + (
-    "memory_fraction: 80%\nconfidence: -50%\n"
-    "procurement: {demand: {growth: 5%, low: -2.5%, high: 10%, low_probability: 20%, high_probability: 30%}, "
-    "accelerators: [{name: H100, spot: {price: 1, interruptions_per_day: 1, target: 99%}, "
-    "purchase: {capex_usd: 1, interest_per_year: 6%}}]}\n"
-)
-
-
-def test_every_share_may_be_a_percentage(folder: Path) -> None:
-    problem = load(EVERY_SHARE.replace("10/s", "10/s\n  prefix_hit_share: 30%"))
-    assert (problem.workload.prefix_hit_share, problem.memory_fraction, problem.confidence) == (0.3, 0.8, -0.5)
-    assert list(problem.workload.share) == pytest.approx([0.4, 0.6])
-    assert problem.slos[0].attainment == 0.95
-    terms = problem.inputs["procurement"]
-    assert terms["demand"]["low"] == -0.025
-    assert terms["accelerators"][0]["spot"]["target"] == 0.99
-    assert terms["accelerators"][0]["purchase"]["interest_per_year"] == 0.06
-
-
 TRACE = "arrival,isl,osl\n" + "".join(f"{second / 2},{500 + second % 7},{100 + second % 3}\n" for second in range(200))
 ROWS = """    histogram:
       - {isl: 500, osl: 100, share: 0.4}

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from costmodel.transformer import Part
-from search_spaces.measured_engines import in_dtype, measured_model
+from search_spaces.measured_engines import measured_model
 from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
-from search_spaces.models import load_model
 
 SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
 BEYOND = "is out of range; must be at least 1 and at most"
@@ -48,10 +46,7 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     ("cells", "reason"),
     [
         ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl: 'many' is not a number"),
-        (
-            "m,h100,vllm,-5,100,8,1,1,1,1,1,1,1",
-            f"isl: -5 {BEYOND} 16,777,216 tokens",
-        ),
+        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", f"isl: -5 {BEYOND} 16,777,216 tokens"),
         (
             "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
             "tpot_ms: 0 is out of range; must be at least 0.001 and at most 3,600,000 ms; leave it empty where "
@@ -65,24 +60,7 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
     assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
 
 
-def test_parts_that_a_checkpoint_spares() -> None:
-    deepseek = load_model("deepseek-ai/DeepSeek-V3")
-    model, dtype = in_dtype(deepseek, "nvfp4", "nvfp4")
-    assert dtype == "fp4"
-    assert Part.ATTENTION not in model.quantized
-    assert in_dtype(deepseek, "fp8_block", "fp8_block") == (deepseek, "fp8")
-    sparing = load_model("openai/gpt-oss-120b")
-    assert in_dtype(sparing, "nvfp4", "nvfp4")[0].quantized == {Part.EXPERTS}
-    assert in_dtype(load_model("Qwen/Qwen3-32B"), "", "")[1] == "bf16"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../outside",
-        "/etc/passwd",
-    ],
-)
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd"])
 def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "models"
     folder.mkdir()

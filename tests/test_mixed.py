@@ -1,4 +1,4 @@
-"""Fleets that mix GPU types within a stage: never dearer than brute force finds, and within every limit."""
+"""Fleets that mix GPU types within a stage: never dearer than brute force finds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, misses_of, predict_misses
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
+from optimizer.fleets.evaluate import Evaluation, evaluate, still_holds
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
-from optimizer.search.limits import still_holds
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
 from search_spaces.problem import Constraints, Problem, Routing
@@ -92,7 +91,7 @@ def some_parts_hold(given: FleetSearch, picks: Picks, parts: int) -> bool:
             states = tuple(pool_state(given.instance, pool, 1.0) for pool in fleet.pools)
             if (
                 all(one.stable for one in states)
-                and holds(given.instance, misses_of(given.instance, fleet, states))
+                and Evaluation(given.instance, fleet, states).holds
                 and can_hand_over(given.instance, fleet)
                 and still_holds(given.instance, fleet)
             ):
@@ -126,7 +125,7 @@ def cheapest_of_any_parts(given: FleetSearch, below: float, parts: int = 9, most
 def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards)
     fleet = leanest(given)
-    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert evaluate(given.instance, fleet).holds
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
 
@@ -134,7 +133,7 @@ def test_no_two_colocated_pools_are_cheaper(buckets: Buckets, rate: float, cards
 def test_no_two_pools_of_one_role_are_cheaper(buckets: Buckets, rate: float, cards: tuple[str, ...]) -> None:
     given = known(buckets, rate, cards, APART)
     fleet = leanest(given)
-    assert holds(given.instance, predict_misses(given.instance, fleet))
+    assert evaluate(given.instance, fleet).holds
     assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
 
 
@@ -150,23 +149,6 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     cards = [given.instance.problem.offers[given.instance.tables.offer[pool.shape]] for pool in mixed.pools]
     routes = {card.accelerator.name: pool.route.tolist() for card, pool in zip(cards, mixed.pools, strict=True)}
     assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [{"max_pools": 1}, {"budget": 5.0}, {"power": 1000.0}, {"max_gpus": 1}, {"spare_replicas": 1}],
-    ids=lambda limits: next(iter(limits)),
-)
-def test_a_mix_that_a_limit_forbids_is_none(limits: dict[str, float]) -> None:
-    """The budget allows no 5.27 $/h, the power no 700 W and 350 W; a spare in each pool has to be paid for too."""
-    constraints = Constraints(**limits)  # type: ignore[arg-type]
-    given = known_of(posed(LONG_AND_SHORT, 13.0, ("H100", "L40S"), constraints=constraints))
-    fleet = leanest(given)
-    assert not fleet.pools or keeps_limits(given.instance, fleet)
-    if "spare_replicas" in limits:
-        assert cheapest_of_any_parts(given, cost_of(given, fleet)) == cost_of(given, fleet)
-    else:
-        assert len(fleet.pools) <= 1
 
 
 def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together() -> None:

@@ -14,8 +14,8 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.workload import scale_rate
-from optimizer.loads.diagnose import with_looser_slos
 from optimizer.plans.plan import Plan, Pool, Status
+from optimizer.search.bound import with_looser_slos
 from search_spaces.problem import Constraints, Problem, Slo
 from tests import small_problems
 from tests.optimizer_cases import EVERY_ROLE, offer, problem, slo, space, workload

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.words import dollars
-from optimizer.fleets.binding import amount
+from optimizer.fleets.build_plan import amount
 from reports.numbers import hourly, money
 from search_spaces.catalog import load_catalog
 from tests.test_layering import ROOMS, ROOT, sources

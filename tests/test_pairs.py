@@ -1,4 +1,4 @@
-"""Who can hand KV blocks to whom: every rule by hand, the rows of the programme against a flow, and whole fleets."""
+"""Who can hand KV blocks to whom: every rule by hand, and whole fleets."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
-from optimizer.loads.instance import Instance
+from optimizer.fleets.fleet import even_mix
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
-from optimizer.verification.demand import simulated_trace
-from search_spaces.enumeration import END_RULES, Shape, end_of, pair_refusal
+from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem
-from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -33,10 +30,11 @@ FEW_HEADS = dense("two heads", 16, 2048, 16, 2, 8192, 32000)
 H100 = Shape(0, Parallelism(2), "bf16", "bf16")
 CASES = {
     "kv_domains_agree": (H100, replace(H100, offer=1), "KV blocks of nvidia and amd GPUs differ in layout"),
-    "kv_dtypes_agree": (
-        replace(H100, kv_dtype="fp8"),
+    "kv_dtypes_agree": (replace(H100, kv_dtype="fp8"), H100, "KV dtype fp8 of prefill and bf16 of decode differ"),
+    "drafts_agree": (
+        replace(H100, speculative_tokens=1),
         H100,
-        "KV dtype fp8 of prefill and bf16 of decode differ",
+        "speculative tokens 1 of prefill and 0 of decode differ, and with them the KV blocks",
     ),
     "weights_agree": (
         H100,
@@ -98,14 +96,13 @@ def three_offers(name: str = "Llama-3.1-8B") -> Problem:
 def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
     prefill, decode, reason = CASES[rule]
     asked = replace(three_offers(MODELS.get(rule, "Llama-3.1-8B")), target=TARGETS.get(rule))
-    ends = end_of(asked, prefill), end_of(asked, decode)
-    said = {name: found for name, one in END_RULES.items() if (found := one(asked, *ends)) is not None}
-    assert said == {rule: reason}
+    refusals = dict(hand_over_refusals(asked, end_of(asked, prefill), end_of(asked, decode)))
+    assert refusals == {rule: reason}
     assert pair_refusal(asked, prefill, decode) == reason
 
 
 def test_every_rule_has_a_case_and_equals_can_talk() -> None:
-    assert set(CASES) == set(END_RULES)
+    assert set(CASES) == set(HAND_OVER_RULES)
     for name in ("Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"):
         assert pair_refusal(three_offers(name), H100, H100) is None
     latents = replace(three_offers("DeepSeek-V3"), engine="sglang")
@@ -178,40 +175,3 @@ def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
     assert plan.transfers
     for transfer in plan.transfers:
         assert pair_refusal(base, shapes[transfer.source], shapes[transfer.target]) is None
-
-
-def hand_made(taken_wide: float) -> tuple[Instance, Fleet]:
-    """Half the prompts on TP 8, half on TP 1; so much of the tokens on TP 8, the rest on TP 1."""
-    instance = instance_of(few_heads(workload=workload(8.0, ((1000, 200, 1.0),))))
-    at = {shape.parallelism.tensor: number for number, shape in enumerate(instance.tables.shapes)}
-
-    def pool(role: Role, tensor: int, share: float) -> FleetPool:
-        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], limit(instance, 0), 0, 4, 0, np.array([share]))
-
-    return instance, Fleet(
-        (
-            pool(Role.PREFILL, 8, 0.5),
-            pool(Role.PREFILL, 1, 0.5),
-            pool(Role.DECODE, 8, taken_wide),
-            pool(Role.DECODE, 1, 1.0 - taken_wide),
-        )
-    )
-
-
-def test_a_prompt_goes_on_where_its_engine_can_send_it() -> None:
-    """TP 8 sends to TP 8 alone, TP 1 to both: of the 0.7 that TP 8 takes in, 0.5 come from TP 8 and 0.2 from TP 1."""
-    instance, fleet = hand_made(0.7)
-    assert can_hand_over(instance, fleet)
-    moved = {(one.source, one.target): one.requests_per_second / 8.0 for one in plan_transfers(instance, fleet, 1.0)}
-    assert moved == {
-        ("prefill-8", "decode-8"): pytest.approx(0.5),
-        ("prefill-1", "decode-8"): pytest.approx(0.2),
-        ("prefill-1", "decode-1"): pytest.approx(0.3),
-    }
-    trace = simulated_trace(instance, fleet, 4000, 0).trace
-    assert trace.pool is not None
-    assert trace.decode_pool is not None
-    ends = np.stack([trace.pool, trace.decode_pool])
-    assert not ((ends[0] == 0) & (ends[1] == 3)).any()
-    assert ((ends[0] == 1) & (ends[1] == 2)).mean() == pytest.approx(0.2, abs=0.03)
-    assert (ends[1] == 3).mean() == pytest.approx(0.3, abs=0.03)

@@ -1,13 +1,11 @@
-"""plan.json read back: what no plan says is refused, what is no plan is not read whole, and what is read is shown."""
+"""plan.json read back: what no plan says is refused, and what is read is shown."""
 
 from __future__ import annotations
 
 import copy
 import gzip
 import json
-import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
 from reports.words import distinct_alternatives
 from tests.report_cases import PLANS
@@ -92,10 +89,7 @@ def test_what_no_plan_says_is_refused(case: str) -> None:
         (b"1.5", ":1:1: {}it is a number, and"),
         (b"{}", ":1:1: {}it names no schema, which for a plan is pdplan.plan/2"),
         (b'{"schema": "pdplan.comparison/1"}', ":1:12: {}schema: is 'pdplan.comparison/1', not pdplan.plan/2"),
-        (
-            b'{"schema": "pdplan.plan/3"}',
-            ":1:12: {}schema: is 'pdplan.plan/3', not pdplan.plan/2 or pdplan.plan/1",
-        ),
+        (b'{"schema": "pdplan.plan/3"}', ":1:12: {}schema: is 'pdplan.plan/3', not pdplan.plan/2 or pdplan.plan/1"),
         (b'{"schema": "pdplan.plan/2"}', ":1:1: {}name: is missing"),
     ],
 )
@@ -103,34 +97,6 @@ def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_plan(text)
     assert str(refusal.value).startswith("plan.json" + words.format("is not a plan of this version of pdplan: "))
-
-
-def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Paths to every value, three of each list."""
-    if path:
-        yield path
-    pairs = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
-    for key, item in pairs:
-        yield from leaves(item, (*path, key))
-
-
-ODD = (-1, 0, None, "", 1e30, 1e308, 10**400, 10**12, [], {}, [None], {"a": None}, "x" * 999, "\u202e\x1b[31m", True)
-
-
-def test_what_is_read_can_be_shown() -> None:
-    chosen = random.Random(0)
-    places = list(leaves(FLEET))
-    shown = 0
-    for _ in range(60):
-        try:
-            plan = parse_plan(json.dumps(changed(chosen.choice(places), chosen.choice(ODD))).encode())
-        except InputError:
-            continue
-        shown += 1
-        assert render_html(plan)
-        assert as_text(plan, width=80, color=False)
-        assert Plan.model_validate(json.loads(plan_json(plan)))
-    assert shown > 10
 
 
 # --- plans of schema pdplan.plan/1 ----------------------------------------------------------------------------------
@@ -163,18 +129,12 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["report"], "only H100"),
-        (["simulate", "--requests", "2000"], "Every class meets its SLO at 20 req/s."),
-    ],
+    [(["report"], "only H100"), (["simulate", "--requests", "2000"], "Meets the SLO at 20 req/s: ")],
 )
-def test_every_command_takes_an_earlier_plan(words: list[str], said: str, tmp_path: Path) -> None:
+def test_every_command_takes_an_earlier_plan(words: list[str], said: str) -> None:
     command, *options = words
-    done = within(command, BEFORE, *options, *(["-o", tmp_path / "out"] if command == "deploy" else []))
+    done = within(command, BEFORE, *options)
     assert (done.returncode, said in done.stdout + done.stderr) == (0, True), done.stderr
-
-
-# --- what a plan says of its fleet: GPUs that are billed and idle, and what gives out first in a pool
 
 
 # --- fleets of the comparison as plans of their own: `--alternative N`
@@ -222,6 +182,3 @@ def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], 
     assert served["requests"] == 500
     deployed = within("deploy", file, "--alternative", number, "--target", "vllm", "-o", tmp_path / "deploy")
     assert deployed.returncode == 0, deployed.stderr
-
-
-# --- a plan for goodput per dollar says which loads it was sought among, and which one its ratio is for

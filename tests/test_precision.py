@@ -1,4 +1,4 @@
-"""Precisions as a dimension of the search: what may be chosen, what it is worth, and how a plan says so."""
+"""Precisions as a dimension of the search: what each is worth, and how a plan says which it chose."""
 
 from __future__ import annotations
 

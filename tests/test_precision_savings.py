@@ -11,7 +11,7 @@ from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
-from optimizer.recommend.comparison import NOTABLE, precision_savings
+from optimizer.recommend.optimize import NOTABLE, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from reports.answers.plan import plan_page as as_page
 from reports.verdict import precision_sentence

@@ -16,15 +16,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.lengths import fixed as tokens
 from costmodel.policy import VLLM_V1
-from costmodel.prefix_cache import (
-    FARTHEST,
-    Reuse,
-    cached,
-    characteristic_time,
-    exponential,
-    fixed,
-    uniform_reuse,
-)
+from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
 from costmodel.sessions import Sessions, draw_turns, requests_of
 from costmodel.simulator import CoefficientSteps, Trace, simulate
 from costmodel.workload import Workload
@@ -39,7 +31,7 @@ from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.simulator_cases import colocated
-from tests.workload_texts import load, refusal
+from tests.workload_texts import load
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
 
@@ -217,16 +209,3 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
     again = load_problem(folder / "again.yaml")
     assert again.inputs == stated.inputs
     assert "lengths" not in stated.inputs["workload"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("  sessions", "  prefix_hit_share: 85%\n  sessions", "prefix_hit_share and sessions, but it follows from"),
-        ("  sessions", "  request_rate: 2/s\n  sessions", "sessions.rate and a rate of requests"),
-        ("turns: 4", "turns: 900", "state fewer turns, or fewer tokens of each"),
-        ("think_time: 20s", "think_time: {quantiles: {0.5: 20s, p99: 10s}}", "rise with the probability"),
-    ],
-)
-def test_wrong_sessions_are_refused_in_a_sentence(folder: Path, old: str, new: str, words: str) -> None:
-    assert words in refusal(SESSIONS.replace(old, new, 1))

@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search_spaces.traces import (
-    compact_rows,
-    read_trace,
-)
+from search_spaces.traces import compact_rows, read_trace
 from tests.trace_files import CODE, CONV, MOONCAKE
 
 # The public traces ---------------------------------------------------------------------------------------------------
@@ -57,12 +54,6 @@ def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
     assert arrivals.mean_rate == pytest.approx(12_031 / (3536.999 + 3.0), rel=1e-4)
     assert arrivals.burstiness == pytest.approx(1.05, abs=0.01)
     assert "the clock steps by 3 s" in summary.notes[0]
-
-
-def test_code_trace_says_that_it_comes_in_waves(data: Path) -> None:
-    summary = read_trace(data / "traces" / CODE)
-    assert summary.burstiness == pytest.approx(13.15, abs=0.01)
-    assert "longest pause 217 s" in summary.notes[0]
 
 
 @pytest.mark.parametrize(("name", "buckets"), [("chat", CONV), ("code", CODE), ("long-context", MOONCAKE)])

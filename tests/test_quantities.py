@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.quantities import BASE_UNIT, UNITS, Kind, QuantityError, format_quantity, parse
+from search_spaces.quantities import Kind, QuantityError, format_quantity, parse
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,6 @@ def test_what_is_not_a_quantity_is_refused_with_the_allowed_units(text: object, 
     with pytest.raises(QuantityError) as caught:
         parse(text, kind)
     assert str(caught.value) == message
-
-
-def test_every_kind_has_a_base_unit_of_size_one() -> None:
-    assert all(UNITS[kind][BASE_UNIT[kind]] == 1.0 for kind in Kind)
 
 
 @settings(deadline=None, max_examples=100)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
+from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
 from costmodel.queues.erlang import erlang_c
 
 
@@ -40,23 +40,11 @@ def equal_prompts(n: tuple[float, float], **changed: object) -> MixedEngine:
     return mixed(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array(n), **changed)
 
 
-def test_one_engine_gets_what_comes() -> None:
-    assert work_dispersion(mixed()) == pytest.approx(1.0)
-    assert mixed().step == pytest.approx(0.02 / 0.6)
-    assert mixed().apart == 0.0
-
-
 def test_very_many_engines_vary_by_their_prompts_alone() -> None:
     """E[j^2] of E[e^2], j = (1 - P) e - P tau: 0.4 of the time prompts, each in one step of 20 ms."""
     many = mixed(engines=1e6, sent=0.0)
     jobs = 0.6 * np.array([0.05, 0.15]) - 0.4 * 0.02
     assert work_dispersion(many) == pytest.approx((jobs**2).mean() / many.second, rel=1e-3)
-
-
-def test_prompts_that_cost_nothing_disturb_nobody() -> None:
-    free = decode_time(mixed(extra=np.zeros(2), square=np.zeros(2)), np.zeros(2), 0.0)
-    assert (free.mean < 1e-9).all()
-    assert (free.spread < 1e-9).all()
 
 
 def test_a_processor_sharing_queue_is_negative_binomial() -> None:
@@ -130,13 +118,6 @@ def test_times_are_those_of_a_distribution(busy: float, sent: float, engines: in
     np.testing.assert_allclose(late[[0, -1]], [[1.0, 1.0], [0.0, 0.0]], atol=1e-6)
 
 
-def test_who_decodes_alone_has_no_longer_step_by_chance() -> None:
-    steps = Steps(0.02, 0.02, DecodeTime(np.zeros(1), np.zeros(1), np.ones(1), 0.003), 0.001, np.ones(1), others=0.1)
-    assert steps.exceeds(np.array([0.0225, 0.0231, 0.0235])[:, None])[:, 0] == pytest.approx(
-        [0.6915, 0.1, 0.1], abs=1e-3
-    )
-
-
 def seats(number: float, busy: float, engines: float = 1.0) -> Seats:
     """Poisson arrivals to so many seats of each engine, which keep their requests for a second."""
     present = engines * number * busy
@@ -168,11 +149,6 @@ def test_bursts_find_seats_taken_more_often_and_for_longer() -> None:
     chances = [replace(bursty, seats=more).taken_chance() for more in (32.0, 40.0, 48.0, 300.0)]
     assert sorted(chances, reverse=True) == chances
     assert chances[-1] < 1e-9
-
-
-def test_a_load_beyond_the_seats_finds_all_taken() -> None:
-    assert seats(16.0, 1.5).taken_chance() == pytest.approx(1.0, abs=0.01)
-    assert np.isfinite(seats(16.0, 1.5).wait())
 
 
 def test_tokens_are_as_slow_as_ends_of_others_let_prompts_in() -> None:

@@ -17,7 +17,6 @@ from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded, unpacked
-from search_spaces.traces.summary import read_trace, recorded_requests
 from tests.optimizer_cases import slo, workload
 from tests.running import within
 
@@ -89,18 +88,6 @@ def test_a_packed_recording_is_the_same_to_a_microsecond() -> None:
     assert (again.source, again.of, again.span) == ("t.csv", found.of, HOUR)
 
 
-def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -> None:
-    """Six requests a tick of 3 s, one of which is too long: five come anywhere within their tick."""
-    times = np.repeat(np.arange(400) * 3.0, 6)
-    found = recording(times.tolist(), 1200.0)
-    found.isl[::6] = 50_000
-    kept = recorded_requests(read_trace(write_trace(tmp_path / "t.csv", found)), 10_000)
-    assert (kept.arrival.size, kept.too_long, kept.of, kept.longest) == (5 * 400, 400, 2400, 1200)
-    assert kept.isl.max() == 1000
-    np.testing.assert_array_equal(np.bincount((kept.arrival / 3.0).astype(int)), np.full(400, 5))
-    assert np.unique(kept.arrival).size > 1900
-
-
 # workload.yaml
 
 BELOW = """
@@ -147,9 +134,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     shown = readable_inputs(whole_echo(own))["workload"]["recorded"]
     assert shown["packed"].startswith("SHA-256 ")
     assert readable_inputs(own.inputs) == own.inputs
-
-
-# fleets
 
 
 # commands

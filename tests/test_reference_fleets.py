@@ -15,7 +15,7 @@ from benchmarks import melange_grid, splitwise_case
 from benchmarks.reference.fleet_cases import melange_matrices
 from benchmarks.reference.fleet_schemas import MelangeCase
 from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
-from benchmarks.vllm_2023 import host_times, one_gpu_host_times
+from benchmarks.vllm_2023 import host_times
 from costmodel.host import EngineOverhead
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,8 +95,7 @@ class TestPrefillAndDecode:
 # --- splitwise's clusters and corners of Mélange's grid, by our own search: the directions that they published
 
 needs_data = pytest.mark.skipif(
-    not (DATA / "serving/published.csv").is_file(),
-    reason="the published figures are elsewhere: set PDPLAN_DATA",
+    not (DATA / "serving/published.csv").is_file(), reason="the published figures are elsewhere: set PDPLAN_DATA"
 )
 
 NO_LIMIT = 10.0
@@ -105,12 +104,6 @@ NO_LIMIT = 10.0
 
 def host(tensor: int | None = None) -> EngineOverhead:
     return host_times(DATA, tensor)
-
-
-@needs_data
-def test_the_host_takes_longer_the_more_gpus_it_drives() -> None:
-    one, two, eight = one_gpu_host_times(DATA).step, host(2).step, host(8).step
-    assert 0.003 < one < two < eight
 
 
 @needs_data

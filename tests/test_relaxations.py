@@ -14,7 +14,7 @@ from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import judge
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import offer, problem, space, workload
+from tests.optimizer_cases import problem, space, workload
 
 ONE_SHAPE = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
 ENOUGH = 4
@@ -60,10 +60,3 @@ def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_
     mended = optimize_at(asked(budget=min(relaxed(plan)["budget"] for plan in plans)))
     assert mended.simulated
     assert mended.cost_usd_per_hour == pytest.approx(ENOUGH * 3.99)
-
-
-def test_gpus_and_inventory_are_offered_as_far_as_they_are_needed(strict_judge: None) -> None:
-    assert relaxed(optimize_at(asked(max_gpus=2))) == {"max_gpus": ENOUGH}
-    assert optimize_at(asked(max_gpus=ENOUGH)).pools
-    few = replace(asked(), offers=(offer(inventory=2),))
-    assert relaxed(optimize_at(few)) == {"inventory": ENOUGH}

@@ -10,20 +10,13 @@ from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import (
-    arrivals_chart,
-    load_chart,
-    loads,
-    slo_charts,
-)
+from reports.answers.plan_charts import arrivals_chart, load_chart, loads
 from reports.asked import arrivals
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
-from reports.document import Chart
 from reports.figures import length_map
-from reports.numbers import duration, percent
 from reports.verdict import growth_sentence
-from tests.report_cases import RATES, SHARES, load, simulated
+from tests.report_cases import RATES, load, simulated
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
 
@@ -31,11 +24,6 @@ WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
 @pytest.fixture
 def plan() -> Plan:
     return simulated(load("disaggregated"))
-
-
-def chart_titled(plan: Plan, start: str) -> Chart:
-    """The chart of the SLOs whose title begins so."""
-    return next(chart for chart in slo_charts(plan) if chart.title.startswith(start))
 
 
 def with_simulation(plan: Plan, **changes: object) -> Plan:
@@ -68,9 +56,6 @@ def test_marks_stay_inside_and_labels_apart(name: str, is_simulated: bool) -> No
                 assert -0.01 <= y <= drawing.height + 0.01
 
 
-# --- the fleet and its pools -----------------------------------------------------------------------------------------
-
-
 # --- lengths ---------------------------------------------------------------------------------------------------------
 
 
@@ -86,22 +71,6 @@ def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, 
 
 
 # --- latencies -------------------------------------------------------------------------------------------------------
-
-
-def test_distributions_are_the_simulated_ones_and_end_where_requests_never_got_a_token(plan: Plan) -> None:
-    assert plan.simulation is not None
-    chat = next(item for item in plan.simulation.classes if item.name == "chat")
-    rows = chart_titled(plan, "chat: TTFT").table.rows
-    for metric, times in (("TTFT", chat.ttft_cdf_s), ("TPOT", chat.tpot_cdf_s)):
-        shown = [(row[1], row[2]) for row in rows if row[0] == metric]
-        assert shown == [(percent(share), duration(at)) for at, share in zip(times, SHARES, strict=True)]
-    classes = [
-        item.model_copy(update={"ttft_cdf_s": [*item.ttft_cdf_s[:5], math.nan, math.nan, math.nan]})
-        for item in plan.simulation.classes
-    ]
-    cut = chart_titled(with_simulation(plan, classes=classes), "chat: TTFT")
-    assert sum(row[0] == "TTFT" for row in cut.table.rows) == 5
-    assert not any("nan" in mark.text for mark in cut.drawing.marks if isinstance(mark, Text))
 
 
 def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:

@@ -10,13 +10,7 @@ from click.testing import CliRunner
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
-from reports.answers.comparison import (
-    Comparison,
-    compare,
-    comparison_document,
-    comparison_record,
-    headline,
-)
+from reports.answers.comparison import Comparison, compare, comparison_document, comparison_record, headline
 from reports.json_text import json_text
 from reports.views import html, markdown, terminal
 from tests.report_cases import NAMES, PLANS, assert_golden, load
@@ -71,28 +65,6 @@ def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> No
     found = compare(load(before), load(after))
     total = math.fsum(change.difference for change in found.pools)
     assert total == pytest.approx((found.price.after or 0.0) - (found.price.before or 0.0), abs=1e-6)
-
-
-def test_inputs_are_compared_by_their_dotted_paths() -> None:
-    plan = load("disaggregated")
-
-    def asking(**inputs: object) -> Plan:
-        return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
-
-    rows = [{"isl": 10.0, "osl": 5.0, "share": 1.0}]
-    before = asking(
-        workload={"request_rate": 7.5, "lengths": {"histogram": rows}}, slo=[{"name": "chat", "ttft": "2s"}]
-    )
-    after = asking(
-        workload={"request_rate": 9.0, "lengths": {"histogram": [rows[0] | {"isl": 11.0}]}},
-        slo=[{"name": "chat", "ttft": "2s"}, {"name": "batch"}],
-    )
-    changes = [(item.name, item.before, item.after) for item in compare(before, after).inputs]
-    assert changes == [
-        ("workload.request_rate", "7.5", "9"),
-        ("workload.lengths.histogram", "1 row", "1 row, other ones"),
-        ("slo.batch", None, "there"),
-    ]
 
 
 def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:

@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.numbers import (
-    duration,
-    hourly,
-    money,
-    percent,
-    rate,
-    signed_percent,
-    significant,
-)
+from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 
 WRITERS = (duration, hourly, money, percent, rate, signed_percent, significant)
 

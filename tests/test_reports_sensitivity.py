@@ -1,4 +1,4 @@
-"""The section Sensitivity, what is on record of serving, and the deployment files: data, sentences and the pages."""
+"""The deployment files of a plan: those that are written, by the command that writes them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,6 @@ from reports.deploy.files import SUMS, deploy_plan
 from reports.next_steps import deployment
 from tests.deploy_cases import plan_of
 from tests.report_cases import load, with_command
-
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
-# --- sentences ------------------------------------------------------------------------------------------------------
-
-
-# --- pages ----------------------------------------------------------------------------------------------------------
-
-
-# --- what is on record ----------------------------------------------------------------------------------------------
-
 
 # --- deployment files -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from optimizer.fleets.binding import attainment_binding
+from optimizer.fleets.build_plan import attainment_binding
 from optimizer.plans.plan import Plan
 from reports.words import tightest_first
 from tests.report_cases import load, simulated

@@ -13,11 +13,7 @@ CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), m
 def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> None:
     rows = [["a long description of the thing", "9.5"], ["short", "120"]]
     text = render_table(rows, [Column("what", shrink=True), Column("$/h", "right")], width=20)
-    assert text.split("\n") == [
-        "what             $/h",
-        "a long descrip…  9.5",
-        "short            120",
-    ]
+    assert text.split("\n") == ["what             $/h", "a long descrip…  9.5", "short            120"]
 
 
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))

@@ -1,4 +1,4 @@
-"""The first screen of a view: what to run, with what room, how sure that is, and one row for one fleet."""
+"""The first screen of a view: how sure the answer is, and what disaggregation saves."""
 
 from __future__ import annotations
 
@@ -58,6 +58,3 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
-
-
-# --- what the headline rests on

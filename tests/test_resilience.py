@@ -12,25 +12,19 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement.resilience import (
-    Resilience,
-    engines_against_nodes,
-    nodes_of,
-    rerouted,
-    resilience,
-    without,
-)
-from reports.answers.resilience import resilience_dict, resilience_document
+from optimizer.procurement.resilience import Resilience, engines_against_nodes, nodes_of, rerouted, resilience, without
+from reports.answers.operation import resilience_dict, resilience_document
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, workload
+from tests.report_cases import load
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
 
 
-def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -> str:
-    return render_document(resilience_document(found, count, "shop", seen), width)
+def resilience_text(found: Resilience, count: int, width: int) -> str:
+    return render_document(resilience_document(found, count, load("colocated")), width)
 
 
 def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -145,6 +139,7 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert "overloaded: colocated-1 falls behind" in " ".join(resilience_text(found, 1, 200).split())
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
+    assert told.endswith("--set constraints.headroom.replicas=1 # a plan with spare replicas")
     assert (
         "Each row is a run of 630 requests with the expected step times; spare replicas serve too. The plan's own "
         "shares come from other runs, in which spare replicas are idle" in told

@@ -8,14 +8,7 @@ import pytest
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.search.search import (
-    AS_MUCH,
-    FleetSearch,
-    cheapest_held,
-    evaluated,
-    pool_survives,
-    settled,
-)
+from optimizer.search.search import AS_MUCH, FleetSearch, cheapest_held, evaluated, pool_survives, settled
 from optimizer.verification.verify import Waiting
 from tests.small_fleets import apart, small
 from tests.test_by_evaluation import at

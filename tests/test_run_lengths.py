@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.binding import binding
-from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.build_plan import binding
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
@@ -37,7 +37,7 @@ def colocated(instance: Instance, replicas: int, share: float = 1.0) -> FleetPoo
 
 def test_a_queue_remembers_as_a_brownian_motion_does(instance: Instance) -> None:
     fleet = Fleet((colocated(instance, 2),))
-    busy = predict_misses(instance, fleet).states[0].utilization
+    busy = evaluate(instance, fleet).states[0].utilization
     pool, weight = fleet.pools[0], instance.flows.share / instance.flows.share.sum()
     work = instance.tables.prefill_time[pool.shape, pool.chunk]
     mean = float(weight @ work)

@@ -1,4 +1,4 @@
-"""The cheapest fleet that survives slow GPUs, beside the plan's own: which it is, when it is sought, what is said."""
+"""The cheapest fleet that survives slow GPUs, beside the plan's own: which it is, and when it is sought."""
 
 from __future__ import annotations
 

@@ -177,13 +177,3 @@ def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentil
     assert other.workload.request_rate == rate  # exactly: a frontier compares it
     factor = rate / problem.workload.request_rate
     assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])
-
-
-def test_other_quotes_move_the_catalogs_prices_and_no_others(problem: Problem) -> None:
-    """H100 has its spot quotes; the price that FILE states for L4, which nobody quotes on spot, stays."""
-    spot = with_change(problem, "prices=spot")
-    assert [offer.usd_per_hour for offer in spot.offers] == [1.6, 0.8]
-    both = scenario_problem(problem, Scenario("", {"price.H100": 3.0, "prices": "spot"}), Path())
-    assert [offer.usd_per_hour for offer in both.offers] == [3.0, 0.8]
-    with pytest.raises(InputError, match="prices: 'cheap' is not known"):
-        with_change(problem, "prices=cheap")

@@ -53,11 +53,7 @@ CASES: dict[str, tuple[Callable[[], float], float, float]] = {
     "prefill_flop_7b": (lambda: textbook.prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
     "prefill_time_7b_a100": (lambda: textbook.prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
     "decode_tpot_7b_a100": (lambda: textbook.decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
-    "decode_tpot_batched": (
-        lambda: textbook.amortised_token_time(14e9, BANDWIDTH_A100, 8.0, 0.5e9),
-        0.001125,
-        0.001,
-    ),
+    "decode_tpot_batched": (lambda: textbook.amortised_token_time(14e9, BANDWIDTH_A100, 8.0, 0.5e9), 0.001125, 0.001),
     "chunk_time_7b_a100": (lambda: textbook.chunk_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
     "kv_transfer_bytes_7b_gqa": (lambda: kv_transfer_bytes(gqa_model_of_128_kib(), 4096.0, "bf16"), 536870912, 0),
     "kv_transfer_bw": (lambda: textbook.required_bandwidth(512e6, 0.1), 5.12e9, 0.001),

@@ -30,7 +30,7 @@ from costmodel.queues.steady_state import (
 )
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import engine_name, engine_names, load_serving_policy
+from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_engines import measured_engine
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
@@ -253,13 +253,3 @@ def test_times_are_positive_and_more_in_flight_never_start_sooner(
     assert less.tpot[0, 0] > 0
     assert 0 < less.rate[0, 0] <= greater.rate[0, 0] * (1 + 1e-2)
     assert greater.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
-
-
-def test_every_engine_has_a_policy_with_plausible_figures() -> None:
-    for name in engine_names():
-        policy = load_serving_policy(name)
-        assert 0 < policy.arrival < 0.5
-        assert 1e-6 < policy.launch < 1e-4
-        assert 0 < policy.equal_wait < 4
-    assert [engine_name(word) for word in ("vLLM", "TensorRT-LLM", " sgl ")] == ["vllm", "trtllm", "sglang"]
-    assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST

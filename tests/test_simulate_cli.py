@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +147,7 @@ LINES = [f"{0.2 * k:.1f},{500 + k},{20 + k % 50}" for k in range(300)]
             "replayed from log.csv, less 2 of more than 8,192 tokens, which its engines do not take",
         ),
     ],
-    ids=[
-        "at a rate",
-        "in a closed loop",
-        "too long",
-    ],
+    ids=["at a rate", "in a closed loop", "too long"],
 )
 def test_a_trace_is_replayed(
     plan_file: Path,
@@ -167,48 +161,6 @@ def test_a_trace_is_replayed(
     trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
     assert run(["simulate", str(plan_file), "--trace", str(trace), *options]) == 0
     assert sentence in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("stated", "hashes", "low", "high"),
-    [
-        (0.5, lambda _request, block: block, 95.0, 100.0),
-        (0.5, lambda request, block: 10 * request + block, 0.0, 0.0),
-    ],
-    ids=[
-        "all the same",
-        "all different",
-    ],
-)
-def test_prompts_of_a_trace_find_what_its_hashes_say(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    stated: float,
-    hashes: Callable[[int, int], int],
-    low: float | None,
-    high: float | None,
-) -> None:
-    """Prompts of four hash blocks and one token: whatever share the plan was made for, the blocks decide."""
-    workload = {"request_rate": "6/s", "max_tokens": 8192, "prefix_hit_share": stated}
-    workload |= {"lengths": {"histogram": [{"isl": 2049, "osl": 20, "share": 1.0}]}}
-    plan = tmp_path / "plan" / "plan.json"
-    assert run(["-q", "optimize", *QUICK, str(tiny(tmp_path, workload=workload)), "-o", str(plan.parent)]) == 0
-    rows = [
-        {"timestamp": 200 * k, "input_length": 2049, "output_length": 20, "hash_ids": [hashes(k, b) for b in range(5)]}
-        for k in range(200)
-    ]
-    trace = tmp_path / "log.jsonl"
-    trace.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
-    capsys.readouterr()
-    assert run(["simulate", str(plan), "--trace", str(trace)]) == 0
-    said = re.search(
-        r"([\d.]+) % of its prompt tokens found in prefix caches", " ".join(capsys.readouterr().out.split())
-    )
-    if low is None or high is None:
-        assert said is None
-    else:
-        assert said is not None
-        assert low <= float(said[1]) <= high
 
 
 @pytest.mark.parametrize(
@@ -229,21 +181,3 @@ def test_bad_flags_are_exit_code_2(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "precision",
-    [
-        "±1%",
-    ],
-)
-def test_runs_are_made_until_the_share_is_known(
-    precision: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["simulate", str(plan_file), "--until", precision, "--requests", "1000"]) == 0
-    told = capsys.readouterr()
-    said = " ".join(told.out.split())
-    assert "(seeds 0, 1000003" in said
-    assert "(95 % interval); ±1 % was asked for." in said
-    assert re.search(r"[\d,]+ requests, ±[\d.]+ %", told.err)
-    assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)

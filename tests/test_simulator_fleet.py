@@ -17,7 +17,6 @@ from costmodel.simulator import (
     HandOver,
     KvStore,
     Limits,
-    Pages,
     Pool,
     Router,
     Trace,
@@ -131,13 +130,6 @@ def test_each_router_does_what_its_name_says() -> None:
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
 
 
-def test_a_trace_may_say_which_pool_serves_a_request() -> None:
-    pool = Pool(Role.COLOCATED, FLAT, VLLM_V1)
-    result = simulate(trace_of([0.0, 0.0], pool=np.array([1, 0])), Fleet((pool, pool)))
-    assert sorted(result.engine.tolist()) == [0, 1]
-    assert result.engine[0] == 1
-
-
 def test_a_cached_prefix_is_not_computed_again() -> None:
     trace = trace_of([0.0], isl=100, cached=np.array([60]))
     result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
@@ -247,13 +239,6 @@ def test_the_longest_unused_blocks_go_first_and_tails_before_heads() -> None:
     assert result.engines[0].evicted >= 1
 
 
-def test_a_prompt_finds_what_another_has_computed_so_far() -> None:
-    """In chunks of 64, the second prompt comes while the first one's second chunk runs."""
-    trace = paged([0.0, 0.07], [192, 192], [[1, 2, 3, 4, 5, 6]] * 2)
-    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(max_num_seqs=8, max_num_batched_tokens=64)))
-    assert result.hit[1] in (128, 160)
-
-
 def test_the_router_follows_the_longest_prefix() -> None:
     ids = [[1, 2, 3], [7, 8, 9], [1, 2, 4], [7, 8, 3]]
     trace = paged([0.0, 0.01, 1.0, 1.01], [100] * 4, ids)
@@ -283,18 +268,6 @@ def test_reads_of_the_store_wait_for_each_other() -> None:
     trace = replace(trace, pool=np.array([0, 1, 2]))
     result = simulate(trace, Fleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
     np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
-
-
-@pytest.mark.parametrize(
-    ("pages", "fleet", "message"),
-    [
-        (Pages(np.array([1, 2]), np.array([1]), 32), colocated(VLLM_V1), "1 requests need as many counts"),
-        (Pages(np.array([1]), np.array([1]), 0), colocated(VLLM_V1), "0 tokens must have 1 or more"),
-    ],
-)
-def test_pages_that_make_no_sense_are_named(pages: Pages, fleet: Fleet, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        simulate(make_trace(np.zeros(1), np.array([40]), np.array([2]), pages=pages), fleet)
 
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:

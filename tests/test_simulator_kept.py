@@ -65,13 +65,3 @@ def test_what_is_compiled_is_kept_until_a_source_changes(monkeypatch: pytest.Mon
     assert compiled.is_kept(compiled.entry(twice))
     monkeypatch.setattr(compiled, "sources_digest", lambda: "other sources")
     assert not compiled.is_kept(compiled.entry(twice))
-
-
-def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_arguments: object) -> None:
-        raise RuntimeError("cannot cache function: no locator available")
-
-    monkeypatch.setattr("numba.core.dispatcher.FunctionCache", refused)
-    entry = compiled.entry(twice)
-    assert entry({"rules": records.records(records.Rules, 1, {})}, 4.0) == 8.0
-    assert not compiled.is_kept(compiled.entry(twice))

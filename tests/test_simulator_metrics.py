@@ -1,4 +1,4 @@
-"""Arrivals, metrics and step models."""
+"""Arrivals, metrics, step models, and the work that a run counts."""
 
 from __future__ import annotations
 
@@ -65,17 +65,6 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
     np.testing.assert_allclose(slow, factor * fast, rtol=1e-9)
     assert slow[-1] <= 50 * rates.size / rates.sum() * (1 + 1e-9)
     assert np.all(np.diff(slow) >= 0)
-
-
-def test_a_first_token_is_later_than_its_steps_and_the_engine_no_busier() -> None:
-    """TTFT and E2E are longer by half of the prompt's own steps, and nothing else is."""
-    trace = make_trace(0.2 * np.arange(200.0), np.full(200, 900), np.full(200, 20))
-    plain, later = (simulate(trace, colocated(VLLM_V1, first_token=factor)) for factor in (1.0, 1.5))
-    own = (plain.prompt_end - plain.prompt_start) / 2.0
-    np.testing.assert_allclose(later.ttft - plain.ttft, own)
-    np.testing.assert_allclose(later.e2e - plain.e2e, own)
-    np.testing.assert_array_equal(later.tpot, plain.tpot)
-    np.testing.assert_array_equal(later.finish, plain.finish)
 
 
 def test_drawn_lengths_keep_their_means() -> None:

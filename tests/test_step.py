@@ -35,7 +35,7 @@ from costmodel.kernels import (
     touched_experts,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one, step_times
-from costmodel.transformer import FeedForward, LayerGroup, LinearAttention, Transformer
+from costmodel.transformer import Transformer
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
@@ -67,12 +67,6 @@ def loads(draw: st.DrawFn) -> StepLoad:
 
 
 PARTS = ("gemm", "attention_prefill", "attention_decode", "experts", "communication", "host")
-
-
-def hybrid() -> Transformer:
-    """Two linear-attention layers."""
-    mixer = LinearAttention(2048, 16, 32, 128, 128, 4)
-    return Transformer("hybrid", 2048, 32000, (LayerGroup(2, mixer, FeedForward(2048, 8192, True)),), False, 262144)
 
 
 @st.composite
@@ -211,13 +205,6 @@ def test_more_work_is_never_faster(
     assert total(model, config, heavier) >= total(model, config, load) * (1 - 1e-12)
 
 
-@given(model=models, load=loads(), pipeline=st.sampled_from([1, 2]))
-@settings(deadline=None, max_examples=30)
-def test_one_rank_communicates_only_between_stages(model: Transformer, load: StepLoad, pipeline: int) -> None:
-    step = step_time_one(model, toy_config(pipeline=pipeline), NO_OVERHEAD, load)
-    assert (step.communication[0, 0] > 0) == (pipeline > 1 and load.tokens[0, 0] > 0)
-
-
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3"])
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_decode_is_affine_in_context(name: str, tensor: int) -> None:
@@ -235,18 +222,6 @@ def test_a_window_stops_the_growth() -> None:
     growth = np.diff(step.attention_decode[0])
     whole = step_time_one(llama_8b(), toy_config(), OVERHEAD, StepLoad.decode(64, contexts))
     assert growth == pytest.approx(np.diff(whole.attention_decode[0]) / 2, rel=1e-9)
-
-
-def test_linear_attention_forgets_the_context() -> None:
-    step = step_time_one(hybrid(), toy_config(), OVERHEAD, StepLoad.decode(64, np.array([10.0, 100_000.0])))
-    assert step.total[0, 0] == step.total[0, 1]
-    assert step.attention_decode[0, 0] > 0
-
-
-def test_nothing_to_do_takes_only_the_host() -> None:
-    step = step_time_one(llama_8b(), toy_config(tensor=4, pipeline=2), OVERHEAD, StepLoad.of())
-    assert step.total[0, 0] == step.host[0, 0] == OVERHEAD.step
-    assert step.arithmetic_intensity[0, 0] == 0
 
 
 def test_what_the_units_bound_takes_longer_inside_an_engine() -> None:

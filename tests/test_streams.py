@@ -1,4 +1,4 @@
-"""Output that cannot be delivered: a full disk, a reader that has gone, a closed stream, letters that are missing."""
+"""Output that cannot be delivered, progress, interrupts, and files that appear whole or not at all."""
 
 from __future__ import annotations
 

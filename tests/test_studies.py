@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.studies import batching, chunk_size, distserve, mooncake
+from benchmarks.studies import batching, chunk_size, distserve
 from benchmarks.studies.common import GOAL, poisson_trace
 from costmodel.metric import limits_of
 from costmodel.simulator import simulate
@@ -74,20 +74,3 @@ def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     )
     assert whole < chunked < split
     assert whole < GOAL < split
-
-
-def test_mooncakes_gain_falls_as_the_tbt_limit_loosens_and_goes_without_hits() -> None:
-    load, systems = mooncake.synthetic(600).at(2.0), mooncake.systems()
-    vllm, ours, bare = (
-        mooncake.capacity(mooncake.run(load, systems[name])) for name in ("vLLM", "Mooncake", "no hits")
-    )
-    gains = [one / other - 1.0 for one, other in zip(ours, vllm, strict=True)]
-    assert gains[0] > gains[1] > gains[2] > 0.0
-    assert bare[0] / vllm[0] - 1.0 < 0.5 * gains[0]
-
-
-def test_the_best_split_lies_within(data: Path) -> None:
-    load = mooncake.conversation(data, 1_200).at(3.0)
-    ttft, tbt = mooncake.SPLIT_LIMITS
-    share = [mooncake.capacity(mooncake.run(load, mooncake.mooncake(p, 16 - p)), (tbt,), ttft)[0] for p in (8, 13, 15)]
-    assert share[1] > 1.5 * max(share[0], share[2])

@@ -1,45 +1,27 @@
-"""Deployment targets: what their routers can serve, as limits on a search, and plans that are written as they are."""
+"""Deployment targets: what a workload file states of them, and plans that are written as they are."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.search.fleet_program import Aim, Matrices, Work, cheapest, pool_limits
 from pdplan import options as command_line
 from pdplan.cli import run
 from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.loader import load_problem
-from search_spaces.problem import (
-    TARGET_NAMES,
-    TARGETS,
-    Balancing,
-    Constraints,
-    Gateway,
-    Pools,
-    Problem,
-    Routing,
-    target_of,
-)
-from tests.fleet_matrices import random_matrices
-from tests.optimizer_cases import problem
+from search_spaces.problem import TARGET_NAMES, TARGETS, Balancing, Pools, Problem, Routing, target_of
 from tests.running import tiny
 
-EXACT = Work(gap=0.0)
 TWO_CLASSES = [
     {"name": "near", "share": 0.5, "ttft": "1s", "tpot": "50ms"},
     {"name": "far", "share": 0.5, "ttft": "9s", "tpot": "200ms"},
@@ -52,23 +34,6 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
         assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
     connectors = facts.hand_over_of("dynamo", ())
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
-
-
-def with_gateway(matrices: Matrices, gateway: Gateway) -> Matrices:
-    """Random matrices behind a router."""
-    return replace(matrices, pool_limits=pool_limits(problem(constraints=Constraints(gateway=gateway)), matrices.role))
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([Gateway(1, 1), Gateway(8, 1), Gateway(1, 8)]))
-def test_a_router_allows_fewer_fleets(seed: int, gateway: Gateway) -> None:
-    """None is cheaper than without a router, and it fits behind it."""
-    free = random_matrices(seed, columns=6)
-    behind = with_gateway(free, gateway)
-    routed, anyway = cheapest(behind, Aim(), EXACT), cheapest(free, Aim(), EXACT)
-    assert routed.objective >= anyway.objective * (1.0 - 1e-9)
-    count = Counter((Role.PREFILL, Role.DECODE, Role.COLOCATED)[role] for role in behind.role[routed.index])
-    assert Constraints(gateway=gateway).fits(count.elements())
 
 
 class TestStated:

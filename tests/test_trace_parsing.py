@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,10 +23,3 @@ def test_dates_agree_with_the_standard_library(moment: datetime, digits: int, zo
     whole = datetime.fromisoformat(f"{moment:%Y-%m-%dT%H:%M:%S}" + (zone or "Z"))
     expected = round(whole.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
     assert parse_date(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["2023-02-29 00:00:00", "2023-13-01 00:00:00", "2023-01-01 24:00:00", "2023-01-01 00:00", "2023-1-1 0:0:00"]
-)
-def test_dates_that_do_not_exist(text: str) -> None:
-    assert parse_date(text) is None

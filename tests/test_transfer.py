@@ -17,7 +17,7 @@ from costmodel.transfer import (
     kv_transfer_time,
     transfer_bandwidth,
 )
-from search_spaces.enumeration import PAIR_RULES, cannot_talk
+from search_spaces.enumeration import cannot_talk
 from search_spaces.models import load_model
 from tests.toy import llama_8b, llama_70b, toy_config, windowed
 
@@ -112,10 +112,3 @@ def of(tensor: int, pipeline: int = 1) -> Parallelism:
 def test_pairs(model: str, prefill: Parallelism, decode: Parallelism, reason: str | None) -> None:
     found = cannot_talk(load_model(model), prefill, decode)
     assert found is None if reason is None else reason in str(found)
-
-
-def test_equal_engines_of_one_stage_always_talk() -> None:
-    for name in ("Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B", "gpt-oss-120b"):
-        for tensor in (1, 2, 4, 8):
-            assert cannot_talk(load_model(name), of(tensor), of(tensor)) is None
-    assert len(PAIR_RULES) == 5

@@ -1,4 +1,4 @@
-"""Tuning by simulation: samplers, knobs, the value of a look, and that only what is proven is taken."""
+"""Tuning by simulation: samplers, and that only what is proven is taken."""
 
 from __future__ import annotations
 

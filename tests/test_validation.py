@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_engines import deployments_of
 from search_spaces.measured_predictions import predict_serving
-from search_spaces.measurements import ServingRow, Settings, read_measurements, read_scripts, with_settings
+from search_spaces.measurements import read_measurements
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -75,37 +73,6 @@ def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
     assert "acme/Unheard-Of" in reasons[3]
     assert "accelerator 'h999' is not known" in reasons[4]
     assert reasons[5] == "isl: 'long' is not a number"
-
-
-def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
-    text = GOOD.format(ttft=1, tpot=1).replace("vllm", "newserve").replace("200,16,", "200,,")
-    value = document(tmp_path, HEADER + text)
-    assert value["notes"] == {
-        "engine 'newserve' is not known and taken as vllm": 1,
-        "concurrency is not given and taken as 8": 1,
-    }
-
-
-def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path) -> None:
-    """Flags of a row count; the table of scripts fills what it leaves out, for its own benchmark only."""
-    path, table = tmp_path / "rows.csv", tmp_path / "engine_settings.csv"
-    header = HEADER.replace("\n", ",precision,kv_dtype,scheduler_recv_interval\n")
-    line = "{set},openai/gpt-oss-120b,b200_sxm,nvfp4,sglang,colocated,8192,1024,{users},1,1,1,1,1,9,9,fp4,{flags}\n"
-    cases = [("ix", 8, ","), ("ix", 64, ","), ("nv", 64, ","), ("ix", 64, "bf16,1")]
-    path.write_text(header + "".join(line.format(set=name, users=n, flags=flags) for name, n, flags in cases), "utf-8")
-    columns = "model,precision,gpu,variant,engine,mem-fraction-static,kv-cache-dtype,chunked-prefill-size,{interval}\n"
-    other, own = "gptoss,fp4,b200,mtp,sglang,0.1,,,\n", "gptoss,fp4,b200,,sglang,0.8,fp8_e4m3,32768,$"
-    text = columns.format(interval="scheduler-recv-interval") + other + own + "SCHEDULER_RECV_INTERVAL\n"
-    table.write_text(text, "utf-8")
-    rows = with_settings(read_measurements(path)[1], read_scripts(table))
-    found = [row.settings for row in rows if isinstance(row, ServingRow)]
-    script = Settings("fp8_e4m3", 0.8, 32768, looks=30)
-    assert found == [replace(script, looks=10), script, Settings(), replace(script, kv_dtype="bf16", looks=1)]
-    deployments, _ = deployments_of(rows, load_catalog(), None)
-    assert [each.prefill.kv_dtype for each in deployments] == ["fp8", "fp8", "bf16", "bf16"]
-    late = [each.values["ttft"].predicted for each in predict_serving(rows, load_catalog(), None).predicted]
-    assert late[1] > late[3]
-    assert read_scripts(tmp_path / "none.csv") == []
 
 
 def test_the_nearest_stratum_decides() -> None:

@@ -17,19 +17,12 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance, never
-from optimizer.search.limits import allowed, fewer_replicas
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
-from optimizer.verification.verify import (
-    Loop,
-    SearchResult,
-    larger_batches,
-    with_larger_batches,
-    without_one_replica,
-)
-from search_spaces.problem import Constraints, Routing
+from optimizer.verification.verify import Loop, SearchResult, larger_batches, with_larger_batches, without_one_replica
+from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import apart, pool, replicas, small
 
@@ -125,19 +118,6 @@ def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_ar
     assert winner is not None
     assert replicas(winner.fleet) == (2, 3)
     assert refuted in [verdict for _, verdict in loop.trail]
-
-
-def test_no_waste_that_the_gateway_cannot_route() -> None:
-    """A threshold router gives each length to one pool: a pool that would hand its own to two others stays."""
-    lengths = ((500, 100, 0.4), (1500, 100, 0.3), (4000, 100, 0.3))
-    instance = instance_of(problem(workload=workload(3.0, lengths), constraints=Constraints(routing=Routing.THRESHOLD)))
-    pools = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, size) for k, size in enumerate((3, 1, 2)))
-    fleet = Fleet(tuple(replace(engines, route=np.eye(3)[k]) for k, engines in enumerate(pools)))
-    bench = Oracle(instance, (0, 0, 0))
-    winner = searched(bench, fleet).winner
-    assert all(allowed(instance, verdict.fleet) for verdict in bench.verdicts.values())
-    assert winner is not None
-    assert replicas(winner.fleet) == (1, 1, 1)
 
 
 def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds() -> None:

@@ -13,22 +13,12 @@ from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, run_length
 from optimizer.verification.judge import MOST_JUDGED
-from tests.optimizer_cases import instance_of, problem, space, workload
+from tests.optimizer_cases import problem, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 
 # --- with the simulator ---------------------------------------------------------------------------------------------
-
-
-def test_a_run_lasts_several_permitted_lifetimes() -> None:
-    assert run_length(small(0.1), 1.0) == benches.LEAST_REQUESTS
-    flows = small(200.0).flows
-    lifetime = float(flows.share @ (flows.ttft + flows.osl * flows.tpot) / flows.share.sum())
-    assert run_length(small(200.0), 1.0) == pytest.approx(10 * lifetime * 200, abs=1)
-    bursts = instance_of(problem(workload=workload(0.1, burstiness=3.0)))
-    assert run_length(bursts, 1.0) == 5 * benches.LEAST_REQUESTS
-    assert run_length(small(200.0), 0.5) == pytest.approx(5 * lifetime * 200, abs=1)
 
 
 def test_of_a_large_fleet_a_slice_is_simulated() -> None:

@@ -1,4 +1,4 @@
-"""`pdplan whatif` and `pdplan frontier` as users run them: tables, files, refusals, restarts, and a cluster."""
+"""`pdplan whatif`, `pdplan map` and `pdplan frontier` as users run them: tables, files, refusals, restarts."""
 
 from __future__ import annotations
 
@@ -195,13 +195,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize(
-    "end",
-    [
-        signal.SIGTERM,
-        signal.SIGINT,
-    ],
-)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
     asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)

@@ -1,4 +1,4 @@
-"""Pages of what-if: titles say what stands in the very cells and steps below them."""
+"""The map of what-if: its headline says what stands in its cells."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
+from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
+from optimizer.whatif.answer import Answer
+from optimizer.whatif.curves import Frontier, Step
+from reports.answers.curves import frontier_document
 from reports.answers.whatif import ROLES, SHAPES, map_document, map_record
+from reports.document import Document, Section
+from reports.scenarios import whatif_document
+from reports.views import terminal
 from tests.engine_cases import engines
 
 
@@ -55,3 +62,14 @@ def test_a_map_says_where_disaggregation_is_cheaper_and_ties_are_colocated() -> 
     (chart,) = document.sections[0].charts
     tones = [mark.tone for mark in chart.drawing.marks if mark.kind == "rect"]
     assert tones == ["alone-8", "alone-1", "split-8", "heat-0"]
+
+
+def test_every_answer_below_another_keeps_its_headline() -> None:
+    """An answer may begin with a chart, or have nothing but its headline."""
+    first = map_document(["isl", "rate"], pair(4.0, 5.0, isl=500, rate=1.0), "simple")
+    cheapest = Answer(Status.FEASIBLE, 6.0, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
+    curve_below = frontier_document(Frontier("rate", "req/s", (Step.of(5.0, 8.0, cheapest),), 1e-4))
+    bare = Document(("No limit is stated.",), (Section(),))
+    text = " ".join(terminal.render_document(whatif_document([first, curve_below, bare], (), ("What if?",))).split())
+    for headline in (*first.headline, *curve_below.headline, "No limit is stated."):
+        assert headline in text

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend.comparison import (
-    FEATURES,
-    formula_price,
-    with_worths,
-    without,
-)
+from optimizer.recommend.explain import FEATURES, formula_price, with_worths, without
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.problem import Problem

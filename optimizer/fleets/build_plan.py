@@ -1,4 +1,4 @@
-"""From a fleet and its evaluation to the plan file."""
+"""From a fleet and its evaluation to the plan file, with how close it is to each limit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from costmodel.engine import Role
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.step import StepLoad, engine_arrays, step_time
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import dollars
+from costmodel.words import dollars, percentage
 from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, factor_at, slow_end, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -41,21 +41,10 @@ from optimizer.plans.records import EnginePool, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry
-from search_spaces.problem import Problem
+from search_spaces.problem import Goal, Problem
 
-from .binding import binding_limits, fleet_bindings, volume_bindings
-from .error_bars import (
-    accuracy_records,
-    assumptions,
-    factor_at,
-    hardware_remarks,
-    other_precisions,
-    price_remarks,
-    slow_end,
-    step_errors,
-    step_intervals,
-)
-from .evaluate import LIGHT, QUANTILES, Evaluation, evaluate, goodput_volume, holds, pool_headroom
+from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
+from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
     FleetPool,
@@ -88,6 +77,14 @@ NO_FLEET: dict[str, Any] = {
     "routing": [],
 }
 """The fields of a plan without a fleet."""
+
+
+MEANING = {
+    Resource.TIME: "prompts then wait too long for the TTFT limit",
+    Resource.SLOTS: "max_num_seqs requests then run at once and others wait",
+    Resource.KV_MEMORY: "the KV cache then fills the memory",
+    Resource.ATTENTION_TIME: "decode steps then take too long for the TPOT limit",
+}
 
 
 def pool_routes(fleet: Fleet) -> list[list[float]]:
@@ -151,21 +148,6 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
     per_step = float(state.rate @ flows.new_tokens) / pool.replicas * state.step / stages / ranks
     chunk = min(per_step, float(tables.rank_chunks[pool.shape, pool.chunk]))
     return StepLoad.of(ranks, max(chunk, 1.0), past + new_tokens / 2.0, batch, context), running
-
-
-def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
-    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
-    tables = instance.tables
-    used: dict[Resource, float] = {}
-    if pool.role is not Role.DECODE:
-        used[Resource.TIME] = state.utilization
-    if pool.role is not Role.PREFILL:
-        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
-        used[Resource.KV_MEMORY] = state.memory
-    if pool.role is not Role.COLOCATED:
-        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
-        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
-    return {str(resource): float(use) for resource, use in used.items()}
 
 
 def operating_point(instance: Instance, pool: FleetPool, state: PoolState, binding: Resource) -> OperatingPoint:
@@ -413,7 +395,7 @@ def build_plan(
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    share = 1.0 if holds(instance, evaluation) else LIGHT  # so that of a fleet that misses, pools tell of themselves
+    share = 1.0 if evaluation.holds else LIGHT  # so that of a fleet that misses, pools tell of themselves
     headrooms = [pool_headroom(instance, fleet, at, volume, others=share) for at in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
@@ -449,3 +431,107 @@ def build_plan(
         routing=plan_routes(instance, fleet, evaluation),
         binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
     )
+
+
+# --- how close a plan is to each limit ------------------------------------------------------------------------------
+
+
+def binding(constraint: str, where: str, used: float, limit: float, unit: str, sentence: str) -> Binding:  # noqa: PLR0917
+    """A limit with its slack, the share of it that is left; where nothing is allowed, how much too much there is."""
+    slack = 1.0 - used / limit if limit else -used
+    return Binding(
+        constraint=constraint, where=where, used=used, limit=limit, unit=unit, slack=slack, sentence=sentence
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """A quantity of a limit in words, never rounded so far that two different ones read the same.
+
+    >>> amount(1001.0, "GPU"), amount(99.7, "$/h"), amount(40.0, "W"), amount(3.0, "1")
+    ('1,001 GPUs', '$99.70/h', '0.04 kW', '3')
+    """
+    if unit == "GPU":
+        return f"{value:,.0f} GPU{'' if value == 1 else 's'}"
+    if unit == "$/h":
+        return f"{dollars(value)}/h"
+    if unit == "W":
+        return f"{value / 1e3:,.10g} kW"
+    if unit == "pools":
+        return f"{value:,.0f} pool{'' if value == 1 else 's'}"
+    return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
+
+
+def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) -> Binding:
+    """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
+
+    Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
+    """
+    share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
+    shared = f"; its prompt time of {percentage(prompt_time, 1)} grows by less, as prompts that wait share steps"
+    why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
+    if headroom.load >= 1.0:
+        room = f"can take {percentage(headroom.load - 1.0)} more load"
+    elif headroom.load > 0.0:
+        room = f"gets {percentage(share - 1.0)} more load than it can take"
+    else:
+        room = "can take no load at all"
+    sentence = f"{pool.name} {room}: {why}."
+    return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
+
+
+def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
+    """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
+    share = "None" if miss_share <= 0.0 else percentage(miss_share, 2) if miss_share >= 5e-5 else "Less than 0.01 %"
+    sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
+    return binding("attainment", name, miss_share, miss_limit, "1", sentence)
+
+
+def binding_limits(
+    instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
+) -> list[Binding]:
+    """How close the pools and the SLO classes are to their limits."""
+    pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
+    limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
+    for slo, attainment in zip(instance.problem.slos, evaluation.attainment, strict=True):
+        limits.append(attainment_binding(slo.name, 1.0 - float(attainment), 1.0 - slo.attainment))
+    return limits
+
+
+def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
+    """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
+    problem, ceiling = instance.problem, instance.problem.constraints
+    rows = [
+        _fleet_limit(
+            "inventory", offer.accelerator.name, float(count), None if offer.inventory is None else offer.stock, "GPU"
+        )
+        for offer, count in zip(problem.offers, gpus, strict=True)
+        if count
+    ]
+    power = float(sum(offer.accelerator.tdp * count for offer, count in zip(problem.offers, gpus, strict=True)))
+    rows.append(_fleet_limit("budget", "fleet", cost, ceiling.budget, "$/h"))
+    rows.append(_fleet_limit("power", "fleet", power, ceiling.power, "W"))
+    rows.append(_fleet_limit("max_gpus", "fleet", float(gpus.sum()), ceiling.max_gpus, "GPU"))
+    return [row for row in rows if row is not None]
+
+
+def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, unit: str) -> Binding | None:
+    """One limit on the fleet, None where there is none; a fleet that breaks it needs, one that keeps it uses."""
+    if limit is None:
+        return None
+    limit_names = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
+    name, most = limit_names.get(constraint, f"the {constraint}"), amount(limit, unit)
+    if used <= limit * (1.0 + 1e-9):
+        sentence = f"{amount(used, unit)} used; {name} is {most}."
+    else:
+        sentence = f"{amount(used, unit)} needed, but {name} is {most}."
+    return binding(constraint, where, used, float(limit), unit, sentence)
+
+
+def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
+    """The most that a plan for goodput per dollar may serve, against what it serves, `volume` times the demand [1]."""
+    objective, demand = problem.objective, problem.workload.request_rate
+    if objective.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
+        return []
+    served_rate, most = volume * demand, objective.max_volume * demand
+    sentence = f"{served_rate:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {objective.max_volume:g}."
+    return [binding("max_volume", "fleet", served_rate, most, "req/s", sentence)]

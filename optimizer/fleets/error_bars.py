@@ -1,54 +1,36 @@
-"""How far a plan's figures can be trusted: error bars, errors on record, and what is assumed.
-
-The tables of an instance can be made as slow, or as quick, as measurements say that steps can be. Prompts
-alone take the interval of an engine step's time; steps that decode take that of the measured TPOT, which also has the
-scheduler and the host in it. Both are read as lognormal around the prediction, so that a 90 % interval [low, high] puts
-the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) below it.
-"""
+"""How far a plan's figures can be trusted: error bars, errors on record, and what is assumed."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
-from costmodel.engine import EngineConfig, FractionOf, Role
+from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.host import EngineOverhead
 from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
 from optimizer.plans.plan import ErrorBars, Range, StepError
 from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
-from search_spaces.enumeration import engine_config
-from search_spaces.problem import Balancing, Problem, undeployed
+from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
-    error_table,
-    interval_factors,
     is_seen,
     load_serving_error,
-    step_interval,
-    stratum_of,
 )
 
-from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
 
 FloatArray = NDArray[np.float64]
-
-ENDS = (0.05, 0.95)
-"""Quantiles at the ends of a 90 % interval."""
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -78,69 +60,10 @@ ClassEnd = tuple[float, Sequence[float] | FloatArray, Sequence[float] | FloatArr
 """Attainment of a class [1], and its TTFT and TPOT at `QUANTILES` [s], at one end of the interval."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepIntervals:
-    """Factors on predicted step times that hold the measured ones nine times in ten, (low, high), of one accelerator.
-
-    prefill: prompts alone; decode: steps that generate tokens.
-    """
-
-    prefill: tuple[float, float]
-    decode: tuple[float, float]
-
-
-def step_intervals(problem: Problem, config: EngineConfig) -> StepIntervals:
-    """The catalog's 90 % intervals for an engine, of the nearest stratum that was measured."""
-    stratum = stratum_of(problem.model, config, problem.engine)
-    prefill = step_interval(problem.model, config.accelerator)
-    return StepIntervals(prefill, interval_factors(error_table(), "tpot", stratum))
-
-
-def factor_at(interval: tuple[float, float], probability: float) -> float:
-    """Factor on a prediction below which the measured value lies with `probability` [1].
-
-    >>> [round(factor_at((0.8, 1.5), p), 3) for p in (0.05, 0.5, 0.9, 0.95)]
-    [0.8, 1.0, 1.372, 1.5]
-    """
-    normal = NormalDist()
-    low, high = interval
-    score = normal.inv_cdf(probability) / normal.inv_cdf(ENDS[1])
-    return float(high**score if score >= 0.0 else low**-score)
-
-
-def slow_end(confidence: float) -> float:
-    """Quantile at the upper end of the interval of probability `confidence`; 0 gives the median.
-
-    >>> slow_end(0.9), slow_end(0.0)
-    (0.95, 0.5)
-    """
-    return (1.0 + confidence) / 2.0
-
-
-def at_quantile(instance: Instance, probability: float) -> Instance:
-    """The same instance with every step as slow as it is at most with `probability`; 0.5 leaves it as it is."""
-    if probability == 0.5:
-        return instance
-    intervals = [step_intervals(instance.problem, config) for config in _configs(instance)]
-    prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])
-    decode = np.array([factor_at(interval.decode, probability) for interval in intervals])
-    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
-
-
-def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
-    """The instance that is planned on: with step times at the confidence that the problem asks for."""
-    return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
-
-
-def _configs(instance: Instance) -> list[EngineConfig]:
-    """An engine of every shape, whatever its limits."""
-    return [engine_config(instance.problem, shape, Role.COLOCATED, 1, 1) for shape in instance.tables.shapes]
-
-
 def step_errors(instance: Instance) -> list[StepError]:
     """The intervals of every accelerator that can run an engine, as in plan files; of several precisions the widest."""
     rows: dict[str, StepError] = {}
-    for config in _configs(instance):
+    for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
         prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
@@ -269,6 +192,20 @@ def assumptions(instance: Instance) -> list[str]:
     if problem.speculation is not None:
         sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
+
+
+def limits_by_use(problem: Problem) -> list[str]:
+    """What the limits count where whole nodes are billed; nothing where none is stated that could count otherwise."""
+    by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
+    limits = problem.constraints
+    limit_values = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
+    if not by_node or all(limit is None for limit in limit_values):
+        return []
+    names = join_words([offer.accelerator.name for offer in by_node])
+    return [
+        f"Whole nodes of {names} are billed: the budget pays for all of their GPUs; inventory, power and max_gpus "
+        "count those that engines use."
+    ]
 
 
 def _acceptance(speculation: Speculation) -> str:

@@ -6,8 +6,8 @@ The laws of `costmodel` at the loads that the fleet really has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from operator import add
 from types import MappingProxyType
 
@@ -20,10 +20,10 @@ from costmodel.metric import Metric
 from costmodel.policy import SCHEDULERS
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
-from optimizer.loads.engine_table import Resource
+from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
 
-from .fleet import Fleet, FleetPool, hand_over_mix
+from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
 
 FloatArray = NDArray[np.float64]
@@ -35,83 +35,131 @@ LIGHT = 1e-3
 """Share of its load with which a pool is in nobody's way [1]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misses:
-    """Share of each flow's requests that miss, by reason, each (flows,), and the attainment of each class, (classes,).
-
-    ttft: too late for the first token; tpot: tokens too slow, by any metric of them; full: no slot or KV memory was
-    free.
-    """
-
-    states: tuple[PoolState, ...]
-    ttft: FloatArray
-    tpot: FloatArray
-    full: FloatArray
-    flow_attainment: FloatArray
-    attainment: FloatArray
-    stable: bool
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Predictions for a fleet at a multiple of the demand.
+    """What a fleet is predicted to deliver with its pools in these states; worked out as far as it is asked for.
 
-    flow_attainment (flows,), attainment (classes,), overall: shares of requests within all their SLOs [1];
-    ttft, tpot (classes + 1, quantiles): per class, then over all requests [s]; metrics: the same of every other metric
-    that some class limits, but the end-to-end time.
+    Who is late: late_first, late_later, full (flows,): share of each flow's requests that miss because the first token
+    is too late, because later tokens are by any metric of them, or because no slot or KV memory is free [1].
     """
 
+    instance: Instance
+    fleet: Fleet
     states: tuple[PoolState, ...]
-    flow_attainment: FloatArray
-    attainment: FloatArray
-    overall: float
-    ttft: FloatArray
-    tpot: FloatArray
-    stable: bool
-    metrics: Mapping[Metric, FloatArray] = field(default_factory=dict)
+
+    @cached_property
+    def stable(self) -> bool:
+        """Whether no pool falls behind."""
+        return all(state.stable for state in self.states)
+
+    @cached_property
+    def first_tokens(self) -> list[_FirstToken]:
+        """TTFT at each pool that computes prompts."""
+        return _first_tokens(self.instance, self.fleet, self.states)
+
+    @cached_property
+    def late_first(self) -> FloatArray:
+        """See above."""
+        return _exceeds(self.first_tokens, self.instance.flows.ttft)
+
+    @cached_property
+    def late_later(self) -> FloatArray:
+        """See above; who is late by several metrics is late once."""
+        flows = self.instance.flows
+        limits = {Metric.TPOT: flows.tpot * (1.0 + 1e-9), **flows.others}
+        late = [_exceeds(self._later_tokens(metric), limit) for metric, limit in limits.items()]
+        return reduce(np.maximum, late)
+
+    @cached_property
+    def full(self) -> FloatArray:
+        """See above."""
+        pairs = zip(self.fleet.pools, self.states, strict=True)
+        shares = (pool.route * state.full for pool, state in pairs if pool.role is not Role.PREFILL)
+        return sum(shares, np.zeros(self.instance.flows.isl.size))
+
+    @cached_property
+    def flow_attainment(self) -> FloatArray:
+        """Share of each flow's requests within all their SLOs, (flows,) [1]; none in a fleet that falls behind."""
+        if not self.stable:
+            return np.zeros(self.instance.flows.isl.size)
+        return np.clip(1.0 - self.late_first - self.late_later - self.full, 0.0, 1.0)
+
+    @cached_property
+    def attainment(self) -> FloatArray:
+        """The same of each class, (classes,)."""
+        return class_attainment(self.instance, self.flow_attainment)
+
+    @property
+    def overall(self) -> float:
+        """The same of all requests."""
+        share = self.instance.flows.share
+        return float(share @ self.flow_attainment / share.sum())
+
+    @property
+    def holds(self) -> bool:
+        """Whether every class keeps its attainment goal."""
+        return self.stable and keeps_goals(self.instance, self.attainment)
+
+    @property
+    def goal_share(self) -> float:
+        """Share of its goal that the worst class reaches [1]; 0 for a fleet that falls behind.
+
+        From 1 on the fleet holds, but for rounding. Of one that misses by its later tokens alone the share is that of
+        these, whatever its TTFT.
+        """
+        if not self.stable:
+            return 0.0
+        late = self.late_later + self.full
+        goal_share = self._goal_share(late)
+        return goal_share if goal_share < 1.0 else self._goal_share(late + self.late_first)
+
+    def _goal_share(self, late: FloatArray) -> float:
+        attainment = class_attainment(self.instance, np.clip(1.0 - late, 0.0, 1.0))
+        return float(((attainment + 1e-9) / class_goals(self.instance)).min())
+
+    @cached_property
+    def ttft(self) -> FloatArray:
+        """Quantiles of TTFT of each class, then of all requests, (classes + 1, quantiles) [s]."""
+        longest = max((float(pool.offset.max()) + pool.delay.most for pool in self.first_tokens), default=0.0)
+        return _quantiles(self.first_tokens, self._rows, longest + 1.0)
+
+    @cached_property
+    def tpot(self) -> FloatArray:
+        """The same of TPOT."""
+        return self._later_quantiles(Metric.TPOT)
+
+    @property
+    def metrics(self) -> Mapping[Metric, FloatArray]:
+        """The same of every other metric that some class limits, but the end-to-end time."""
+        return {metric: self._later_quantiles(metric) for metric in self.instance.flows.others}
+
+    def _later_quantiles(self, metric: Metric) -> FloatArray:
+        later = self._later_tokens(metric)
+        slowest = max((float(at.steps.ceiling.max()) + 8.0 * at.steps.jitter for at in later), default=0.0)
+        gaps = (float(np.max(at.steps.prompt_step)) for at in later if metric is not Metric.TPOT)
+        tokens = self._rows * (self.instance.flows.osl > 1.0)
+        return _quantiles(later, tokens, max(slowest, *gaps, 0.0) + 1e-3)
+
+    def _later_tokens(self, metric: Metric) -> list[_LaterTokens]:
+        """One metric at every pool that generates."""
+        gaps = np.maximum(self.instance.flows.osl - 1.0, 0.0)
+        return [
+            _LaterTokens(metric, pool.route, state.steps, gaps)
+            for pool, state in zip(self.fleet.pools, self.states, strict=True)
+            if state.steps is not None and pool.role is not Role.PREFILL
+        ]
+
+    @property
+    def _rows(self) -> FloatArray:
+        """Share of each flow in each class, and in all requests, (classes + 1, flows)."""
+        return np.array([*_class_shares(self.instance), self.instance.flows.share])
 
 
-def predict_misses(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Misses:
-    """Predict who misses when each pool gets `loads` (pools,) times the demand that is routed to it."""
-    return misses_of(instance, fleet, _states(instance, fleet, loads))
-
-
-def misses_of(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> Misses:
-    """Predict who misses from the states of the pools, for those who have worked them out before."""
-    return _misses(instance, fleet, states, _first_tokens(instance, fleet, states))
-
-
-def _misses(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], first: Sequence[_FirstToken]) -> Misses:
-    """The same from TTFT at each pool."""
-    ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, fleet, states)
-    full, stable = _full(instance, fleet, states), all(state.stable for state in states)
-    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
-    return Misses(states, ttft, tpot, full, flow_attainment, class_attainment(instance, flow_attainment), stable)
-
-
-def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
-    """Predict the latencies of every flow at `volume` times the demand, routing unchanged."""
-    flows, states = instance.flows, _states(instance, fleet, volume)
-    first, later = _first_tokens(instance, fleet, states), _later_tokens(instance, fleet, states)
-    misses = _misses(instance, fleet, states, first)
-    rows = np.array([*_class_shares(instance), flows.share])
-    tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
-    longest = max((float(pool.offset.max()) + pool.delay.most for pool in first), default=0.0)
-    slowest = max((float(pool_steps.ceiling.max()) + 8.0 * pool_steps.jitter for pool_steps in steps), default=0.0)
-    gap = max((float(np.max(pool_steps.prompt_step)) for pool_steps in steps), default=0.0)
-    return Evaluation(
-        states=states,
-        flow_attainment=misses.flow_attainment,
-        attainment=misses.attainment,
-        overall=float(flows.share @ misses.flow_attainment / flows.share.sum()),
-        ttft=_quantiles(first, rows, longest + 1.0),
-        tpot=_quantiles(later, tokens, slowest + 1e-3),
-        stable=misses.stable,
-        metrics={
-            metric: _quantiles(_later_tokens(instance, fleet, states, metric), tokens, max(slowest, gap) + 1e-3)
-            for metric in flows.others
-        },
-    )
+def evaluate(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Evaluation:
+    """What a fleet delivers when each pool gets `loads` (pools,) times the demand that is routed to it."""
+    pool_loads = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    pairs = zip(fleet.pools, pool_loads, strict=True)
+    return Evaluation(instance, fleet, tuple(pool_state(instance, pool, float(load)) for pool, load in pairs))
 
 
 def class_goals(instance: Instance) -> FloatArray:
@@ -130,39 +178,45 @@ def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:
     return bool((attainment >= class_goals(instance) - 1e-9).all())
 
 
-def holds(instance: Instance, prediction: Misses | Evaluation) -> bool:
-    """Whether every class keeps its attainment goal."""
-    return prediction.stable and keeps_goals(instance, prediction.attainment)
-
-
 def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> bool:
     """Whether every class keeps its goal when each pool gets `loads` (pools,) times the demand routed to it."""
-    return holds(instance, predict_misses(instance, fleet, loads))
+    return evaluate(instance, fleet, loads).holds
 
 
-def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> float:
-    """Share of its goal that the worst class reaches by the states of the pools [1]; 0 for a fleet that falls behind.
+def still_holds(instance: Instance, fleet: Fleet) -> bool:
+    """Whether a fleet keeps every goal, and its network cards carry what is handed over."""
+    tables, rate = instance.tables, instance.flows.rate
+    busy = [
+        float(pool.route * rate @ tables.kv_transferred[pool.shape]) / tables.links[pool.shape] / pool.replicas
+        for pool in fleet.pools
+        if pool.role is not Role.COLOCATED
+    ]
+    cards_suffice = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
+    return cards_suffice and holds_at(instance, fleet)
 
-    From 1 on the fleet holds, as `holds` says of `misses_of`. Of one that misses by its later tokens alone the share is
-    that of these, whatever its TTFT.
+
+def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
+    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do.
+
+    Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
     """
-    if not all(state.stable for state in states):
-        return 0.0
-
-    def share(late: FloatArray) -> float:
-        attainment = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
-        return float(((attainment + 1e-9) / class_goals(instance)).min())
-
-    late = _slow_tokens(instance, fleet, states) + _full(instance, fleet, states)
-    goal_share = share(late)
-    if goal_share < 1.0:
-        return goal_share
-    return share(late + _exceeds(_first_tokens(instance, fleet, states), instance.flows.ttft))
+    replicas = np.array([pool.replicas for pool in fleet.pools])
+    if not holds_at(instance, fleet, volume):
+        return replicas
+    price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
+    for index in sorted(range(len(price)), key=lambda number: -price[number]):
+        low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
+        while high - low > 1:
+            replicas[index] = (low + high) // 2
+            meets_goals = holds_at(instance, fleet.resized(replicas), volume)
+            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
+        replicas[index] = high
+    return replicas
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
-    return float((predict_misses(instance, fleet, volume).attainment / class_goals(instance)).min())
+    return float((evaluate(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
@@ -200,12 +254,14 @@ def pool_headroom(
         return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
 
     most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
-    before = predict_misses(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
-    after = predict_misses(instance, fleet, loads(max(most, LIGHT) * 1.01))
+    before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
+    after = evaluate(instance, fleet, loads(max(most, LIGHT) * 1.01))
     return Headroom(most, _first_to_give(instance, fleet, index, before, after))
 
 
-def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses | None, after: Misses) -> Resource:
+def _first_to_give(
+    instance: Instance, fleet: Fleet, index: int, before: Evaluation | None, after: Evaluation
+) -> Resource:
     """The resource behind the reason that grows most between two loads of a pool, or from nothing to the second."""
 
     def grown(reason: str) -> float:
@@ -215,10 +271,25 @@ def _first_to_give(instance: Instance, fleet: Fleet, index: int, before: Misses 
     pool, state = fleet.pools[index], after.states[index]
     if pool.role is Role.PREFILL:
         return Resource.TIME
-    growth = {fuller(instance, pool, state): grown("full"), Resource.ATTENTION_TIME: grown("tpot")}
+    growth = {fuller(instance, pool, state): grown("full"), Resource.ATTENTION_TIME: grown("late_later")}
     if pool.role is Role.COLOCATED:
-        growth[Resource.TIME] = grown("ttft")
+        growth[Resource.TIME] = grown("late_first")
     return max(growth, key=lambda resource: growth[resource])
+
+
+def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
+    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
+    tables = instance.tables
+    used: dict[Resource, float] = {}
+    if pool.role is not Role.DECODE:
+        used[Resource.TIME] = state.utilization
+    if pool.role is not Role.PREFILL:
+        used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
+        used[Resource.KV_MEMORY] = state.memory
+    if pool.role is not Role.COLOCATED:
+        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
+        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
+    return {str(resource): float(use) for resource, use in used.items()}
 
 
 def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
@@ -226,21 +297,10 @@ def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
     return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
 
 
-def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
-    pool_loads = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, pool_loads, strict=True))
-
-
 def _class_shares(instance: Instance) -> FloatArray:
     """Share of each flow in each class, (classes, flows)."""
     flows = instance.flows
     return np.asarray(flows.share * (flows.slo == np.arange(len(instance.problem.slos))[:, None]))
-
-
-def _full(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
-    """Chance that a request of each flow meets full slots or full memory, (flows,)."""
-    pairs = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is not Role.PREFILL]
-    return sum((pool.route * state.full for pool, state in pairs), np.zeros(instance.flows.isl.size))
 
 
 FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
@@ -264,25 +324,6 @@ class _LaterTokens:
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
         return np.asarray(self.weight * (self.gaps > 0.0) * FORMULAS[self.metric](self.steps, limit, self.gaps))
-
-
-def _later_tokens(
-    instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], metric: Metric = Metric.TPOT
-) -> list[_LaterTokens]:
-    """One metric at every pool that generates."""
-    gaps = np.maximum(instance.flows.osl - 1.0, 0.0)
-    return [
-        _LaterTokens(metric, pool.route, state.steps, gaps)
-        for pool, state in zip(fleet.pools, states, strict=True)
-        if state.steps is not None and pool.role is not Role.PREFILL
-    ]
-
-
-def _slow_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> FloatArray:
-    """Share of each flow whose later tokens are late, (flows,); who is late by several metrics is late once."""
-    limits = {Metric.TPOT: instance.flows.tpot * (1.0 + 1e-9), **instance.flows.others}
-    late = [_exceeds(_later_tokens(instance, fleet, states, metric), limit) for metric, limit in limits.items()]
-    return reduce(np.maximum, late)
 
 
 @dataclass(frozen=True, slots=True)

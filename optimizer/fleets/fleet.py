@@ -1,4 +1,7 @@
-"""A fleet: pools of equal engines and the share of each flow that they serve; its GPUs, their price and limits."""
+"""A fleet: pools of equal engines and the share of each flow that they serve; its GPUs, their price and limits.
+
+Also the same fleet with fewer engines, and how pools share what they serve.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Billing, Problem
+from search_spaces.problem import Billing, Pools, Problem, Routing
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -23,6 +26,12 @@ UNMATCHED = 1e-2
 
 MIX_ROUNDS, MOST_MIX = 2000, 1e12
 """Rounds in which the even mix of hand-overs is found; factor beyond which the shares cannot be had [1]."""
+
+ROUNDING = 1e-6
+"""Share of a flow that is rounding, not a pool's part of it."""
+
+TRACE_OF_A_ROUTE = 1e-12
+"""Share by which a pool takes over flows that no pool left serves, so that none is lost."""
 
 SHORT_PROMPTS = 0.1
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
@@ -60,6 +69,9 @@ class Fleet:
         """The same pools with other numbers of replicas."""
         sizes = zip(self.pools, replicas, strict=True)
         return Fleet(tuple(replace(pool, replicas=int(count)) for pool, count in sizes))
+
+
+Named = tuple[str, Fleet]
 
 
 def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
@@ -213,5 +225,70 @@ def fleet_cost(instance: Instance, fleet: Fleet) -> float:
 
 
 def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
-    """Whether inventory, budget, power and GPU count allow a fleet."""
-    return bool(within_limits(instance.problem, fleet_gpus(instance, fleet)))
+    """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
+    fits = instance.problem.constraints.fits(pool.role for pool in fleet.pools)
+    return fits and bool(within_limits(instance.problem, fleet_gpus(instance, fleet)))
+
+
+def classes_apart(problem: Problem) -> bool:
+    """Whether no pool may serve two SLO classes, and there are two."""
+    return problem.constraints.pools is Pools.PER_CLASS and len(problem.slos) > 1
+
+
+def gets_whole(fleet: Fleet) -> bool:
+    """Whether each pool gets flows whole or not at all."""
+    return all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < ROUNDING) for pool in fleet.pools)
+
+
+def allowed(instance: Instance, fleet: Fleet) -> bool:
+    """Whether all limits on the whole fleet allow it, and its gateway can route as it does.
+
+    Classes stay apart that must, and a router of thresholds sends every flow whole to one pool.
+    """
+    problem, slo = instance.problem, instance.flows.slo
+    apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)
+    whole = problem.constraints.routing is not Routing.THRESHOLD or gets_whole(fleet)
+    return whole and apart and keeps_limits(instance, fleet)
+
+
+def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
+    """The fleet with another number of engines in one pool; its routing is unchanged."""
+    smaller = replace(fleet.pools[index], replicas=replicas)
+    return Fleet((*fleet.pools[:index], smaller, *fleet.pools[index + 1 :]))
+
+
+def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
+    """The fleet with `step` replicas fewer in one pool, cheapest first; an empty pool gives its flows up."""
+    fleets: list[Named] = []
+    for index, pool in enumerate(fleet.pools):
+        less: Fleet | None = None
+        if pool.replicas > step:
+            less = with_replicas(fleet, index, pool.replicas - step)
+        elif pool.replicas == step:
+            less = without_pool(fleet, index)
+        if less is not None and can_hand_over(instance, less):
+            fleets.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} fewer", less))
+    return sorted(fleets, key=lambda row: fleet_cost(instance, row[1]))
+
+
+def without_pool(fleet: Fleet, index: int) -> Fleet | None:
+    """The fleet with one pool less, its flows to the others in proportion; None if no role can take them over."""
+    rest = [pool for number, pool in enumerate(fleet.pools) if number != index]
+    roles = {pool.role for pool in rest}
+    if not rest or (Role.PREFILL in roles) != (Role.DECODE in roles):
+        return None
+    return shared_out(rest, [pool.route + TRACE_OF_A_ROUTE * pool.replicas for pool in rest])
+
+
+def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:
+    """Pools that serve every flow in proportion to their weights (flows,), as many tokens handed over as taken."""
+    pairs = list(zip(pools, weights, strict=True))
+    nothing = np.zeros_like(weights[0])
+    first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)
+    transfer_share = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
+    later = np.maximum(sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing), 1e-300)
+
+    def share(pool: FleetPool, weight: FloatArray) -> FloatArray:
+        return weight / later * transfer_share if pool.role is Role.DECODE else weight / first
+
+    return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))

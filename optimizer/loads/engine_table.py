@@ -61,6 +61,20 @@ TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "f
 """Times of steps of engines that generate, decode and colocated ones alike."""
 
 
+BY_FLOW = (
+    "prefill_alone",
+    "prefill_time",
+    "prefill_shared",
+    "attention_slope",
+    "kv_held",
+    "mixed_alone",
+    "mixed_base",
+    "chunk_count",
+    "kv_transferred",
+)
+"""Tables whose last axis are the flows."""
+
+
 class Resource(StrEnum):
     """What an engine can run out of."""
 
@@ -80,7 +94,8 @@ class EngineTable:
     first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
     first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
-    talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
+    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
+    domain (S,): accelerators with one layout of KV blocks, in one precision.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
@@ -106,8 +121,6 @@ class EngineTable:
     offer: NDArray[np.int64]
     talks: NDArray[np.bool_]
     domain: NDArray[np.int64]
-    group: NDArray[np.int64]
-    hands_over: NDArray[np.bool_]
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -139,6 +152,22 @@ class EngineTable:
     def alike(self) -> str:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
+
+    @cached_property
+    def group(self) -> IntArray:
+        """By role, shapes that can talk to the same ones, (3, S); colocated ones talk to nobody."""
+        sends, takes = (np.unique(self.talks, axis=axis, return_inverse=True)[1].ravel() for axis in (0, 1))
+        return np.stack([sends, takes, self.domain])
+
+    @property
+    def hands_over(self) -> BoolArray:
+        """Whether prefill engines of one group can hand over to decode engines of another, (groups, groups)."""
+        senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
+        return self.talks[np.ix_(senders, takers)]
+
+    def of_flows(self, members: BoolArray) -> EngineTable:
+        """The table for some of the flows, (flows,)."""
+        return replace(self, **{name: getattr(self, name)[..., members] for name in BY_FLOW})
 
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""
@@ -331,7 +360,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     alone = mixed_steps
     if (ranks > 1.0).any():
         alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], (carried_share * whole)[..., None, None])
-    talks, domain, group, hands_over = hand_over(problem, shapes)
+    talks, domain = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
     kv_capacity = [
@@ -346,8 +375,6 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
         talks=talks,
         domain=domain,
-        group=group,
-        hands_over=hands_over,
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,
@@ -377,36 +404,16 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     )
 
 
-def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, BoolArray]:
-    """Who can talk to whom among S shapes: talks, domain, group, hands_over.
-
-    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
-    domain (S,): accelerators with one layout of KV blocks, in one precision;
-    group (3, S): by role, shapes of one domain that can talk to the same ones; colocated ones talk to nobody;
-    hands_over (prefill groups, decode groups): whether those of one group can hand over to those of another.
-    """
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray]:
+    """Who can hand KV blocks to whom among S shapes: talks (S, S) and domain (S,), see `EngineTable`."""
     ends = [end_of(problem, shape) for shape in shapes]
     distinct = list(dict.fromkeys(ends))
     takers = partners(problem, distinct)
     between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
     families = [(end.kv_domain, end.weight_dtype, end.kv_dtype, end.speculative_tokens) for end in distinct]
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
-    sends, takes = _labels(between, family), _labels(between.T, family)
-    links = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
-    sender, taker = np.nonzero(between)
-    links[sends[sender], takes[taker]] = True
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
-    domain = family[index]
-    group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
-    return between[np.ix_(index, index)], domain, group, links
-
-
-def _labels(between: BoolArray, family: IntArray) -> IntArray:
-    """One number for rows that are alike, in the order of families; -1 for those that can talk to nobody."""
-    patterns = [row.tobytes() for row in between]
-    able = [place for place in np.argsort(family, kind="stable").tolist() if between[place].any()]
-    numbers = {pattern: number for number, pattern in enumerate(dict.fromkeys(patterns[place] for place in able))}
-    return np.array([numbers.get(pattern, -1) for pattern in patterns], dtype=np.int64)
+    return between[np.ix_(index, index)], family[index]
 
 
 def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:

@@ -1,6 +1,11 @@
 """An instance of the search: the problem, its flows and the engine table; the settings to search, and the time for it.
 
 The table is computed once and passed on. A setting of an engine is a role, shape, batch limit and token budget.
+
+The tables of an instance can be made as slow, or as quick, as measurements say that steps can be. Prompts
+alone take the interval of an engine step's time; steps that decode take that of the measured TPOT, which also has the
+scheduler and the host in it. Both are read as lognormal around the prediction, so that a 90 % interval [low, high] puts
+the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) below it.
 """
 
 from __future__ import annotations
@@ -9,15 +14,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import Role
+from costmodel.engine import EngineConfig, Role
 from costmodel.host import EngineOverhead
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import Enumeration, enumerate_shapes
+from search_spaces.enumeration import Enumeration, engine_config, enumerate_shapes
 from search_spaces.problem import Problem
+from search_spaces.serving_error import error_table, interval_factors, step_interval, stratum_of
 
 from .engine_table import EngineTable, build_table
 from .flows import Flows, make_flows
@@ -32,6 +39,9 @@ PREFILL, DECODE, COLOCATED = range(3)
 
 Late = Callable[[], bool]
 """Whether the time that a user gave is up: loops that could take long ask, and end with what they have."""
+
+ENDS = (0.05, 0.95)
+"""Quantiles at the ends of a 90 % interval."""
 
 LEAST_TIME = 0.05
 """Time that a search gets at least, however late it begins [s]."""
@@ -98,6 +108,65 @@ def instance_of_problem(problem: Problem) -> Instance:
 def at_volume(instance: Instance, volume: float) -> Instance:
     """The same instance with every rate multiplied by `volume`."""
     return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))
+
+
+@dataclass(frozen=True, slots=True)
+class StepIntervals:
+    """Factors on predicted step times that hold the measured ones nine times in ten, (low, high), of one accelerator.
+
+    prefill: prompts alone; decode: steps that generate tokens.
+    """
+
+    prefill: tuple[float, float]
+    decode: tuple[float, float]
+
+
+def step_intervals(problem: Problem, config: EngineConfig) -> StepIntervals:
+    """The catalog's 90 % intervals for an engine, of the nearest stratum that was measured."""
+    stratum = stratum_of(problem.model, config, problem.engine)
+    prefill = step_interval(problem.model, config.accelerator)
+    return StepIntervals(prefill, interval_factors(error_table(), "tpot", stratum))
+
+
+def factor_at(interval: tuple[float, float], probability: float) -> float:
+    """Factor on a prediction below which the measured value lies with `probability` [1].
+
+    >>> [round(factor_at((0.8, 1.5), p), 3) for p in (0.05, 0.5, 0.9, 0.95)]
+    [0.8, 1.0, 1.372, 1.5]
+    """
+    normal = NormalDist()
+    low, high = interval
+    score = normal.inv_cdf(probability) / normal.inv_cdf(ENDS[1])
+    return float(high**score if score >= 0.0 else low**-score)
+
+
+def slow_end(confidence: float) -> float:
+    """Quantile at the upper end of the interval of probability `confidence`; 0 gives the median.
+
+    >>> slow_end(0.9), slow_end(0.0)
+    (0.95, 0.5)
+    """
+    return (1.0 + confidence) / 2.0
+
+
+def at_quantile(instance: Instance, probability: float) -> Instance:
+    """The same instance with every step as slow as it is at most with `probability`; 0.5 leaves it as it is."""
+    if probability == 0.5:
+        return instance
+    intervals = [step_intervals(instance.problem, config) for config in shape_configs(instance)]
+    prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])
+    decode = np.array([factor_at(interval.decode, probability) for interval in intervals])
+    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
+
+
+def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
+    """The instance that is planned on: with step times at the confidence that the problem asks for."""
+    return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
+
+
+def shape_configs(instance: Instance) -> list[EngineConfig]:
+    """An engine of every shape, whatever its limits."""
+    return [engine_config(instance.problem, shape, Role.COLOCATED, 1, 1) for shape in instance.tables.shapes]
 
 
 @dataclass(frozen=True, slots=True)

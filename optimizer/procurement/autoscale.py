@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.evaluate import keeps_goals, largest_load, predict_misses
+from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.search.limits import replicas_at
 
 from .resilience import Progress, judge_long
 
@@ -160,7 +159,7 @@ class _Scaled:
     def _judged(self, volume: float, fleet: Fleet) -> FloatArray:
         if volume == 0.0:
             return np.ones((3, len(self.instance.problem.slos)))
-        misses = predict_misses(self.instance, fleet, volume)
+        misses = evaluate(self.instance, fleet, volume)
         if not self.requests or not misses.stable:
             return np.array([misses.attainment] * 3)
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
@@ -173,7 +172,7 @@ class _Scaled:
         key = tuple(replicas.tolist())
         if key not in self._limits:
             smaller = self.fleet.resized(replicas)
-            self._limits[key] = largest_load(lambda volume: predict_misses(self.instance, smaller, volume).stable)
+            self._limits[key] = largest_load(lambda volume: evaluate(self.instance, smaller, volume).stable)
         return self._limits[key]
 
     def cost(self, stretches: Iterator[Stretch]) -> float:

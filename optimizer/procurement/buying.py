@@ -179,7 +179,11 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
                 progress(
                     f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s", 0.7 + 0.3 * number / len(new)
                 )
-            looked[sized_fleet.key] = _look(sized_fleet)
+            problem_then = sized_fleet.instance.problem
+            load = replace(problem_then.workload, request_rate=sized_fleet.rate)
+            here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
+            seen = look(here, settled(sized_fleet.instance, sized_fleet.fleet))  # with the limits of pdplan optimize
+            looked[sized_fleet.key] = Look(sized_fleet, *seen)
         all_looks = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
         plan = replace(
             plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in all_looks)
@@ -207,14 +211,6 @@ def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet
             level, sum_of_hours, first = rows.get(sized_fleet.key, (hours.level, 0.0, sized_fleet))
             rows[sized_fleet.key] = max(level, hours.level), sum_of_hours + hours.hours, first
     return {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
-
-
-def _look(sized_fleet: SizedFleet) -> Look:
-    """Simulate a fleet at the rate that it is sized for, with the batch limits that `pdplan optimize` gives it."""
-    problem = sized_fleet.instance.problem
-    load = replace(problem.workload, request_rate=sized_fleet.rate)
-    here = replace(sized_fleet.instance, problem=replace(problem, workload=load))
-    return Look(sized_fleet, *look(here, settled(sized_fleet.instance, sized_fleet.fleet)))
 
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:

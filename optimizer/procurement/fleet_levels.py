@@ -13,19 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.fleets.fleet import Fleet, fleet_gpus, paid_gpus
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.diagnose import check_floors, check_shapes
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_volume, instance_of_problem, make_settings
+from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
 from optimizer.plans.records import EnginePool
-from optimizer.search.limits import classes_apart
-from optimizer.search.mixtures import or_mixed
-from optimizer.search.per_class import of_class
-from optimizer.search.search import FleetSearch, cheapest_held
+from optimizer.search.bound import check_floors, check_shapes
+from optimizer.search.mixtures import of_class, or_mixed
+from optimizer.search.search import FleetSearch
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, WithoutRefuted, engines_of, is_refuted, priced, without_prices
+from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -239,11 +236,7 @@ def _cheapest(
     group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Case]
 ) -> Option | None:
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
-    best, least = None, np.inf
-    for search in searches:
-        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), market, least)
-        if cheapest is not None:
-            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    best = cheapest_of(searches, market, known_misses)
     if best is None:
         return None
     search, fleet = best

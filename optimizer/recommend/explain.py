@@ -1,26 +1,55 @@
-"""Why an engine config is out, or where it ranks: every feasibility rule, and the best fleet that has the config."""
+"""Why an engine config is out, or where it ranks, and what features of engines are worth.
+
+A config is ranked by every feasibility rule and the best fleet that has it; a feature by the best fleet without it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from costmodel.engine import Role
+from costmodel.errors import InputError
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.fleets.build_plan import engine_pools, utilization
-from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import predict_misses
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.evaluate import evaluate, utilization
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    at_quantile,
+    instance_of_problem,
+    make_settings,
+    planned_instance,
+    slow_end,
+)
+from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import EnginePool
+from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
-from search_spaces.enumeration import END_RULES, RULES, end_of, pair_refusal
-from search_spaces.problem import Offer, Problem, SearchSpace
+from search_spaces.enumeration import (
+    HAND_OVER_RULES,
+    RULES,
+    end_of,
+    enumerate_shapes,
+    hand_over_refusals,
+    pair_refusal,
+    refusals,
+)
+from search_spaces.problem import Goal, Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
+
+from .search import by_formula
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
@@ -31,6 +60,10 @@ IN_WORDS = {
     Resource.KV_MEMORY: "KV memory",
     Resource.LINK: "KV transfer link",
 }
+
+
+FEATURES: Final = ("chunked prefill", "batching", "disaggregation")
+"""What is turned off to see what it is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +130,8 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
 def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
     wider, unsearched_settings = with_wanted(problem, config)
     offer, shape = wider.offers[config.offer], config.shape(wider)
-    rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
+    reasons = dict(refusals(wider, shape))
+    rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
@@ -111,7 +145,8 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
     """What every rule on a hand-over says of a prefill and a decode config."""
     ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
-    return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
+    refusals = dict(hand_over_refusals(problem, *ends))
+    return tuple(Ruling(name, refusals.get(name)) for name in HAND_OVER_RULES)
 
 
 def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
@@ -160,7 +195,7 @@ def _cheapest_with(
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
     """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
-    states = predict_misses(instance, fleet).states
+    states = evaluate(instance, fleet).states
     pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
     used = utilization(instance, pool, state)
     first = max(used, key=lambda name: used[name])
@@ -217,3 +252,55 @@ def _why_unsearched(instance: Instance, config: Wanted) -> str:
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
     return f"its decode steps of {config.max_num_seqs} requests are not below the TPOT limit"
+
+
+# --- features -------------------------------------------------------------------------------------------------------
+
+
+def with_worths(plan: Plan, problem: Problem) -> Plan:
+    """The plan with what each feature is worth; as it is, where it has no fleet."""
+    return plan.model_copy(update={"worth": worths(problem)}) if plan.pools else plan
+
+
+def worths(problem: Problem) -> list[Worth]:
+    """What each feature saves, by formula; empty unless the least price is sought and a fleet is found."""
+    base = formula_price(problem) if problem.objective.goal is Goal.MIN_COST else None
+    if base is None:
+        return []
+    possible = [name for name in FEATURES if name != "disaggregation" or Role.COLOCATED in problem.space.roles]
+    prices = [(name, formula_price(without(name, problem))) for name in possible]
+    return [
+        Worth(feature=name, with_usd_per_hour=base, without_usd_per_hour=price, sentence=_worth(name, base, price))
+        for name, price in prices
+    ]
+
+
+def without(feature: str, problem: Problem) -> Problem:
+    """The problem without one of FEATURES: prompts in one chunk, requests one by one, or colocated engines only."""
+    longest = 2 ** math.ceil(math.log2(problem.workload.max_tokens))
+    space = {
+        "chunked prefill": replace(problem.space, max_num_batched_tokens=(longest,)),
+        "batching": replace(problem.space, max_num_seqs=(1,)),
+        "disaggregation": replace(problem.space, roles=(Role.COLOCATED,)),
+    }
+    return replace(problem, space=space[feature])
+
+
+def formula_price(problem: Problem) -> float | None:
+    """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
+    try:
+        check_shapes(problem, enumerate_shapes(problem))
+        expected_instance = instance_of_problem(problem)
+        check_floors(expected_instance)
+    except InputError:  # no engine of what is left is possible at all
+        return None
+    solution = by_formula(at_quantile(expected_instance, slow_end(problem.confidence)))
+    return None if solution is None else fleet_cost(solution.instance, solution.fleet)
+
+
+def _worth(name: str, base: float, price: float | None) -> str:
+    if price is None:
+        return f"Without {name} no fleet of the search space is found that meets the SLOs."
+    if price <= base * (1.0 + SAME_COST):
+        return f"Without {name} a fleet of the same price meets the SLOs."
+    return f"Without {name} the cheapest fleet costs {dearer(price, base)}."

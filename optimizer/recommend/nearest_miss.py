@@ -14,14 +14,12 @@ from costmodel.engine import Role
 from costmodel.metric import Metric
 from costmodel.words import join_words, percentage
 from costmodel.workload import scale_rate
-from optimizer.fleets.binding import amount, binding, fleet_bindings
-from optimizer.fleets.error_bars import planned_instance
+from optimizer.fleets.build_plan import amount, binding, fleet_bindings
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
-from optimizer.loads.diagnose import with_looser_slos, without_limits
-from optimizer.loads.instance import Instance, make_settings
+from optimizer.loads.instance import Instance, make_settings, planned_instance
 from optimizer.plans.plan import Alternative, Binding
 from optimizer.plans.proof import ROUNDING
-from optimizer.search.bound import most_of_demand
+from optimizer.search.bound import most_of_demand, with_looser_slos, without_limits
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo

@@ -12,22 +12,28 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
-from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.diagnose import with_looser_slos
-from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
+from optimizer.loads.instance import (
+    COLOCATED,
+    ROLES,
+    BoolArray,
+    Deadline,
+    Instance,
+    Late,
+    Settings,
+    never,
+    planned_instance,
+)
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.search.alternatives import Rival, candidates, compare, other_fleets
-from optimizer.search.bound import least_cost
-from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
-from optimizer.search.limits import classes_apart
+from optimizer.search.bound import least_cost, with_looser_slos
+from optimizer.search.goodput import best_serving, goodput_gap
 from optimizer.search.mixtures import leanest, or_mixed
-from optimizer.search.per_class import by_class
-from optimizer.search.search import FleetSearch, at_best_split, evaluated, unmixed
+from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
     MOST_CONFIRMED,
@@ -43,6 +49,15 @@ from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult, with_larger_batches, without_one_replica
 from search_spaces.problem import Goal, Problem
+
+OTHERS = 2
+"""Fleets of other engines that a plan shows."""
+
+OTHER_ENGINES = "other_engines"
+"""Kind of a row without some engine of the best fleet."""
+MOST_NEAR = 24
+"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
+
 
 LOOSER: Final = (1.25, 2.0)
 """Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
@@ -126,6 +141,38 @@ class Effort:
 # --- by formula -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Restriction:
+    """Fleets of some engines only; kind, label: of its row; usable: engines allowed in each role, (roles, shapes)."""
+
+    kind: str
+    label: str
+    usable: BoolArray
+
+    def allows(self, fleet: Fleet) -> bool:
+        """Whether all pools of a fleet are of these engines."""
+        return all(bool(self.usable[ROLES.index(pool.role), pool.shape]) for pool in fleet.pools)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rival:
+    """The best fleet under a restriction, None for the best of all; no fleets where none is found.
+
+    fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
+    the nearest first; why_none: why there is none; impossible: whether no engine is allowed or fits.
+    """
+
+    fleets: tuple[Fleet, ...] = ()
+    near: tuple[Fleet, ...] = ()
+    restriction: Restriction | None = None
+    why_none: str = ""
+    impossible: bool = False
+
+    def cost(self, instance: Instance) -> float:
+        """Price of the best fleet, infinite where there is none [$/h]."""
+        return fleet_cost(instance, self.fleets[0]) if self.fleets else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class FormulaResult:
     """What the search by formula gave: what is proven of its best fleet, the volume that it serves, and its rivals.
@@ -164,20 +211,11 @@ def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress =
     return result
 
 
-def cheapest_by_formula(space: FleetSearch) -> Fleet:
-    """The cheapest fleet that holds when it is evaluated; an empty one where none is found."""
-    if not classes_apart(space.instance.problem):
-        return leanest(space)
-    fleet = by_class(space.instance, lambda alone: leanest(evaluated(alone, space.late)))
-    meets_goals = fleet.pools and holds_at(space.instance, fleet)
-    return fleet if meets_goals else Fleet(())
-
-
 def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
     if not classes_apart(space.instance.problem):
         return unmixed(space, below)
-    fleet = cheapest_by_formula(space)
+    fleet = leanest(space)
     return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
 
 
@@ -185,7 +223,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
-    fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
+    fleet = leanest(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
         floor = _floor(space, deadline)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
@@ -198,13 +236,30 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
-    """The result of a search for the least cost, with fleets to compare; none where pools serve one class each."""
-    problem = space.instance.problem
-    if not result.rivals or problem.objective.goal is not Goal.MIN_COST or classes_apart(problem):
+    """The result of a search for the least cost, with fleets to compare; none where pools serve one class each.
+
+    A search under a restriction may find a mixture that the free search passed over; then that is the best.
+    """
+    instance = space.instance
+    if not result.rivals or instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
         return result
     report("comparing alternatives", 0.6)
     rivals = compare(space, result.rivals[0])
-    return replace(result, rivals=(*rivals, *other_fleets(space, rivals)))
+    rivals += other_fleets(space, rivals)
+    cheapest = min(rivals, key=lambda rival: rival.cost(instance))
+    cost = cheapest.cost(instance)
+    if cost >= rivals[0].cost(instance) * (1.0 - SAME_COST):
+        return replace(result, rivals=tuple(rivals))
+    best = replace(cheapest, restriction=None)
+    rest = [rival for rival in rivals[1:] if not _is_another(rival, best.fleets[0])]
+    proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
+    return replace(result, proof=proof, rivals=(best, *rest))
+
+
+def _is_another(rival: Rival, fleet: Fleet) -> bool:
+    """Whether a rival lacks engines that a fleet has none of either, so that it is no other fleet."""
+    limit = rival.restriction
+    return limit is not None and limit.kind == OTHER_ENGINES and limit.allows(fleet)
 
 
 def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
@@ -220,22 +275,117 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     Without one, no engine is allowed at all: no work is too little where the rate is open.
     """
     instance, objective = space.instance, space.instance.problem.objective
-    by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    fleet, served_volume = best_serving(space)
+    fleet, volume = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
-    if by_price:
-        value, ceiling = per_dollar(instance, (fleet, served_volume)), most_per_dollar_at_all(space)
-    else:
-        value, ceiling = served_volume, most_served_at_all(space, served_volume, deadline.left())
-        deadline.late()
-    gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
-    proof, volume = (
-        Proof(status_of(gap), None, gap),
-        float(min(served_volume, objective.max_volume)) if by_price else served_volume,
-    )
-    return FormulaResult(instance, proof, volume, (Rival((fleet,)),))
+    gap = goodput_gap(space, (fleet, volume), deadline.left())
+    deadline.late()
+    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        volume = min(volume, objective.max_volume)
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
+
+
+def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
+    """One accelerator type, one kind of role, one precision, no speculation: where the whole space has more."""
+    offers, tables, problem = instance.problem.offers, instance.tables, instance.problem
+    roles, shapes = np.arange(len(ROLES))[:, None], tables.offer[None, :]
+    if len(offers) > 1:
+        for index, bought in enumerate(offers):
+            yield Restriction("single_type", f"{bought.accelerator.name} only", (roles >= 0) & (shapes == index))
+    together = settings.role == COLOCATED
+    if together.any() and not together.all():
+        yield Restriction("colocated_only", "colocated only", (roles == COLOCATED) & (shapes >= 0))
+        yield Restriction("disaggregated_only", "disaggregated only", (roles != COLOCATED) & (shapes >= 0))
+    precision = problem.weight_dtype, problem.kv_dtype
+    own = np.array([(shape.weight_dtype, shape.kv_dtype) == precision for shape in tables.shapes], dtype=np.bool_)
+    if own.any() and not own.all():
+        label = f"{problem.weight_dtype} weights and {problem.kv_dtype} KV cache only"
+        yield Restriction("own_precision", label, (roles >= 0) & own)
+    plain = tables.verified == 1
+    if plain.any() and not plain.all():
+        yield Restriction("no_speculation", "no speculative decoding", (roles >= 0) & plain)
+
+
+def compare(search: FleetSearch, best: Rival) -> list[Rival]:
+    """The best fleet first, then the best of the same search under every restriction.
+
+    Where a restriction allows the best fleet, it is the best there too.
+    """
+    return [
+        best,
+        *(
+            replace(best, restriction=restriction)
+            if restriction.allows(best.fleets[0])
+            else _best_rival(search, restriction)
+            for restriction in restrictions(search.instance, search.settings)
+        ),
+    ]
+
+
+def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
+    """The best fleet under a restriction."""
+    late = "the time was up before it was looked for"
+    if search.late():
+        return Rival(restriction=restriction, why_none=late)
+    space = at_best_split(search.instance, search.late, restriction.usable)
+    simple = unmixed(space)
+    fleet = or_mixed(space, simple)
+    if fleet.pools:
+        return Rival(*candidates(space, fleet, simple), restriction)
+    if not space.settings.size:
+        return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
+    none = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
+    return Rival((), (), restriction, late if search.late() else none)
+
+
+def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
+    """The fleets of a search to simulate: its best, the best that is not mixed, and cheaper ones that narrowly miss."""
+    fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
+    return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
+
+
+def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
+    """The cheapest fleets that lack an engine of the best one, and are not shown already.
+
+    For buyers who cannot get what is recommended. comparison: the best fleet first, as in the comparison.
+    """
+    instance, best = search.instance, comparison[0]
+    purchases = {_bought(instance, fleet) for rival in comparison for fleet in rival.fleets[:1]}
+    alternatives: list[Rival] = []
+    for pool in best.fleets[0].pools:
+        rival = _best_rival(search, _without_engines(instance, pool))
+        bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
+        if not bought or bought[0] in purchases:
+            continue
+        purchases.update(bought)
+        if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
+            alternatives.append(rival)
+    return sorted(alternatives, key=lambda rival: rival.cost(instance))[:OTHERS]
+
+
+def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
+    """Any engines but those of the GPU type, size and role of a pool."""
+    tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
+    alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
+    return Restriction(OTHER_ENGINES, f"without {_engine_words(instance, pool)}", ~(role & alike))
+
+
+def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
+    """The engines of a fleet, whatever their parallelism, settings and numbers."""
+    return frozenset(_engine_words(instance, pool) for pool in fleet.pools)
+
+
+def _engine_words(instance: Instance, pool: FleetPool) -> str:
+    """The replicas of a pool as part of a sentence, such as "2 × H100 prefill"."""
+    name = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator.name
+    return f"{int(instance.tables.gpus[pool.shape])} × {name} {pool.role.value}"
+
+
+def _why_none(instance: Instance, label: str) -> str:
+    start = f"{label.removesuffix(' only')}: "
+    reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
+    return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -246,7 +396,7 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
         "shapes_feasible": len(enumeration.shapes),
         "shapes_dropped": dict(enumeration.dropped),
         "settings": space.settings.size,
-        "fleets_evaluated": len(space.held),
+        "fleets_evaluated": len(space.reached),
         "flows": int(space.instance.flows.isl.size),
     }
     return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})
@@ -297,7 +447,7 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
     if late():
         return None
     space = at_best_split(instance, late, usable)
-    fleet = cheapest_by_formula(space)
+    fleet = leanest(space)
     return Solution(space.instance, fleet) if fleet.pools else None
 
 
@@ -375,19 +525,13 @@ def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
-    late = effort.brake.stopped
-    bench = make_bench(result.instance, result.volume, effort.runs, late)
+    rate = result.instance.problem.workload.request_rate
+    bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
     try:
-        return _confirmed_below(_simulated_volume(bench, result.fleet), bench, result, effort)
+        goodput = goodput_of(bench, result.fleet, rate * bench.volume, bench.late, held=False)
+        return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
-
-
-def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
-    """Multiple of the demand up to which one run keeps every goal [1]."""
-    rate = bench.instance.problem.workload.request_rate
-    goodput = goodput_of(bench, fleet, rate * bench.volume, bench.late, held=False)
-    return goodput.rate * bench.part(fleet).parts / rate
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:

@@ -14,29 +14,21 @@ attainment   sum late_cf x_cf <= permitted_k V                            every 
 inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are
 billed or GPUs are owned, y_c where pools count
 
-1. Columns that no fleet needs are dropped, exactly (`undominated`).
-2. The linear relaxation over all others, by GLOP, bounds the cost and tells how much too dear each column is.
-3. Where there are many, HiGHS finds a good fleet among the columns nearest to the relaxation and the nearest of each
-   kind of engine: odd sizes fill gaps.
-4. A column whose reduced cost exceeds what separates the best fleet from the bound is in no better one. Where few
-   enough remain, HiGHS looks among all of these for anything cheaper, and proves that there is nothing, or how far it
-   got; else its bound over the nearest of them says nothing, and that of the relaxation stands.
-
-Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on what
-else it does.
+Columns that no fleet needs are dropped, exactly (`undominated`); HiGHS finds the best fleet of the others, and bounds
+it. Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on
+what else it does.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.instance import DECODE, LEAST_TIME, PREFILL, ROLES, Instance
+from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
 from search_spaces.problem import Billing, Offer, Problem
 
 from .program import Builder, Outcome, Program, solve
@@ -44,9 +36,6 @@ from .program import Builder, Outcome, Program, solve
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-
-CLOSE = 1e-6
-"""Relative tolerance of costs: solvers keep their limits, and GLOP its dual constraints, no better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,24 +181,11 @@ def aim_of(problem: Problem) -> Aim:
 
 @dataclass(frozen=True, slots=True)
 class FleetModel:
-    """The programme and where its variables and rows stand.
-
-    engines (C,): n_c; routes: column, flow and variable of each x_cf; loads: rows of loads; limits: of fleet-wide ones.
-    """
+    """The programme; engines (C,): its variables n_c; limits: rows of fleet-wide limits by name."""
 
     program: Program
     engines: IntArray
-    routes: tuple[IntArray, IntArray, IntArray]
-    loads: IntArray
     limits: dict[str, int]
-
-    def worth(self, duals: FloatArray) -> FloatArray:
-        """What the rows but those of loads pay for each variable at their duals."""
-        paid = duals.copy()
-        paid[self.loads] = 0.0
-        matrix = self.program.linear_constraint_matrix
-        pay = paid[np.array(matrix.row_ids)] * np.array(matrix.coefficients)
-        return np.asarray(np.bincount(np.array(matrix.column_ids), pay, len(self.program.variables.ids)))
 
 
 def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> FleetModel:
@@ -226,7 +202,7 @@ def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> Flee
     builder.entries(cover, volume, -1.0)
     builder.entries(builder.rows(["volume"], aim.min_volume, np.inf), volume, 1.0)
     _hand_over_rows(matrices, builder, routes)
-    loads = _load_rows(matrices, builder, routes, engines)
+    _load_rows(matrices, builder, routes, engines)
     attainment = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
     builder.entries(attainment[matrices.slo[flow]], variables, matrices.late[column, flow])
     builder.entries(attainment, volume, -matrices.permitted)
@@ -234,7 +210,7 @@ def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> Flee
     limits = _limit_rows(matrices, builder, engines, used, aim)
     if math.isfinite(ceiling):
         builder.entries(builder.rows(["ceiling"], -np.inf, ceiling), np.arange(len(builder.cost)), builder.cost)
-    return FleetModel(builder.build(), engines, routes, loads, limits)
+    return FleetModel(builder.build(), engines, limits)
 
 
 def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray]) -> None:
@@ -259,22 +235,20 @@ def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray
 
 def _load_rows(
     matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray], engines: IntArray
-) -> IntArray:
+) -> None:
     """One row per column and resource that no other resource of the same column implies."""
     need = np.where(matrices.possible[:, None, :], matrices.need, 0.0)
-    count, loads = need.shape[1], [np.zeros(0, dtype=np.int64)]
+    count = need.shape[1]
     for r in range(count):
         weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
         equal = np.all(need[:, r : r + 1] == need, axis=2)
         redundant = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
         limiting = np.flatnonzero(~redundant & (need[:, r].max(axis=1) > 0.0))
         row_of = np.full(matrices.size, -1)
-        row_of[limiting] = loads_of = builder.rows([f"load{c}_{r}" for c in limiting], -np.inf, 0.0)
+        row_of[limiting] = loads = builder.rows([f"load{c}_{r}" for c in limiting], -np.inf, 0.0)
         column, flow, variable = (values[row_of[routes[0]] >= 0] for values in routes)
         builder.entries(row_of[column], variable, need[column, r, flow])
-        builder.entries(loads_of, engines[limiting], -1.0)
-        loads.append(loads_of)
-    return np.concatenate(loads)
+        builder.entries(loads, engines[limiting], -1.0)
 
 
 def _pool_switches(matrices: Matrices, builder: Builder, engines: IntArray, aim: Aim) -> IntArray:
@@ -324,15 +298,12 @@ def _limit_rows(
 class Work:
     """How much work a search may do.
 
-    near, kinds: columns of the first whole-number problem, those nearest to the relaxation and the nearest of so many
-    kinds of engine; nodes: of each search tree; provable: columns up to which the problem over all that could be in a
-    better fleet is solved; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
+    nodes: of the search tree; columns: up to which whole engines are looked for, more are only bounded by fractions of
+    engines; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
     """
 
-    near: int = 20
-    kinds: int = 60
     nodes: int = 500
-    provable: int = 1000
+    columns: int = 1000
     gap: float = 9e-5
     time_limit: float = math.inf
 
@@ -348,110 +319,32 @@ class Engines:
     count: IntArray
 
 
-def whole_engines(matrices: Matrices, aim: Aim, work: Work, ceiling: float = np.inf) -> Engines:
-    """Solve the whole-number problem over all columns given, for objectives up to `ceiling`."""
-    model = write_model(matrices, aim, ceiling)
-    solution = solve(model.program, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
-    count = np.rint(solution.x[model.engines] if solution.x.size else np.zeros(matrices.size)).astype(np.int64)
-    index = np.flatnonzero(count)
-    return Engines(solution.outcome, solution.objective, solution.bound, index, count[index])
-
-
 def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf) -> Engines:
-    """The best fleet of an objective up to the ceiling, over all columns, and what no fleet's objective is below.
+    """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
 
-    Where nothing is asked for, it is none at all; with a ceiling no fleet is sought before those that could be below.
+    Where nothing is asked for, it is none at all.
     """
     none = np.zeros(0, dtype=np.int64)
     if not matrices.flows:
         return Engines(Outcome.OPTIMAL, 0.0, 0.0, none, none)
-    end, keep = time.perf_counter() + work.time_limit, undominated(matrices)
-    columns = matrices.take(keep)
-    prices = relax(columns, aim, work.time_limit) if keep.size else None
-    if prices is None:
-        return Engines(Outcome.INFEASIBLE, math.inf, math.inf, none, none)
-
-    def among(index: IntArray, limit: float) -> Engines:
-        """The best fleet of these columns of objective at most `limit`; its bound is over these alone."""
-        rest = replace(work, time_limit=max(end - time.perf_counter(), LEAST_TIME))
-        best = whole_engines(columns.take(index), aim, rest, limit)
-        return replace(best, index=keep[index[best.index]])
-
-    best, bound = Engines(Outcome.NOTHING_FOUND, math.inf, math.inf, none, none), prices.objective
-    limit = ceiling
-    if keep.size > work.near + work.kinds and math.isinf(ceiling):
-        best = among(_diverse(columns, prices, work), ceiling)
-        limit = best.objective - work.gap * abs(best.objective) if best.index.size else ceiling
-    alive = prices.within(limit)
-    if bound < limit and alive.size <= work.provable:
-        rest = among(alive, limit)
-        bound = max(bound, min(rest.bound, limit))
-        best = rest if rest.index.size or not best.index.size else best
-    elif bound >= limit:
-        bound = limit
-    elif not best.index.size and math.isinf(ceiling):
-        best = replace(among(prices.nearest(work.provable), limit), outcome=Outcome.NOTHING_FOUND)
-    if not best.index.size:
-        return replace(best, bound=bound)
-    bound = min(bound, best.objective)
-    proven = bound >= best.objective - (work.gap + 1e-9) * abs(best.objective)
-    return replace(best, outcome=Outcome.OPTIMAL if proven else Outcome.FEASIBLE, bound=bound)
+    keep = undominated(matrices)
+    whole = keep.size <= work.columns
+    model = write_model(matrices.take(keep), aim, ceiling if whole else math.inf)
+    solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
+    if not whole or not solution.x.size:
+        outcome = Outcome.NOTHING_FOUND if solution.x.size else solution.outcome
+        bound = solution.objective if solution.x.size else solution.bound
+        return Engines(outcome, math.inf, min(bound, ceiling), none, none)
+    count = np.rint(solution.x[model.engines]).astype(np.int64)
+    index = np.flatnonzero(count)
+    bound = min(solution.bound, solution.objective, ceiling)
+    return Engines(solution.outcome, solution.objective, bound, keep[index], count[index])
 
 
-def _diverse(matrices: Matrices, prices: Prices, work: Work) -> IntArray:
-    """The columns nearest to the relaxation, and the nearest of each kind: of one price that take as much of limits."""
-    values = [matrices.role, matrices.domain, matrices.price, *(limit.weight for limit in matrices.limits)]
-    numbers = [np.unique(value, return_inverse=True)[1].ravel() for value in values]
-    kind = np.unique(np.stack(numbers), axis=1, return_inverse=True)[1].ravel()
-    order = np.argsort(prices.relative, kind="stable")
-    first = np.sort(np.unique(kind[order], return_index=True)[1])
-    return np.union1d(prices.nearest(work.near), order[first[: work.kinds]])
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """A relaxation: its value, what an engine of each column costs and how much too much; the columns that it buys."""
-
-    objective: float
-    cost: FloatArray
-    reduced: FloatArray
-    used: IntArray
-
-    @property
-    def relative(self) -> FloatArray:
-        """How much too dear an engine of each column is, relative to what it costs."""
-        return np.asarray(self.reduced / np.maximum(self.cost, 1e-12))
-
-    def within(self, limit: float) -> IntArray:
-        """The columns that can be in a fleet of objective at most `limit`."""
-        return np.flatnonzero(self.reduced <= limit - self.objective + CLOSE * abs(self.objective))
-
-    def nearest(self, count: int) -> IntArray:
-        """The columns nearest to the relaxation, per dollar, and those that it buys."""
-        return np.union1d(np.argsort(self.relative, kind="stable")[:count], self.used)
-
-
-def relax(matrices: Matrices, aim: Aim, time_limit: float = math.inf) -> Prices | None:
-    """The linear relaxation; None where even that has no solution.
-
-    An engine earns at most max_x { gain x : need_r x <= 1 for every r }, with what the whole of each flow gains at the
-    duals. Any weights y >= 0 of the resources that sum to 1 bound that by max_f gain_f / (sum_r y_r need_rf): the least
-    of each resource alone, and of all alike, is taken. With a single resource it is exact.
-    """
-    model = write_model(matrices, aim)
-    solution = solve(model.program, relaxed=True, time_limit=time_limit)
-    if solution.x.size == 0:
-        return None
-    worth, (column, flow, variable) = model.worth(solution.duals), model.routes
-    cost = aim.cost_weight * matrices.price - worth[model.engines]
-    gain = np.zeros((matrices.size, matrices.flows))
-    gain[column, flow] = np.maximum(worth[variable], 0.0)
-    need = np.where(matrices.possible[:, None, :], matrices.need, 1.0)
-    need = np.concatenate([need, need.mean(axis=1, keepdims=True)], axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        earnings = np.where(gain[:, None] > 0.0, gain[:, None] / need, 0.0).max(axis=2).min(axis=1)
-    bought = np.flatnonzero(solution.x[model.engines] > 0.0)
-    return Prices(solution.objective, cost, np.maximum(cost - earnings, 0.0), bought)
+def fractional_cost(matrices: Matrices, aim: Aim) -> float | None:
+    """The least objective of fractions of engines; None where there is none."""
+    solution = solve(write_model(matrices, aim).program, relaxed=True) if matrices.size else None
+    return None if solution is None or not solution.x.size else solution.objective
 
 
 def undominated(matrices: Matrices) -> IntArray:

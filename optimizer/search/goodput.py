@@ -18,7 +18,7 @@ from optimizer.loads.instance import Instance, at_volume
 from search_spaces.problem import Goal
 
 from .bound import least_per_demand, most_volume
-from .mixtures import cheaper_of_more_pools
+from .mixtures import cheaper_mixture
 from .search import FleetSearch, cheapest_held, unmixed
 
 SEARCHES = 24
@@ -92,26 +92,19 @@ def _by_price(instance: Instance) -> bool:
     return instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
 
 
-def per_dollar(instance: Instance, serving: Serving) -> float:
-    """Multiple of the demand that is served per dollar an hour, of that which the objective asks for."""
-    fleet, most = serving
-    return min(most, instance.problem.objective.max_volume) / fleet_cost(instance, fleet)
+def goodput_gap(search: FleetSearch, serving: Serving, seconds: float) -> float | None:
+    """By how much less a fleet has than what none within the limits that keeps up exceeds [1]; None where unknown.
 
-
-def most_served_at_all(search: FleetSearch, serves: float, seconds: float) -> float:
-    """Multiple of the demand beyond which no fleet within the limits keeps up; infinite where none is known.
-
-    serves: that a fleet is known to serve; seconds: that it may take.
+    seconds: that it may take.
     """
-    top = most_volume(at_volume(search.instance, serves), search.settings, seconds)
-    return math.inf if top is None else top * serves
-
-
-def most_per_dollar_at_all(search: FleetSearch) -> float:
-    """Multiple of the demand per dollar an hour that no fleet which keeps up exceeds; infinite where none is known."""
-    least = search.instance.problem.objective.min_volume
-    cost = least_per_demand(at_volume(search.instance, least), search.settings)
-    return least / cost if cost else math.inf
+    instance, settings, (fleet, serves) = search.instance, search.settings, serving
+    if _by_price(instance):
+        objective = instance.problem.objective
+        cost = least_per_demand(at_volume(instance, objective.min_volume), settings)
+        per_dollar = min(serves, objective.max_volume) / fleet_cost(instance, fleet)
+        return None if cost is None else max(0.0, 1.0 - per_dollar * cost / objective.min_volume)
+    top = most_volume(at_volume(instance, serves), settings, seconds)
+    return None if top is None else max(0.0, 1.0 - 1.0 / top)
 
 
 def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fleet | None:
@@ -121,4 +114,4 @@ def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fl
     """
     there = FleetSearch.of(at_volume(search.instance, volume), search.settings, search.late)
     cheapest_held(there, search.instance.problem, below)  # for which engines are enough apart
-    return cheaper_of_more_pools(there, [fleet], below)
+    return cheaper_mixture(there, fleet, below)

@@ -1,346 +1,96 @@
-"""Fleets of more pools: other engines beside those of a stage, or colocated beside prefill and decode ones.
+"""Fleets of more pools: two engines of different GPU types or sizes that share what one pool of a fleet could serve.
 
-Two sides share what a stage serves (`traffic_split`): two pools of different engines in one role; or a prefill and a
-decode pool beside a colocated one. For so many engines of the first side, as many of the other as cost less than the
-best fleet. Those that do not keep up with the demand, however it is split (`keeping_up`), are left out; the others are
-evaluated in the order of how much busier they would be than such engines usually bear, again with other orders of the
-flows, each of which counts as a little busier. Where the most of the other engines hold, the fewest that do are taken,
-as more engines never miss more. What holds is mixed further at once, one of its pools at a time. Mixtures of GPU types
-come first, then of sizes of one type, then colocated engines beside others, which save a part of an engine: much where
-there are few. The first cut that holds may leave hardly any room, so of the mixture in the end the cuts are compared
-(`with_room`).
+For so many engines of the first, as many of the second as cost less than the best fleet. Pairs that do not keep up with
+the demand, however it is split (`keeping_up`), are left out; the others are evaluated in the order of how much busier
+they would be than such engines usually bear. Where the most of the second engines hold, the fewest that do are taken,
+as more engines never miss more. What holds is mixed further at once, one of its pools at a time.
+
+What engines need of each length differs, so the best shares are neighbors in the order of comparative advantage,
+need_i / need_j: one pool serves the flows before a cut, the other those behind it, and a flow that the cut goes through
+is shared. That order knows nothing of queues: where it fails, the flows are cut by prompt length, from either end, for
+a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows thresholds of length
+only, the order is that length, and no length is shared. Moving the cut gives one pool more to do and the other less: so
+where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut holds.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_cost
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
-from search_spaces.problem import Problem, any_target
+from optimizer.fleets.evaluate import Evaluation, class_goals, holds_at, still_holds
+from optimizer.fleets.fleet import (
+    Fleet,
+    FleetPool,
+    can_hand_over,
+    classes_apart,
+    fleet_cost,
+    fleet_gpus,
+    keeps_limits,
+    with_names,
+)
+from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
+from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem, Routing, any_target
 
-from .search import BESIDE, NO_DEARER, TIMES, FleetSearch, bisected, most_engines, roomiest, settled, unmixed
-from .traffic_split import Order, Pick, Side, Sides, Stage, TrafficSplit, by_limits, settings_of
+from .bound import keeping_up
+from .search import BESIDE, TIMES, FleetSearch, bisected, evaluated, most_engines, settled, unmixed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+LOOKS = 160
+"""Fleets that are evaluated in one search; each takes the states of two pools."""
 WORTH = 0.02
-"""Share of the cost that a pool more of the same GPU types must save [1]: it is more to run, and what saves less by a
-better fit has no room left. A fleet of no more pools than the best one need not."""
+"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
+better fit has no room left."""
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
 PARTNERS = 2
 """Pools of each role beside which the other stage of a disaggregated fleet is mixed."""
-FEWER = 3
-"""Engines by which a pool is smaller at most than it has to be without colocated ones (assumed)."""
-AGAIN = 1.05
+AGAIN = 1.2
 """Factor on how busy engines would be for each order in which they missed: those that are as much busier come first."""
-ROOM = 1.05
-"""Multiple of the demand at which a fleet whose lengths are cut whole must hold to be taken without looking further."""
-
-Proposal = tuple[float, int, int, Side, int, int]
-"""How busy the sides would be, AGAIN times as much for each order before; which of `TrafficSplit.orders`; number of the
-stage; the first side, the setting of the second, and the step between sizes of the first."""
-
-
-class Kind(Enum):
-    """What is mixed, and how many fleets are evaluated for it; each takes the states of two pools.
-
-    At half as many fleets of six engines of two types were 5 to 8 % dearer; at twice as many, none was cheaper.
-    """
-
-    TYPES = 0, 120
-    SIZES = 1, 60
-    BESIDE = 2, 60
-
-    @property
-    def looks(self) -> int:
-        """Fleets that are evaluated in one search."""
-        return self.value[1]
+USUAL = 0.75
+"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
+IDLE = 1e-6
+"""Multiple of the demand at which an engine idles."""
+CUTS = 7
+"""Cuts that are looked at for the same pools."""
+CLOSE = 0.01
+"""Difference in the busy shares of two pools that counts as none [1]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """A fleet that holds, its cost [$/h], and the two sides that share a stage of it."""
+Parts = Sequence[tuple[int, Fleet]]
+"""Classes and their fleets."""
+Solve = Callable[[Instance], Fleet]
+"""Finds the cheapest fleet of an instance; an empty one where it finds none."""
 
-    fleet: Fleet
-    cost: float
-    stage: Stage
-    sides: Sides
+Pick = tuple[int, int]
+"""A setting, and how many engines of it."""
+Proposal = tuple[float, int, int, Pick, int, int]
+"""How busy the pools would be, AGAIN times as much for each order before; number of the order, and of the stage; the
+first pool, the setting of the second, and the step between sizes of the first."""
 
 
-@dataclass(slots=True, eq=False)
-class Mixing:
-    """A search for mixtures of one kind that cost less than the best fleet so far.
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What two pools are to serve together: their role, the share of each flow (flows,), and the rest of the fleet."""
 
-    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; usual, preferred (settings,):
-    busy share at which engines hold, and the same and 1 for those that are known to be enough.
-    """
-
-    search: FleetSearch
-    cost: float
-    kind: Kind
-    best: Mixture | None = None
-    pools: float = math.inf
-    problem: Problem = field(init=False)
-    split: TrafficSplit = field(init=False)
-    usual: FloatArray = field(init=False)
-    preferred: FloatArray = field(init=False)
-    stages: list[Stage] = field(default_factory=list)
-    keys: set[tuple[object, ...]] = field(default_factory=set)
-    waiting: list[Proposal] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.problem = self.search.instance.problem
-        self.split = TrafficSplit(self.search, self.kind.looks)
-        self.usual = np.array([self.split.usual(setting) for setting in range(self.search.settings.size)])
-        enough = [setting for setting, (_, count) in self.search.pool_sizes.items() if count is not None]
-        self.preferred = np.zeros(self.usual.size)
-        self.preferred[enough] = 1.0 + self.usual[enough]
-
-    def start(self, fleets: Sequence[Fleet]) -> None:
-        """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
-        whole = Stage(COLOCATED, np.ones(self.search.instance.flows.isl.size))
-        ends = [self._cheapest_apart(role) for role in (PREFILL, DECODE)]
-        if self.kind is Kind.BESIDE:
-            if self.problem.constraints.fits(Role):
-                self.stages.append(whole)
-                pairs = [*filter(None, map(self._pair_of, fleets)), *filter(self._talk, product(*ends))]
-                self._propose(0, [(*row, 0) for row in product(_smaller(pairs), self.settings(whole).tolist())])
-            return
-        stages = [whole] if (self.search.settings.role == COLOCATED).any() else []
-        for role, partners in ((PREFILL, ends[1]), (DECODE, ends[0])):
-            stages += [Stage(role, whole.route, (self.search.pool(*pick),)) for pick in partners]
-        self.wait((*stages, *(stage for fleet in fleets for stage in stages_of(fleet))))
-
-    def wait(self, stages: Iterable[Stage]) -> None:
-        """Propose two pools for each of these stages that is new."""
-        for stage in stages:
-            if stage.key not in self.keys:
-                self.keys.add(stage.key)
-                self.stages.append(stage)
-                self._propose(len(self.stages) - 1, self._rows(stage))
-
-    def run(self) -> None:
-        """Evaluate what is proposed, the least busy first, and what can be made of it."""
-        while self.waiting and self.split.left > 0 and not self.search.late():
-            busy, number, place, first, second, step = heapq.heappop(self.waiting)
-            stage = self.stages[place]
-            orders = self.split.orders(stage, settings_of(first), (second,))
-            if self._improved(stage, first, second, orders[number]) and self.best is not None:
-                ((setting, size), *_), half = first, step // 2
-                near = [count for count in (size - half, size + half) if count > 0 and step > 1]
-                self._propose(place, [(((setting, count),), second, half) for count in near])
-                self.wait(stages_of(self.best.fleet) if self.kind is not Kind.BESIDE else ())
-            if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (AGAIN * busy, number + 1, place, first, second, step))
-
-    def _improved(self, stage: Stage, first: Side, second: int, order: Order) -> bool:
-        """Take a first side and the fewest engines of another setting that hold, if that costs less."""
-
-        def held(count: int, order: Order = order) -> Fleet | None:
-            return self.split.held(stage, (first, ((second, count),)), order)
-
-        most = int(self._most(stage, np.array([first]), np.array([second]))[0])
-        fleets = {most: held(most)} if most else {}
-        if fleets.get(most) is None:
-            return False
-
-        def misses(count: int) -> bool:
-            fleets[count] = held(count)
-            return fleets[count] is None
-
-        count = bisected(0, most, misses)[1]
-        fleet = held(count, self.split.thresholds(stage, settings_of(first), (second,))) or fleets[count]
-        if fleet is not None:
-            self.cost = float(gpu_cost(self.problem, fleet_gpus(self.search.instance, fleet)))
-            self.best = Mixture(fleet, self.cost, stage, (first, ((second, count),)))
-        return True
-
-    def _propose(self, place: int, rows: Sequence[tuple[Side, int, int]]) -> None:
-        """Add what keeps up to what waits, by how busy it would be; rows: first side, second setting, step."""
-        if not rows:
-            return
-        stage, split = self.stages[place], self.split
-        seconds = np.array([second for _, second, _ in rows], dtype=np.int64)
-        picks, need = np.array([first for first, _, _ in rows], dtype=np.int64), split.need * stage.route
-        most = self._most(stage, picks, seconds)
-        good, sides = most > 0, (picks, np.stack([seconds, most], axis=1))
-        good[good] = _busy(need, np.ones(self.usual.size), *(side[good] for side in sides)) <= 1.0
-        rows = [row for row, fits in zip(rows, good.tolist(), strict=True) if fits]
-        if not rows:
-            return
-        worse: FloatArray | float = 1.0
-        if self.kind is not Kind.BESIDE:
-            first = np.array([split.penalty(stage, settings_of(side)) for side, _, _ in rows])
-            worse = first / np.array([split.penalty(stage, (setting,)) for _, setting, _ in rows])
-        busy = _busy(need, self.usual, *(side[good] for side in sides), worse=worse)
-        for strain, row in zip(busy.tolist(), rows, strict=True):
-            heapq.heappush(self.waiting, (strain, 0, place, *row))
-
-    def _rows(self, stage: Stage) -> list[tuple[Side, int, int]]:
-        """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
-        settings, tables = self.search.settings, self.search.instance.tables
-        role = ROLES[stage.role]
-        has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
-        if not self.problem.constraints.fits([role, role, *(pool.role for pool in stage.others)]):
-            return []
-        if has_pipelines and self.no_pipelines:
-            return []
-        offer, price = tables.offer[settings.shape], tables.usd_per_hour[settings.shape]
-        pairs = [
-            (first, second)
-            for first, second in product(self.settings(stage).tolist(), repeat=2)
-            if bool(offer[first] == offer[second]) is (self.kind is Kind.SIZES)
-            and settings.shape[first] != settings.shape[second]
-            and (price[first], -first) > (price[second], -second)
-        ]
-        dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1)[:, None], dear)
-        rows: list[tuple[Side, int, int]] = []
-        for (first, second), most in zip(pairs, top.tolist(), strict=True):
-            if most:
-                sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
-                rows += [(((first, size),), second, max(1, -(-most // SIZES))) for size in sizes]
-        return rows
+    role: int
+    route: FloatArray
+    others: tuple[FleetPool, ...] = ()
 
     @property
-    def no_pipelines(self) -> bool:
-        """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
-
-        For a target that is stated, the pairs that can hand over say so.
-        """
-        engine, free = self.problem.engine, self.problem.constraints.gateway is None
-        return not free and self.problem.target is None and engine not in any_target(engine).stage_by_stage
-
-    def settings(self, stage: Stage) -> IntArray:
-        """Settings of a stage that may be used and talk to all others: of each shape one, or one for each class.
-
-        Of one shape those known to be enough, the busiest first; then the largest token budget of which a full step is
-        within the TPOT: it harms nobody, and the more it takes the less others wait; the largest of all last. An engine
-        that does both may serve a class of lax limits alone, and then bears a larger token budget.
-        """
-        settings, tables, flows = self.search.settings, self.search.instance.tables, self.search.instance.flows
-        shape, usable = settings.shape, settings.role == stage.role
-        if self.no_pipelines and stage.role == PREFILL:
-            usable &= tables.pipeline[shape] == 1
-        for pool in stage.others:
-            if stage.role == PREFILL and pool.role is Role.DECODE:
-                usable &= tables.talks[shape, pool.shape]
-            if stage.role == DECODE and pool.role is Role.PREFILL:
-                usable &= tables.talks[pool.shape, shape]
-        budgets = [(float(flows.tpot.min()), self.preferred)]
-        if stage.role == COLOCATED:
-            nobody = np.zeros(shape.size)
-            budgets += [(float(flows.tpot[members].min()), nobody) for members in by_limits(flows)[1:]]
-        best = [np.zeros(0, dtype=np.int64)]
-        for limit, preference in budgets:
-            harms = tables.full_base[shape, 0, settings.chunk] > limit
-            order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -preference))
-            order = order[usable[order]]
-            best.append(order[np.unique(shape[order], return_index=True)[1]])
-        return np.unique(np.concatenate(best))
-
-    def _cheapest_apart(self, role: int) -> list[Pick]:
-        """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
-        tables, settings = self.search.instance.tables, self.search.settings
-        enough = [
-            (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
-            for setting, (_, count) in sorted(self.search.pool_sizes.items())
-            if count is not None and settings.role[setting] == role
-        ]
-        return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
-
-    def _talk(self, pair: Side) -> bool:
-        """Whether the engines of a prefill and a decode pool can hand over."""
-        shape = self.search.settings.shape
-        return bool(self.search.instance.tables.talks[shape[pair[0][0]], shape[pair[1][0]]])
-
-    def _pair_of(self, fleet: Fleet) -> Side | None:
-        """The engines of a fleet of a prefill and a decode pool, where their settings are known; else None."""
-        settings, pair = self.search.settings, []
-        if sorted(ROLES.index(pool.role) for pool in fleet.pools) != [PREFILL, DECODE]:
-            return None
-        for pool in sorted(fleet.pools, key=lambda pool: ROLES.index(pool.role)):
-            alike = (settings.role == ROLES.index(pool.role)) & (settings.shape == pool.shape)
-            pair += [
-                (int(setting), pool.replicas) for setting in np.flatnonzero(alike & (settings.chunk == pool.chunk))[:1]
-            ]
-        return tuple(pair) if len(pair) == len(fleet.pools) else None
-
-    def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
-        """Engines of the second settings that cost less than the best fleet beside first sides and others, (rows,).
-
-        Or as much, where that fleet is less simple. firsts (rows, pools, 2): settings and engines.
-        """
-        engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
-        other_gpus = (engine_gpus[firsts[..., 0]] * (firsts[..., 1:] + spares)).sum(axis=1)
-        other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        top = TIMES * self.search.least[seconds] + BESIDE
-        cost = self.cost * (NO_DEARER if self._simpler(stage) else 1.0)
-        fewer = self.pools if self.best is None else len(self.best.fleet.pools)
-        if self.kind is not Kind.TYPES and len(stage.others) + 2 > fewer:
-            cost *= 1.0 - WORTH
-        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, cost)
-
-    def _simpler(self, stage: Stage) -> bool:
-        """Whether a stage of two pools and all others are fewer pools of the same roles than the best mixture has."""
-        best = self.best.fleet.pools if self.best is not None else ()
-        roles = {ROLES[stage.role], *(pool.role for pool in stage.others)}
-        return len(stage.others) + 2 < len(best) and roles == {pool.role for pool in best}
-
-
-def _busy(
-    need: FloatArray, usual: FloatArray, firsts: IntArray, seconds: IntArray, *, worse: FloatArray | float = 1.0
-) -> FloatArray:
-    """How busy the busiest pool of two sides is at least, as a multiple of what its engines bear, (rows,) [1].
-
-    need (settings, flows), usual (settings,): engines that keep up, and how busy they may be; firsts (rows, pools, 2),
-    seconds (rows, 2): settings and engines of either side; worse: by how much more the first side shuns a flow than
-    what it needs says.
-    """
-    second_settings, counts = seconds.T
-    busy, second = np.zeros(second_settings.size), need[second_settings]
-    for settings, engines in np.moveaxis(firsts, (1, 2), (0, 1)):
-        first, bears = need[settings], (engines * usual[settings])[:, None]
-        order = first / np.maximum(second, 1e-300) * worse
-        busy = np.maximum(busy, balance(first / bears, second / (counts * usual[second_settings])[:, None], order))
-    return busy
-
-
-def balance(first: FloatArray, second: FloatArray, order: FloatArray) -> FloatArray:
-    """Busy share of two pools where both are as busy, the first with the flows of least `order`, all (rows, flows).
-
-    first, second: share of the time that each flow would keep a pool busy.
-    """
-    by = np.argsort(order, axis=1, kind="stable")
-    nothing = np.zeros((first.shape[0], 1))
-    before = np.hstack([nothing, np.cumsum(np.take_along_axis(first, by, axis=1), axis=1)])
-    behind = np.hstack([np.cumsum(np.take_along_axis(second, by, axis=1)[:, ::-1], axis=1)[:, ::-1], nothing])
-    lean = before - behind
-    at = np.minimum((lean <= 0.0).sum(axis=1) - 1, first.shape[1] - 1)
-    row = np.arange(first.shape[0])
-    share = -lean[row, at] / np.maximum(lean[row, at + 1] - lean[row, at], 1e-300)
-    return np.asarray(before[row, at] + share * (before[row, at + 1] - before[row, at]))
-
-
-def _smaller(pairs: Iterable[Side]) -> list[Side]:
-    """The same engines, and up to FEWER less of each; each pair once."""
-    sizes = (
-        [[(setting, count) for count in range(max(1, top - FEWER), top + 1)] for setting, top in pair] for pair in pairs
-    )
-    return list(dict.fromkeys(pair for ends in sizes for pair in product(*ends)))
+    def key(self) -> tuple[object, ...]:
+        """The same for stages that are."""
+        return self.role, np.round(self.route, 9).tobytes(), tuple(pool_key(pool) for pool in self.others)
 
 
 def stages_of(fleet: Fleet) -> Iterator[Stage]:
@@ -353,63 +103,428 @@ def stages_of(fleet: Fleet) -> Iterator[Stage]:
                 yield Stage(ROLES.index(pools[0].role), route, other_pools)
 
 
-def cheaper_mixture(
-    search: FleetSearch, starts: Sequence[Fleet], below: float, kinds: Iterable[Kind] = Kind
-) -> Mixture | None:
-    """The cheapest mixture of these kinds that holds and costs less than `below` [$/h]; None where none does.
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """Flows in the order in which the first of two pools takes them before the second.
 
-    starts: fleets that hold, the best first, whose pools may be mixed. A pool more of the same GPU types must save at
-    least WORTH.
+    flows: indices; cuts: places between them at which they may be cut, None for anywhere; first, second (flows + 1,):
+    engines of either that keep up with the flows before, and with those behind each place.
     """
-    best: Mixture | None = None
-    for kind in kinds:
-        fleets = starts if best is None else (best.fleet, *starts)
-        mixing = Mixing(search, below, kind, pools=len(fleets[0].pools) if fleets else math.inf)
-        mixing.start(fleets)
-        mixing.run()
-        if mixing.best is not None:
-            best, below = mixing.best, mixing.cost
-    return best
+
+    flows: IntArray
+    cuts: FloatArray | None
+    first: FloatArray
+    second: FloatArray
+
+    def bracket(self, counts: tuple[int, int]) -> tuple[float, float]:
+        """The first and the last place to cut at which both pools keep up; the first is behind the last if none is."""
+        place = np.arange(self.first.size, dtype=np.float64)
+        low = np.interp(-counts[1], -self.second, place)
+        return float(low), float(np.interp(counts[0], self.first, place))
+
+    def place(self, between: tuple[float, float], counts: tuple[int, int], *, balanced: bool) -> float | None:
+        """Where to cut between two places: where both pools are as busy, or halfway to either end; or nowhere."""
+        place, lean_at = np.arange(self.first.size, dtype=np.float64), self.first / counts[0] - self.second / counts[1]
+        low, high = np.interp(between, place, lean_at)
+        if high - low < CLOSE and self.cuts is None:
+            return None
+        at = float(np.interp(np.clip(0.0, low, high) if balanced else (low + high) / 2.0, lean_at, place))
+        if self.cuts is None:
+            return at
+        inside = self.cuts[(self.cuts > between[0]) & (self.cuts < between[1])]
+        return float(inside[np.abs(inside - at).argmin()]) if inside.size else None
 
 
-def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
-    """The fleet with the cut between its sides at which it has the most room; its own where no other has more.
+@dataclass(slots=True, eq=False)
+class Mixing:
+    """A search for mixtures that cost less than the best fleet so far.
 
-    Cuts between prompt lengths come first, as gateways know nothing else; where none of them leaves ROOM, all.
+    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; left: fleets that may still be
+    evaluated; need (settings, flows): engines that keep up with each flow; usual, preferred (settings,): busy share at
+    which engines hold, and the same and 1 for those that are known to be enough.
     """
-    split, stage, sides = TrafficSplit(search, 0), mixture.stage, mixture.sides
-    settings = settings_of(sides[0]), settings_of(sides[1])
 
-    def cut(order: Order) -> list[Fleet]:
-        around = split.place_of(mixture.fleet, stage, sides, order)
-        places = order.places(sides, around)
-        fleets = (split.fleet(stage, sides, order, float(place)) for place in places if not search.late())
-        return [fleet for fleet in fleets if fleet is not None]
+    search: FleetSearch
+    cost: float
+    pools: float = math.inf
+    best: Fleet | None = None
+    left: int = LOOKS
+    need: FloatArray = field(init=False)
+    usual: FloatArray = field(init=False)
+    preferred: FloatArray = field(init=False)
+    stages: list[Stage] = field(default_factory=list)
+    keys: set[tuple[object, ...]] = field(default_factory=set)
+    waiting: list[Proposal] = field(default_factory=list)
 
-    whole = cut(split.thresholds(stage, *settings))
-    best = [roomiest(search.instance, whole)] if whole else []
-    if best and holds_at(search.instance, best[0], ROOM):
-        return best[0]
-    cut_fleets = [fleet for order in split.orders(stage, *settings) for fleet in cut(order)]
-    return roomiest(search.instance, [*best, mixture.fleet, *cut_fleets])
+    def __post_init__(self) -> None:
+        self.need = keeping_up(self.search.instance, self.search.settings) * self.search.instance.flows.rate
+        self.usual, self.preferred = np.zeros((2, self.search.settings.size))
+        for setting, whole in enumerate(self.need.sum(axis=1)):
+            few, enough = self.search.pool_sizes.get(setting, (0, None))
+            self.usual[setting] = min(USUAL, whole / (few + 1)) if enough is None else min(whole / enough, 1.0)
+            self.preferred[setting] = 0.0 if enough is None else 1.0 + self.usual[setting]
+
+    @property
+    def problem(self) -> Problem:
+        """What the search is for."""
+        return self.search.instance.problem
+
+    def start(self, fleets: Sequence[Fleet]) -> None:
+        """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
+        route = np.ones(self.search.instance.flows.isl.size)
+        partners = ((PREFILL, DECODE), (DECODE, PREFILL))
+        beside = [(role, self.search.pool(*pick)) for role, other in partners for pick in self._cheapest_apart(other)]
+        whole = [Stage(COLOCATED, route)] if (self.search.settings.role == COLOCATED).any() else []
+        apart = [Stage(role, route, (pool,)) for role, pool in beside]
+        for stage in (*whole, *apart, *(stage for fleet in fleets for stage in stages_of(fleet))):
+            self._wait(stage)
+
+    def run(self) -> None:
+        """Evaluate what is proposed, the least busy first, and what can be made of it."""
+        while self.waiting and self.left > 0 and not self.search.late():
+            busy, number, place, first, second, step = heapq.heappop(self.waiting)
+            stage = self.stages[place]
+            orders = self._orders(stage, first[0], second)
+            if self._improve(stage, first, second, orders[number]) and self.best is not None:
+                (setting, size), half = first, step // 2
+                near = [count for count in (size - half, size + half) if count > 0 and step > 1]
+                self._propose(place, [((setting, count), second, half) for count in near])
+                for part in stages_of(self.best):
+                    self._wait(part)
+            if number + 1 < len(orders):
+                heapq.heappush(self.waiting, (AGAIN * busy, number + 1, place, first, second, step))
+
+    # --- what is proposed -------------------------------------------------------------------------------------------
+
+    def _wait(self, stage: Stage) -> None:
+        """Propose two pools for a stage that is new."""
+        if stage.key not in self.keys:
+            self.keys.add(stage.key)
+            self.stages.append(stage)
+            self._propose(len(self.stages) - 1, self._rows(stage))
+
+    def _rows(self, stage: Stage) -> list[tuple[Pick, int, int]]:
+        """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
+        tables, shape, role = self.search.instance.tables, self.search.settings.shape, ROLES[stage.role]
+        has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
+        fits = self.problem.constraints.fits([role, role, *(pool.role for pool in stage.others)])
+        if not fits or (has_pipelines and self._no_pipelines):
+            return []
+        price = tables.usd_per_hour[shape]
+        pairs = [
+            (first, second)
+            for first, second in product(self._settings(stage).tolist(), repeat=2)
+            if shape[first] != shape[second] and (price[first], -first) > (price[second], -second)
+        ]
+        dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1), dear)
+        rows: list[tuple[Pick, int, int]] = []
+        for (first, second), most in zip(pairs, top.tolist(), strict=True):
+            if most:
+                sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
+                rows += [((first, size), second, max(1, -(-most // SIZES))) for size in sizes]
+        return rows
+
+    def _propose(self, place: int, rows: Sequence[tuple[Pick, int, int]]) -> None:
+        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting, step."""
+        if not rows:
+            return
+        stage = self.stages[place]
+        firsts, seconds = np.array([first for first, *_ in rows]), np.array([second for _, second, _ in rows])
+        most = self._most(stage, firsts, seconds)
+        need = self.need * stage.route
+        first, second = (need[firsts[:, 0]] / firsts[:, 1:], need[seconds] / np.maximum(most, 1)[:, None])
+        keeps_up = (most > 0) & (balance(first, second) <= 1.0)
+        bears = self.usual[firsts[:, 0], None], self.usual[seconds, None]
+        busy = balance(first / bears[0], second / bears[1], first / np.maximum(second, 1e-300))
+        for at in np.flatnonzero(keeps_up).tolist():
+            heapq.heappush(self.waiting, (float(busy[at]), 0, place, *rows[at]))
+
+    @property
+    def _no_pipelines(self) -> bool:
+        """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
+
+        For a target that is stated, the pairs that can hand over say so.
+        """
+        engine, free = self.problem.engine, self.problem.constraints.gateway is None
+        return not free and self.problem.target is None and engine not in any_target(engine).stage_by_stage
+
+    def _settings(self, stage: Stage) -> IntArray:
+        """A setting of each shape of a stage that may be used and talks to all others.
+
+        Of one shape those known to be enough, the busiest first; then the largest token budget of which a full step is
+        within the TPOT: it harms nobody, and the more it takes the less others wait; the largest of all last.
+        """
+        settings, tables = self.search.settings, self.search.instance.tables
+        shape, usable = settings.shape, settings.role == stage.role
+        if self._no_pipelines and stage.role == PREFILL:
+            usable &= tables.pipeline[shape] == 1
+        for pool in stage.others:
+            if stage.role == PREFILL and pool.role is Role.DECODE:
+                usable &= tables.talks[shape, pool.shape]
+            if stage.role == DECODE and pool.role is Role.PREFILL:
+                usable &= tables.talks[pool.shape, shape]
+        harms = tables.full_base[shape, 0, settings.chunk] > float(self.search.instance.flows.tpot.min())
+        order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -self.preferred))
+        order = order[usable[order]]
+        return np.sort(order[np.unique(shape[order], return_index=True)[1]])
+
+    def _cheapest_apart(self, role: int) -> list[Pick]:
+        """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
+        tables, settings = self.search.instance.tables, self.search.settings
+        enough = [
+            (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
+            for setting, (_, count) in sorted(self.search.pool_sizes.items())
+            if count is not None and settings.role[setting] == role
+        ]
+        return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
+
+    def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
+        """Engines of the second settings that cost less than the best fleet beside first pools and others, (rows,).
+
+        firsts (rows, 2): settings and engines.
+        """
+        engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
+        other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
+        other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
+        offer = self.search.instance.tables.offer[self.search.settings.shape]
+        fewer = self.pools if self.best is None else len(self.best.pools)
+        must_save = (offer[firsts[:, 0]] == offer[seconds]) & (len(stage.others) + 2 > fewer)
+        below = self.cost * np.where(must_save, 1.0 - WORTH, 1.0)
+        top = TIMES * self.search.least[seconds] + BESIDE
+        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, below)
+
+    # --- what is evaluated ------------------------------------------------------------------------------------------
+
+    def _improve(self, stage: Stage, first: Pick, second: int, order: Order) -> bool:
+        """Take a first pool and the fewest engines of another setting that hold, if that costs less."""
+
+        def fleet_with(count: int, order: Order = order) -> Fleet | None:
+            return self._fleet_at_cut(stage, (first, (second, count)), order)
+
+        most = int(self._most(stage, np.array([first]), np.array([second]))[0])
+        fleets = {most: fleet_with(most)} if most else {}
+        if fleets.get(most) is None:
+            return False
+
+        def misses(count: int) -> bool:
+            fleets[count] = fleet_with(count)
+            return fleets[count] is None
+
+        count = bisected(0, most, misses)[1]
+        self.best = fleet_with(count, self._by_length(stage, first[0], second)) or fleets[count]
+        self.cost = math.inf if self.best is None else fleet_cost(self.search.instance, self.best)
+        return True
+
+    def _orders(self, stage: Stage, first: int, second: int) -> list[Order]:
+        """The orders in which the first of two pools might take the flows of a stage, the best one to begin with.
+
+        By comparative advantage; by length, as `_by_length` has it; and by length the other way round.
+        """
+        by_length = self._by_length(stage, first, second)
+        if self.problem.constraints.routing is Routing.THRESHOLD:
+            return [by_length]
+        advantage = np.argsort(self.need[first] / np.maximum(self.need[second], 1e-300), kind="stable")
+        return [
+            self._order(stage, first, second, flows) for flows in (advantage, by_length.flows, by_length.flows[::-1])
+        ]
+
+    def _by_length(self, stage: Stage, first: int, second: int) -> Order:
+        """The flows by prompt length, from the end that suits the first pool, to be cut between two lengths only."""
+        isl, price = (
+            self.search.instance.flows.isl,
+            self.search.instance.tables.usd_per_hour[self.search.settings.shape],
+        )
+        short = isl < isl.mean()
+        paid = [price[setting] * self.need[setting] * stage.route for setting in (first, second)]
+        takes_short = paid[0][short].sum() * paid[1].sum() <= paid[1][short].sum() * paid[0].sum()
+        length = isl if takes_short else -isl
+        cuts = np.flatnonzero(np.diff(np.sort(length))) + np.float64(1.0)
+        return self._order(stage, first, second, np.argsort(length, kind="stable"), cuts)
+
+    def _order(self, stage: Stage, first: int, second: int, flows: IntArray, cuts: FloatArray | None = None) -> Order:
+        ahead, behind = (self.need[setting, flows] * stage.route[flows] for setting in (first, second))
+        return Order(flows, cuts, np.append(0.0, np.cumsum(ahead)), np.append(np.cumsum(behind[::-1])[::-1], 0.0))
+
+    def _fleet_at_cut(self, stage: Stage, picks: tuple[Pick, Pick], order: Order) -> Fleet | None:
+        """The fleet with a cut between two pools at which it holds; None where none is."""
+        counts = picks[0][1], picks[1][1]
+        low, high = order.bracket(counts)
+        for number in range(CUTS):
+            place = order.place((low, high), counts, balanced=number == 0) if low < high else None
+            pools = None if place is None else self._pools(stage, picks, order, place)
+            if place is None or pools is None or self.left <= 0 or self.search.late():
+                return None
+            first, second = self._overloaded(stage, picks, pools)
+            if not first and not second:
+                return self._fleet(stage, pools)
+            if first and second:
+                return None
+            low, high = (low, place) if first else (place, high)
+        return None
+
+    def _pools(
+        self, stage: Stage, picks: tuple[Pick, Pick], order: Order, place: float
+    ) -> tuple[FleetPool, FleetPool] | None:
+        """Both pools with the flows cut at a place; None where one of them has nothing to serve."""
+        share = np.zeros(stage.route.size)
+        share[order.flows] = np.clip(place - np.arange(share.size), 0.0, 1.0)
+        first, second = stage.route * share, stage.route * (1.0 - share)
+        if not first.any() or not second.any():
+            return None
+        return replace(self.search.pool(*picks[0]), route=first), replace(self.search.pool(*picks[1]), route=second)
+
+    def _overloaded(
+        self, stage: Stage, picks: tuple[Pick, Pick], pools: tuple[FleetPool, FleetPool]
+    ) -> tuple[bool, bool]:
+        """Which of two pools should serve less; neither where the fleet holds."""
+        self.left -= 1
+        instance, fleet = self.search.instance, Fleet((*pools, *stage.others))
+        first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
+        if Evaluation(instance, fleet, (first, second, *rest)).holds:
+            return False, False
+        idle = [self.search.state(setting, 1, IDLE) for setting, _ in picks]
+        alone = [Evaluation(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
+        missing = [not misses.holds for misses in alone]
+        if any(missing):
+            return missing[0], missing[1]
+        slack = [float((misses.attainment - class_goals(instance)).min()) for misses in alone]
+        return slack[0] <= slack[1], slack[0] > slack[1]
+
+    def _fleet(self, stage: Stage, pools: tuple[FleetPool, FleetPool]) -> Fleet | None:
+        """The whole fleet, if it can hand over what it has to."""
+        instance = self.search.instance
+        fleet = Fleet(with_names(instance, [*pools, *stage.others]))
+        return fleet if can_hand_over(instance, fleet) and still_holds(instance, fleet) else None
 
 
-def cheaper_of_more_pools(search: FleetSearch, starts: Sequence[Fleet], below: float) -> Fleet | None:
-    """A mixture that costs less than `below` [$/h], cut where it has the most room; None where there is none.
+def balance(first: FloatArray, second: FloatArray, order: FloatArray | None = None) -> FloatArray:
+    """Busy share of two pools where both are as busy, the first with the flows of least `order`, all (rows, flows).
 
-    starts: see `cheaper_mixture`.
+    first, second: share of the time that each flow would keep a pool busy; order: comparative advantage by default.
     """
-    mixture = cheaper_mixture(search, starts, below)
-    return None if mixture is None else with_room(search, mixture)
+    by = np.argsort(first / np.maximum(second, 1e-300) if order is None else order, axis=1, kind="stable")
+    nothing = np.zeros((first.shape[0], 1))
+    before = np.hstack([nothing, np.cumsum(np.take_along_axis(first, by, axis=1), axis=1)])
+    behind = np.hstack([np.cumsum(np.take_along_axis(second, by, axis=1)[:, ::-1], axis=1)[:, ::-1], nothing])
+    lean = before - behind
+    at = np.minimum((lean <= 0.0).sum(axis=1) - 1, first.shape[1] - 1)
+    row = np.arange(first.shape[0])
+    share = -lean[row, at] / np.maximum(lean[row, at + 1] - lean[row, at], 1e-300)
+    return np.asarray(before[row, at] + share * (before[row, at + 1] - before[row, at]))
+
+
+def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | None:
+    """The cheapest mixture that holds and costs less than `below` [$/h]; None where none does.
+
+    fleet: one that holds, whose pools may be mixed, or an empty one.
+    """
+    mixing = Mixing(search, below, len(fleet.pools) or math.inf)
+    mixing.start([fleet])
+    mixing.run()
+    return mixing.best
 
 
 def or_mixed(search: FleetSearch, best: Fleet) -> Fleet:
     """A fleet that holds, or a cheaper mixture."""
-    cost = fleet_cost(search.instance, best) if best.pools else math.inf
-    mixture = cheaper_of_more_pools(search, [best] if best.pools else [], cost)
+    mixture = cheaper_mixture(search, best, fleet_cost(search.instance, best) if best.pools else math.inf)
     return best if mixture is None else settled(search.instance, mixture)
 
 
 def leanest(search: FleetSearch) -> Fleet:
-    """The cheapest fleet of one pool or two, or a mixture that costs less; empty where none holds."""
-    return or_mixed(search, unmixed(search))
+    """The cheapest fleet of one pool or two, or a mixture that costs less; empty where none holds.
+
+    Where SLO classes have pools of their own, the fleets of all classes together.
+    """
+    if not classes_apart(search.instance.problem):
+        return or_mixed(search, unmixed(search))
+    fleet = by_class(search.instance, lambda alone: leanest(evaluated(alone, search.late)))
+    return fleet if fleet.pools and holds_at(search.instance, fleet) else Fleet(())
+
+
+# --- pools for every SLO class --------------------------------------------------------------------------------------
+# Nothing joins the classes but the limits on the whole fleet, so the classes are served in turn, each within what those
+# before it left over. Without any limit the cheapest fleets of the classes are the cheapest fleet.
+
+
+def by_class(instance: Instance, solve: Solve) -> Fleet:
+    """A fleet for each class by `solve`, bought together; without pools where one class gets none.
+
+    The classes are served in turn, and the other way round if that leaves too little for the last.
+    """
+    classes = range(len(instance.problem.slos))
+    most = instance.problem.constraints.max_pools
+    if most is not None and most < len(classes):
+        return Fleet(())
+    turns = (_in_turn(instance, solve, order) for order in (classes, classes[::-1]))
+    fleets = (_together(instance, class_fleets) for class_fleets in turns if class_fleets)
+    return next((fleet for fleet in fleets if keeps_limits(instance, fleet)), Fleet(()))
+
+
+def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:
+    """A fleet for each class within what those before it left over; empty where one gets none."""
+    class_fleets: list[tuple[int, Fleet]] = []
+    for place, k in enumerate(order):
+        fleet = solve(of_class(instance, k, _together(instance, class_fleets), later=len(order) - place - 1))
+        if not fleet.pools:
+            return []
+        class_fleets.append((k, fleet))
+    return class_fleets
+
+
+def _together(instance: Instance, class_fleets: Parts) -> Fleet:
+    """The fleets of classes as one, each pool with its shares of all flows."""
+    pools: list[FleetPool] = []
+    for k, fleet in class_fleets:
+        members = instance.flows.slo == k
+        for pool in fleet.pools:
+            route = np.zeros(members.size)
+            route[members] = pool.route
+            pools.append(replace(pool, route=route))
+    return Fleet(with_names(instance, pools))
+
+
+def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> Instance:
+    """The instance of one class alone, within what the fleets of other classes leave; `later` classes are to come."""
+    problem, slo = instance.problem, instance.problem.slos[k]
+    members = instance.flows.slo == k
+    rate = problem.workload.request_rate * slo.share
+    flows = instance.flows.take(members)
+    flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
+    tables = instance.tables.of_flows(members)
+    alone = replace(
+        problem,
+        slos=(replace(slo, share=1.0),),
+        workload=replace(problem.workload, request_rate=rate),
+        offers=_offers_left(instance, earlier_fleet),
+        constraints=_limits_left(instance, earlier_fleet, later),
+    )
+    return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
+
+
+def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:
+    used = fleet_gpus(instance, earlier_fleet)
+    return tuple(
+        replace(
+            offer,
+            billing=Billing.GPU,  # the classes share whole nodes
+            owned=max(0, offer.owned - int(count)),
+            inventory=None if offer.inventory is None else max(0, offer.inventory - max(0, int(count) - offer.owned)),
+        )
+        for offer, count in zip(instance.problem.offers, used, strict=True)
+    )
+
+
+def _limits_left(instance: Instance, earlier_fleet: Fleet, later: int) -> Constraints:
+    """The limits on the whole fleet less what is taken; every later class needs a pool."""
+    limits, gpus = instance.problem.constraints, fleet_gpus(instance, earlier_fleet)
+    power = float(sum(offer.accelerator.tdp * n for offer, n in zip(instance.problem.offers, gpus, strict=True)))
+    spent = fleet_cost(instance, earlier_fleet) if earlier_fleet.pools else 0.0
+    return replace(
+        limits,
+        pools=Pools.SHARED,
+        budget=None if limits.budget is None else max(limits.budget - spent, 0.0),
+        power=None if limits.power is None else max(limits.power - power, 0.0),
+        max_gpus=None if limits.max_gpus is None else max(limits.max_gpus - int(gpus.sum()), 0),
+        max_pools=None if limits.max_pools is None else max(limits.max_pools - len(earlier_fleet.pools) - later, 0),
+    )

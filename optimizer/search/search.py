@@ -23,23 +23,21 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
+    Evaluation,
     class_attainment,
     class_goals,
     goodput_volume,
     holds_at,
     keeps_goals,
-    misses_of,
     pool_headroom,
-    reach,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
 from search_spaces.problem import Goal, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
-from .limits import classes_apart, gets_whole
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -92,22 +90,20 @@ class FleetSearch:
     """What the evaluation says of those pools of an instance that serve all of their stage.
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
-    setting, a number of engines that is too few, and one that is enough if any is; held: whether fleets keep every goal
-    at multiples of the demand; late: whether no more fleets are to be looked at.
+    setting, a number of engines that is too few, and one that is enough if any is; reached: share of its goal that the
+    worst class of a fleet reaches [1]; late: whether no more fleets are to be looked at; hopeless (settings,): those
+    with which too many requests are late even on idle engines; cut: what ended a search before all fleets that it might
+    have found were looked at, `looks` or `time`.
     """
 
     instance: Instance
     settings: Settings
     least: IntArray
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
+    reached: dict[Picks, float] = field(default_factory=dict)
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    """Settings with which too many requests are late even on idle engines, (settings,)."""
-    near: dict[Picks, float] = field(default_factory=dict)
-    """Fleets that miss by formula, but reach NEAR of every goal, and how much they reach [1]."""
     cut: set[str] = field(default_factory=set)
-    """What ended a search before all fleets that it might have found were looked at: `looks` or `time`."""
 
     @classmethod
     def of(cls, instance: Instance, settings: Settings, late: Late = never) -> FleetSearch:
@@ -144,18 +140,10 @@ class FleetSearch:
 
     def holds(self, picks: Picks) -> bool:
         """Whether a fleet keeps every goal."""
-        return self.carries(picks, 1.0)
-
-    def carries(self, picks: Picks, volume: float) -> bool:
-        """Whether a fleet keeps every goal at `volume` times the demand."""
-        key = picks, volume
-        if key not in self.held:
-            states = tuple(self.state(*pick, volume) for pick in picks)
-            goal_share = reach(self.instance, self.fleet(picks), states)
-            self.held[key] = goal_share >= 1.0
-            if NEAR <= goal_share < 1.0 and volume == 1.0:
-                self.near[picks] = goal_share
-        return self.held[key]
+        if picks not in self.reached:
+            states = tuple(self.state(*pick) for pick in picks)
+            self.reached[picks] = Evaluation(self.instance, self.fleet(picks), states).goal_share
+        return self.reached[picks] >= 1.0
 
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
@@ -181,8 +169,8 @@ class FleetSearch:
         """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
         if engines < self.least[setting]:
             return False
-        misses = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
-        in_time = np.clip(1.0 - misses.ttft - misses.full, 0.0, 1.0)
+        misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+        in_time = np.clip(1.0 - misses.late_first - misses.full, 0.0, 1.0)
         return misses.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
 
     def cut_short(self, looks: int = 0) -> bool:
@@ -195,18 +183,18 @@ class FleetSearch:
         """Engines of a setting that are tried."""
         return TIMES * int(self.least[setting]) + BESIDE
 
-    def able(self, setting: int, engines: int, volume: float = 1.0) -> bool:
+    def able(self, setting: int, engines: int) -> bool:
         """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
         role = int(self.settings.role[setting])
         if self.hopeless[setting]:
             return False
         if role == COLOCATED:
-            return self.carries(((setting, engines),), volume)
-        state = self.state(setting, engines, volume)
+            return self.holds(((setting, engines),))
+        state = self.state(setting, engines)
         if not state.stable:
             return False
         if role == DECODE:
-            return reach(self.instance, self.fleet(((setting, engines),)), (state,)) >= 1.0
+            return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
         slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
         late = np.where(slack < 0.0, 1.0, 0.0)
@@ -218,10 +206,8 @@ class FleetSearch:
 def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
     """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
     problem = search.instance.problem
-    affordable = [
-        (picks, goal_share) for picks, goal_share in search.near.items() if _price(search, problem, picks) < below
-    ]
-    return [search.fleet(picks) for picks, _ in sorted(affordable, key=lambda row: (-row[1], row[0]))]
+    near = ((-share, picks) for picks, share in search.reached.items() if NEAR <= share < 1.0)
+    return [search.fleet(picks) for _, picks in sorted(near) if _price(search, problem, picks) < below]
 
 
 def cheapest_held(
@@ -311,7 +297,11 @@ def bisected(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int
 
 
 def most_engines(
-    problem: Problem, other_gpus: FloatArray | IntArray, engine_gpus: FloatArray, top: IntArray, below: float = np.inf
+    problem: Problem,
+    other_gpus: FloatArray | IntArray,
+    engine_gpus: FloatArray,
+    top: IntArray,
+    below: FloatArray | float = np.inf,
 ) -> IntArray:
     """Engines, `top` at most, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
 

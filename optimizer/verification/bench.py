@@ -20,12 +20,10 @@ from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pool, Router
 from costmodel.words import join_words, percentage
-from optimizer.fleets.build_plan import utilization
-from optimizer.fleets.error_bars import slow_end
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
+from optimizer.fleets.evaluate import utilization
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import Instance, Late, never
-from optimizer.search.limits import allowed
+from optimizer.loads.instance import Instance, Late, never, slow_end
 
 from .demand import Demand, recorded_trace, seeded_demands
 from .judge import (

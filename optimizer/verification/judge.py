@@ -37,10 +37,9 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
-from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance, Late, never
+from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 

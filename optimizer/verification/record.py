@@ -14,14 +14,13 @@ from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.binding import attainment_binding, binding
-from optimizer.fleets.build_plan import engine_pools, pool_routes
+from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools, pool_routes
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
-from optimizer.fleets.error_bars import ANALYTIC, ENDS, bars_between
+from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, Late
+from optimizer.loads.instance import ENDS, Instance, Late
 from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import (

@@ -19,9 +19,17 @@ import numpy as np
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume, promise
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
+from optimizer.fleets.fleet import (
+    Fleet,
+    FleetPool,
+    Named,
+    allowed,
+    classes_apart,
+    fewer_replicas,
+    fleet_cost,
+    with_replicas,
+)
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, Late, make_settings, never
-from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid

@@ -26,20 +26,19 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
-from optimizer.fleets.binding import fleet_bindings
-from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
-from optimizer.loads.diagnose import check_floors
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_settings
+from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
+from optimizer.recommend.search import Level, search_by_formula
+from optimizer.search.bound import check_floors
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
@@ -50,6 +49,8 @@ from search_spaces.scenarios import Scenario, scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the engines and the demand alone."""
+TIE = 1e-9
+"""Share of the cost up to which two fleets cost the same."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 
@@ -180,27 +181,31 @@ def answer(
     return confirmed(problem, best) if simulated and is_simple(problem) else best
 
 
-def answer_at(
+def problem_at(problem: Problem, base: Path, key: str, value: float) -> Problem:
+    """The problem with one lever at a value; raises ImpossibleError where no engine can exist there.
+
+    base: folder of the files that the problem names.
+    """
+    if key == STEP_TIME:
+        return replace(problem, confidence=2.0 * value - 1.0)
+    return scenario_problem(problem, Scenario("", {key: value}), base)
+
+
+def answer_at(  # noqa: PLR0917
     problem: Problem,
     base: Path,
     key: str,
     value: float,
     effort: Effort = Effort.SIMPLE,
+    known_misses: Sequence[Case] = (),
     *,
     simulated: bool = False,
 ) -> Answer:
-    """The best fleet with one lever at a value; none where no engine can exist there.
-
-    base: folder of the files that the problem names.
-    """
+    """The best fleet with one lever at a value; none where no engine can exist there. See `answer`."""
     try:
-        if key == STEP_TIME:
-            there = replace(problem, confidence=2.0 * value - 1.0)
-        else:
-            there = scenario_problem(problem, Scenario("", {key: value}), base)
+        return answer(problem_at(problem, base, key, value), effort, known_misses, simulated=simulated)
     except ImpossibleError as error:
         return nothing(str(error))
-    return answer(there, effort, simulated=simulated)
 
 
 def own_value(problem: Problem, key: str) -> float | None:
@@ -325,7 +330,7 @@ def _whole(problem: Problem, *, proven: bool) -> Answer:
         result = search_by_formula(space, Deadline())
         fleet, proof, floor = result.fleet, result.proof, result.proof.floor
     else:
-        fleet, proof = cheapest_by_formula(space), Proof(Status.TIME_LIMIT, None, None)
+        fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
     if not fleet.pools:
         return why_none(problem, proof.status)
     best = _answer_of(problem, _case(demand.key, space.instance, fleet))
@@ -349,13 +354,20 @@ def _few_pools(problem: Problem, known_misses: Sequence[Case] = ()) -> Answer:
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Case] = ()) -> Case | None:
     demand = demand_of(problem)
+    best = cheapest_of(searches(demand), problem, known_misses)
+    return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
+
+
+def cheapest_of(
+    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Case]
+) -> tuple[FleetSearch, Fleet] | None:
+    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
     best, least = None, math.inf
-    for search in searches(demand):
-        remaining = WithoutRefuted.of_cases(search, known_misses)
-        cheapest = cheapest_held(remaining, problem, least)
+    for search in all_searches:
+        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), problem, least)
         if cheapest is not None:
-            best, least = (search.instance, search.fleet(cheapest[0])), cheapest[1]
-    return None if best is None else _settled_case(_case(demand.key, *best))
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    return best
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -446,12 +458,12 @@ class WithoutRefuted(FleetSearch):
         if not cases:
             return search
         values = {item.name: getattr(search, item.name) for item in fields(search)}
-        return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": tuple(map(engines_of, cases))})
+        return cls(**values | {"pool_sizes": {}, "reached": {}, "refuted": tuple(map(engines_of, cases))})
 
-    def carries(self, picks: Picks, volume: float) -> bool:
-        """Whether a fleet keeps every goal at `volume` times the demand, and is not refuted there."""
-        known_miss = volume >= 1.0 and is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not known_miss and FleetSearch.carries(self, picks, volume)
+    def holds(self, picks: Picks) -> bool:
+        """Whether a fleet keeps every goal, and is not refuted."""
+        known_miss = is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
+        return not known_miss and FleetSearch.holds(self, picks)
 
 
 def confirmed(problem: Problem, best: Answer) -> Answer:

@@ -12,11 +12,10 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
-from optimizer.fleets.evaluate import evaluate, holds, holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import SimulatedLatencies
-from optimizer.search.limits import with_replicas
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Problem
@@ -112,7 +111,7 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
         classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
     else:
         evaluation = evaluate(instance, fleet)
-        outcome = "meets" if holds(instance, evaluation) else "misses"
+        outcome = "meets" if evaluation.holds else "misses"
         classes = tuple(
             SimulatedLatencies(
                 name=slo.name,

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from costmodel.errors import ImpossibleError, InputError
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
@@ -35,9 +35,22 @@ from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import LEVERS, Scenario, changed, scenario_problem
+from search_spaces.scenarios import LEVERS, changed
 
-from .answer import Answer, Case, Effort, Missed, answer, answer_at, is_simple, look, nothing, own_value, unproven
+from .answer import (
+    TIE,
+    Answer,
+    Case,
+    Effort,
+    Missed,
+    answer,
+    answer_at,
+    is_simple,
+    look,
+    own_value,
+    problem_at,
+    unproven,
+)
 
 Progress = Callable[[str, float], None]
 
@@ -116,27 +129,13 @@ class Ramp:
     unit: str
     upwards: bool
 
-    @property
-    def usual_range(self) -> tuple[float, float]:
-        """The range around the problem's own value."""
-        here = own_value(self.problem, self.key) or 1.0
-        return GOALS if self.key == "attainment" else (0.25 * here, 4.0 * here)
-
-    def at(self, value: float) -> Problem:
-        """The problem at a value; raises ImpossibleError where no engine can exist there."""
-        lever_value: Any = f"{value!r}s" if self.key in LATENCY else value
-        return scenario_problem(self.problem, Scenario("", {self.key: lever_value}), self.base)
-
     def answer(self, value: float, effort: Effort, known_misses: Sequence[Case] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        try:
-            return answer(self.at(value), effort, known_misses)
-        except ImpossibleError as error:
-            return nothing(str(error))
+        return answer_at(self.problem, self.base, self.key, value, effort, known_misses)
 
     def _instances(self, case: Case, value: float) -> list[Instance]:
         """The instance of a fleet at a value, for each split of end-to-end limits."""
-        there = self.at(value)
+        there = problem_at(self.problem, self.base, self.key, value)
         return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
 
     def holds(self, case: Case, value: float) -> bool:
@@ -217,7 +216,7 @@ def frontier(  # noqa: PLR0917
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
     tell = progress or (lambda _label, _share: None)
     ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
-    low, high = bounds or ramp.usual_range
+    low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
     if budgets is not None:
         low, high = rates_for(ramp, budgets, effort)
@@ -455,8 +454,6 @@ UNORDERED: Final = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
 """Levers whose values have no order."""
 STARTS: Final = 9
 """Values at which a lever of unknown manners is looked at first."""
-TIE: Final = 1e-9
-"""Share of the cost up to which two fleets cost the same."""
 EXACT, HALVED = 1e-6, 1e-4
 """How exactly break-even prices are found, as lines cross; and other values, by halving, as a share of the range."""
 
@@ -626,10 +623,12 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     """
     _check_order(key)
     value = own_value(problem, key)
+    if key == "attainment":
+        return GOALS
     if value is None:
         changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return GOALS if key == "attainment" else (0.25 * value, 4.0 * value)
+    return 0.25 * value, 4.0 * value
 
 
 def by_price(problem: Problem, key: str) -> bool:

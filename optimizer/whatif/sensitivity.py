@@ -1,4 +1,4 @@
-"""What the least cost hangs on: the tornado, near-optimal fleets, shadow prices, and the sensitivity of a plan.
+"""What the least cost hangs on: the tornado, near-optimal fleets and shadow prices.
 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
 (`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
@@ -8,43 +8,34 @@ that meets a demand cheaper; what it is worth is how much more demand could be s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import InputError
-from optimizer.fleets.error_bars import ENDS, planned_instance, slow_end
-from optimizer.loads.instance import Instance, make_settings
-from optimizer.plans.plan import Plan
-from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
-from optimizer.recommend.search import Brake
+from optimizer.loads.instance import ENDS, Instance, make_settings, planned_instance, slow_end
+from optimizer.plans.records import Flip, LeverSensitivity
 from optimizer.search.bound import floor_matrices
 from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from search_spaces.engines import load_engine_overhead
-from search_spaces.problem import Goal, Offer, Problem
+from search_spaces.problem import Goal, Problem
 
 from .answer import (
     CHEAP_LEVERS,
     STEP_TIME,
+    TIE,
     Answer,
     Effort,
     answer,
     answer_at,
-    answer_of_plan,
     is_simple,
     own_value,
 )
-from .curves import TIE, break_even
-
-Progress = Callable[[str, float], None]
 
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
-HALVINGS: Final = 3
-"""Of the way to a lever's end, until the value at which the kind of fleet changes is told: to an eighth of it."""
 STEP: Final = 1e-3
 """Share by which a limit is widened for the finite difference."""
 WIDER: Final = (1, 2, 4, 8, 16, 32, 64)
@@ -130,17 +121,17 @@ def tornado(
     fleets of the problem at hand, which are simulated first, mostly do for both.
     """
     here = answer(problem, effort)
-    rows = _by_swing(_moved(problem, base, lever, here, effort) for lever in moved_levers)
+    rows = by_swing(moved(problem, base, lever, here, effort) for lever in moved_levers)
     if looks and is_simple(problem) and effort is not Effort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
         for number, lever in enumerate([row.lever for row in rows]):
             if lever.is_cheap or looks >= 2:
                 looks -= 0 if lever.is_cheap else 2
-                rows[number] = _moved(problem, base, lever, here, effort, simulated=True)
-    return _by_swing(rows)
+                rows[number] = moved(problem, base, lever, here, effort, simulated=True)
+    return by_swing(rows)
 
 
-def _moved(
+def moved(
     problem: Problem, base: Path, lever: Lever, here: Answer, effort: Effort = Effort.SIMPLE, *, simulated: bool = False
 ) -> TornadoRow:
     """The answers at both ends of a lever; here: at its value at hand."""
@@ -151,7 +142,8 @@ def _moved(
     return TornadoRow(lever, here, low, high)
 
 
-def _by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
+def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
+    """The rows, the largest swing first."""
     return sorted(rows, key=lambda row: -row.swing)
 
 
@@ -325,111 +317,3 @@ def _in_whole_fleets(
         if here is not None and there is not None and there < here * (1.0 - TIE):
             return more, here - there
     return None, None
-
-
-# --- of a plan ------------------------------------------------------------------------------------------------------
-
-
-def with_sensitivity(
-    plan: Plan,
-    problem: Problem,
-    base: Path,
-    *,
-    complete: bool,
-    brake: Brake | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The plan with how its cost moves; as it is, where it has no fleet."""
-    if not plan.pools:
-        return plan
-    own = answer_of_plan(plan)
-    moves = sensitivity(
-        problem, base, complete=complete, own=own if own.pools else None, brake=brake, progress=progress
-    )
-    return plan.model_copy(update={"sensitivity": moves})
-
-
-def sensitivity(
-    problem: Problem,
-    base: Path,
-    *,
-    complete: bool,
-    own: Answer | None = None,
-    brake: Brake | None = None,
-    progress: Progress | None = None,
-) -> Sensitivity | None:
-    """How the least cost moves with prices and limits and, if complete, with everything else.
-
-    Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
-    left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
-    than the least cost, pools for each class).
-
-    base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
-    are left are left out; progress: called with a label and the share of the levers that is done.
-    """
-    here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
-    if here is None or here.cost is None:
-        return None
-    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
-    for number, lever in enumerate(moved_levers):
-        if brake.stopped():
-            complete = False
-            break
-        if progress is not None:
-            progress(f"varying {lever.key}", number / len(moved_levers))
-        with suppress(InputError):
-            rows.append(_moved(problem, base, lever, here))
-    break_evens = []
-    for offer in problem.offers:
-        with suppress(InputError):
-            break_evens.append(_break_even(problem, base, offer, own))
-    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
-    return Sensitivity(
-        share=SHARE,
-        complete=complete,
-        usd_per_hour=here.cost,
-        pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, base, row) for row in _by_swing(rows)],
-        break_even=break_evens,
-    )
-
-
-def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
-    """What kind of fleet it is: its engines by GPU, split and role, however many."""
-    return frozenset(pool.engine for pool in pools)
-
-
-def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensitivity:
-    """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
-
-    The way from the value at hand to an end with a fleet of another kind is halved.
-    """
-    lever, own, flips = row.lever, kind_of(row.here.pools), list[Flip]()
-    for end in () if lever.key.startswith("price.") else ((lever.low, row.low), (lever.high, row.high)):
-        inside, (beyond, best) = lever.value, end
-        if kind_of(best.pools) == own:
-            continue
-        for _ in range(HALVINGS):
-            middle = (inside + beyond) / 2.0
-            there = answer_at(problem, base, lever.key, middle)
-            if kind_of(there.pools) == own:
-                inside = middle
-            else:
-                beyond, best = middle, there
-        flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
-    return row.record(flips)
-
-
-def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
-    """The cheapest fleet at any price of one accelerator, the plan's own among them."""
-    pieces = [
-        PricePiece(
-            low=step.start,
-            high=step.end,
-            usd_per_hour_low=step.costs[0],
-            usd_per_hour_high=step.costs[1],
-            pools=unpriced(step.answer.pools),
-        )
-        for step in break_even(problem, base, f"price.{offer.accelerator.name}", own=own).steps
-    ]
-    return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from search_spaces.files import open_file, shown_path
-from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, grid, scenario_problem
 
@@ -59,11 +57,11 @@ LARGEST_BATCH, BATCHES_PER_WORKER = 64, 8
 class Solver:
     """Solves scenarios of one problem; picklable.
 
-    inputs: the problem's canonical inputs as JSON; base: folder of the files that it names; proven: whether whole
-    searches by formula state a bound; shown: keys whose values stand in the rows.
+    base: folder of the files that the problem names; proven: whether whole searches by formula state a bound; shown:
+    keys whose values stand in the rows.
     """
 
-    inputs: str
+    problem: Problem
     base: Path
     effort: Effort
     proven: bool
@@ -75,18 +73,12 @@ class Solver:
         row = {"number": number} | ({"scenario": task["name"]} if task["name"] else {})
         row |= {key: task["changes"][key] for key in self.shown}
         try:
-            scenario = Scenario(task["name"], task["changes"])
-            problem = scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
+            problem = scenario_problem(self.problem, Scenario(task["name"], task["changes"]), self.base)
             best = answer(problem, self.effort, simulated=task["simulated"], proven=self.proven)
         except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
             best = nothing(str(error).splitlines()[0].partition(": ")[2])
         refuted_fleets = [miss.case.key for miss in best.refuted if miss.case is not None]
         return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted_fleets}
-
-
-@lru_cache(maxsize=4)
-def _base_problem(inputs: str, base: Path) -> Problem:
-    return problem_of_values(json.loads(inputs), "workload", base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +114,7 @@ def sweep_of(  # noqa: PLR0917
     tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
     if effort is None:
         effort = Effort.FULL if gap or len(tasks) <= MOST_FULL else Effort.SIMPLE
-    inputs = json.dumps(problem.inputs, sort_keys=True)
-    solver = Solver(inputs, base, effort, gap is not False, tuple(axis.key for axis in axes))
+    solver = Solver(problem, base, effort, gap is not False, tuple(axis.key for axis in axes))
     identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(tasks, solver, looks, key)

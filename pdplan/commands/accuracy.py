@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +33,6 @@ from search_spaces import bounds
 
 if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """The command line of `pdplan calibrate`, by the names of its options."""
-
-    model: str
-    gpu: str
-    catalog: Path | None
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    replicas: int
-    engine: str | None
-    weight_dtype: str | None
-    kv_dtype: str | None
-    memory_fraction: float | None
-    max_num_seqs: int | None
 
 
 @click.command(short_help="Fit the predictions to your own benchmark results.")
@@ -97,10 +78,10 @@ def calibrate(
     from search_spaces.benchmark_results import read_results
     from search_spaces.calibration import calibrate as fit
 
-    flags = Flags(**options)
+    catalog: Path | None = options["catalog"]
     inputs = {f"result {number}": path for number, path in enumerate(results, start=1)}
-    check_files({"-o": output}, {**inputs, "--catalog": flags.catalog}, force=force)
-    setup = _setup(flags)
+    check_files({"-o": output}, {**inputs, "--catalog": catalog}, force=force)
+    setup = _setup(options)
     records = read_results(results)
     if not records:
         raise InputError(f"no results in {join_words([str(path) for path in results])}")
@@ -109,46 +90,47 @@ def calibrate(
     calibration = fit(records, setup, source)
     is_kept = not calibration.refusal or force
     if output is not None and is_kept:
-        write_text(output, _overlay(calibration, source, flags, console.command), force=force)
+        write_text(output, _overlay(calibration, source, catalog, console.command), force=force)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
-    console.show(value if as_json else calibration_document(value))
+    writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
+    console.show(value if as_json else replace(calibration_document(value), next_step=writing if is_kept else ""))
     if not is_kept:
         raise InputError(f"{calibration.refusal} (--force keeps the fit)")
-    if output is None:
-        console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
-    else:
-        following = ["pdplan", "estimate", "--model", flags.model, "--gpu", flags.gpu, "--catalog", str(output)]
+    if output is not None:
+        following = [
+            "pdplan",
+            "estimate",
+            "--model",
+            setup.model_name,
+            "--gpu",
+            options["gpu"],
+            "--catalog",
+            str(output),
+        ]
         console.note(f"\nwrote {output}\nNext: {shlex.join(following)}")
 
 
-def _setup(flags: Flags) -> Setup:
+def _setup(options: dict[str, Any]) -> Setup:
+    """What ran, as the options say it."""
     from search_spaces.calibration import Setup
     from search_spaces.catalog import load_catalog
     from search_spaces.engines import engine_name
     from search_spaces.measurements import Layout
     from search_spaces.models import load_model
 
-    if (flags.tp * flags.dp) % flags.ep:
-        raise InputError(f"--ep {flags.ep} does not divide --tp {flags.tp} x --dp {flags.dp}")
-    catalog = load_catalog(flags.catalog)
+    tp, pp, ep, dp = (options[name] for name in ("tp", "pp", "ep", "dp"))
+    if (tp * dp) % ep:
+        raise InputError(f"--ep {ep} does not divide --tp {tp} x --dp {dp}")
+    catalog = load_catalog(options["catalog"])
     with value_of("--model"):
-        model = load_model(flags.model)
+        model = load_model(options["model"])
     with value_of("--gpu"):
-        accelerator = catalog.accelerator(flags.gpu)
+        accelerator = catalog.accelerator(options["gpu"])
     with value_of("--engine"):
-        engine = None if flags.engine is None else engine_name(flags.engine)
-    return Setup(
-        catalog=catalog,
-        model_name=flags.model,
-        model=model,
-        accelerator=accelerator,
-        layout=Layout(flags.replicas, flags.tp, flags.pp, flags.dp, flags.ep),
-        engine=engine,
-        weight_dtype=flags.weight_dtype,
-        kv_dtype=flags.kv_dtype,
-        memory_fraction=flags.memory_fraction,
-        max_num_seqs=flags.max_num_seqs,
-    )
+        engine = None if options["engine"] is None else engine_name(options["engine"])
+    layout = Layout(options["replicas"], tp, pp, dp, ep)
+    settings = {name: options[name] for name in ("weight_dtype", "kv_dtype", "memory_fraction", "max_num_seqs")}
+    return Setup(catalog, options["model"], model, accelerator, layout, engine, **settings)
 
 
 def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
@@ -158,7 +140,7 @@ def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
     return f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {files})"
 
 
-def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) -> str:
+def _overlay(calibration: Calibration, source: str, catalog: Path | None, command: str) -> str:
     from search_spaces.calibration import calibrated_overlay
 
     scales = ", ".join(f"{name} x {getattr(calibration.fit.scales, name):.3g}" for name in calibration.fit.free)
@@ -169,7 +151,7 @@ def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) 
         f"scales: {scales}{kept_scales}",
         "kernels that these results did not use stay as shipped",
     ]
-    return calibrated_overlay(calibration, heading, source, flags.catalog)
+    return calibrated_overlay(calibration, heading, source, catalog)
 
 
 FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")

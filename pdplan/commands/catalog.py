@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +71,14 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
         console.show([_entry(gpu, basis) for gpu in accelerators] if as_json else _gpu_list(accelerators, basis))
-        if not as_json:
-            console.hint("pdplan gpus NAME   # sources and efficiencies of one")
         return
     with value_of("NAME"):
         accelerator = catalog_entries.accelerator(name)
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
-        console.show([asdict(quote) for quote in quotes] if as_json else _quote_page(accelerator, quotes))
+        rows = [quote.model_dump(mode="json") for quote in quotes]
+        console.show(rows if as_json else _quote_page(accelerator, quotes))
         return
     entry = _entry(accelerator, basis)
     console.show(entry if as_json else _gpu_page(entry))
@@ -132,7 +130,8 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
         if basis is None
         else f"{MISSING}: nobody quotes one.",
     )
-    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)))
+    following = "pdplan gpus NAME   # sources and efficiencies of one"
+    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)), next_step=following)
 
 
 DTYPES = ("bf16", "fp8", "fp4")
@@ -278,12 +277,7 @@ def models(
         console.show(entry if as_json else _model_page(entry))
         return
     entries = [{"written": spelling} | model_entry(load_model(spelling)) for spelling in alike or model_names()]
-    if as_json:
-        console.show(entries)
-        return
-    console.show(_model_list(entries, brief=bool(alike)))
-    if not alike:
-        console.hint("pdplan models NAME   # layers, precision and source of one")
+    console.show(entries if as_json else _model_list(entries, brief=bool(alike)))
 
 
 def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
@@ -319,7 +313,8 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     late = [f"{entry['written']} {_late(entry, 'bf16')}" for entry in entries if _has_windows(entry)]
     note = "KV/token: bytes of bf16 KV cache that one more token adds"
     note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
-    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))))
+    following = "pdplan models NAME   # layers and source of one"
+    return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)
 
 
 def _has_windows(entry: dict[str, Any]) -> bool:

@@ -114,7 +114,6 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
-    console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
 def _problem(flags: Flags) -> Problem:
@@ -172,11 +171,11 @@ def _problem(flags: Flags) -> Problem:
 def _config(problem: Problem, flags: Flags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
-    from search_spaces.enumeration import candidates, engine_config, model_and_one_request_fit, refusal
+    from search_spaces.enumeration import candidates, engine_config, refusal
 
     shape = next(candidates(problem, 0))
     ruling = refusal(problem, shape)
-    if ruling is not None and ruling[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
+    if ruling is not None and ruling[0] != "model_and_one_request_fit":  # `estimate` says by how much
         raise InputError(f"{problem.model.name} cannot run on {problem.offers[0].accelerator.name}: {ruling[1]}")
     seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
     return engine_config(problem, shape, Role(flags.role), seqs, chunk)
@@ -291,4 +290,5 @@ def _page(value: dict[str, Any]) -> Document:
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)
-    return Document((title,), (Section(table=table), Section(facts=facts)))
+    following = "pdplan init   # a workload for pdplan optimize"
+    return Document((title,), (Section(table=table), Section(facts=facts)), next_step=following)

@@ -23,10 +23,11 @@ from search_spaces import bounds
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 if TYPE_CHECKING:
-    from optimizer.plans.plan import Plan
+    pass
 
 
 LEAST_REQUESTS = 5_000
+"""Of a run, at the least: else as many as each of those had that proved the plan."""
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
 HOURS = 24
@@ -67,10 +68,12 @@ def resilience(
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
-    from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
+    from reports.answers.operation import resilience_dict, resilience_document
 
     output.check(PLAN=file)
     plan = read_fleet(file)
+    proof = plan.simulation
+    least = LEAST_REQUESTS if proof is None else max(LEAST_REQUESTS, proof.requests // proof.replications)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
         answer = ask(
@@ -78,19 +81,13 @@ def resilience(
             fleet,
             count=losses,
             spares=[pool.spare_replicas for pool in plan.pools],
-            requests=requests or least_requests(plan),
+            requests=requests or least,
             seed=seed,
             volume=planned_volume(plan),
             progress=progress,
         )
-    document = resilience_document(answer, losses, plan.name, seen_in_the_plan(plan, losses))
+    document = resilience_document(answer, losses, plan)
     return output.show(console, document, resilience_dict(answer))
-
-
-def least_requests(plan: Plan) -> int:
-    """Requests of a run that tells as much as one of those that proved the plan."""
-    simulation = plan.simulation
-    return LEAST_REQUESTS if simulation is None else max(LEAST_REQUESTS, simulation.requests // simulation.replications)
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
@@ -132,7 +129,7 @@ def autoscale(
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.demand import planned_profile
-    from reports.answers.autoscale import autoscale_dict, autoscale_document
+    from reports.answers.operation import autoscale_dict, autoscale_document
 
     output.check(PLAN=file)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)

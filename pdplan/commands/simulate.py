@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -154,5 +155,8 @@ def simulate(
             write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.note(f"wrote {path}{hint}")
-    console.show(simulation_json(simulation) if as_json else simulation_document(simulation))
+    chosen = f" --alternative {alternative}" if alternative > 1 else ""
+    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
+    document = simulation_document(simulation, next_step=following)
+    console.show(simulation_json(simulation) if as_json else document)
     return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE

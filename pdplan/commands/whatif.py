@@ -370,7 +370,8 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         if isinstance(chunks, Answer):
             yield Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", chunks))
         else:
-            yield Reply("chunks", curves.chunk_record(chunks), curves.chunk_document(chunks), curves.chunk_rows(chunks))
+            record = curves.chunk_record(chunks)
+            yield Reply("chunks", record, curves.chunk_document(chunks), record["rows"])
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------

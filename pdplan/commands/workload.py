@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -109,9 +109,9 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         write_text(output, text, force=force)
-    console.show(reading.figures if as_json else _page(reading.figures))
+    following = f"{console.command} -o workload.yaml" if output is None else ""
+    console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
     if output is None:
-        console.hint(f"{console.command} -o workload.yaml")
         return
     console.note(f"\nwrote {output}; set its {reading.unset}")
     if reading.note:
@@ -282,6 +282,8 @@ def _model_name(model: str, output: Path | None) -> str:
 
 def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     """The trace in numbers, JSON-ready; units are in the keys."""
+    from search_spaces.traces.summary import quantile_of
+
     arrivals = summary.arrivals
     return {
         "path": str(summary.path),
@@ -296,8 +298,8 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "burstiness": summary.burstiness,
         "mean_isl": summary.mean_isl,
         "mean_osl": summary.mean_osl,
-        "isl": {f"p{100 * share:g}": summary.isl_quantile(share) for share in QUANTILES},
-        "osl": {f"p{100 * share:g}": summary.osl_quantile(share) for share in QUANTILES},
+        "isl": {f"p{100 * share:g}": quantile_of(summary.rows.isl, share) for share in QUANTILES},
+        "osl": {f"p{100 * share:g}": quantile_of(summary.rows.osl, share) for share in QUANTILES},
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
         "reuse_interval_s": None if summary.reuse_interval is None else summary.reuse_interval[0.5],

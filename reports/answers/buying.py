@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import KILO
-from optimizer.fleets.binding import limits_by_use
+from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import Bill, BuyingPlan, Hours, Look, Outcome
+from optimizer.procurement.buying import BuyingPlan, Hours, Look, Outcome
 from reports.charts import Frame, Stack, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
@@ -124,17 +124,16 @@ def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
         {
             "month": month + 1,
             "peak_rps": peak,
-            "usd": _costs(purchase, bill, month),
+            "usd": {
+                contract_name(purchase, item): usd
+                for item, usd in zip(terms.contracts, bill.by_month[month].tolist(), strict=True)
+                if usd
+            },
             "peak_fleet": pool_records(peak_hours(purchase, month).option.pools),
             "peak_gpus": dict(zip(types(purchase), peak_hours(purchase, month).option.gpus, strict=True)),
         }
         for month, peak in enumerate(rates)
     ]
-
-
-def _costs(purchase: BuyingPlan, bill: Bill, month: int) -> dict[str, float]:
-    pairs = zip(purchase.terms.contracts, bill.by_month[month].tolist(), strict=True)
-    return {contract_name(purchase, item): usd for item, usd in pairs if usd}
 
 
 def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:

@@ -176,7 +176,7 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
         f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated_count else ""
     )
     return said(
-        f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Each step ends where its fleet "
         f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
@@ -367,28 +367,6 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
         ],
         "without_memory": list(curve.without_memory),
     }
-
-
-def chunk_rows(curve: ChunkCurve) -> list[dict[str, Any]]:
-    """A flat row for each chunk."""
-    return [
-        {
-            "chunk_tokens": row.chunk,
-            "outcome": row.outcome,
-            "simulated": row.simulated,
-            **{
-                f"{item.name}.{metric}_{label}_s": getattr(values, label)
-                for item in row.classes
-                for metric, values in (("ttft", item.ttft_s), ("tpot", item.tpot_s))
-                for label in ("p50", "p90", "p95", "p99")
-            },
-            **{f"{item.name}.attainment": item.attainment for item in row.classes},
-            "goodput_rps": row.goodput,
-            "replicas_needed": row.replicas,
-            "cost_needed_usd_per_hour": row.cost,
-        }
-        for row in curve.rows
-    ]
 
 
 def chunk_document(curve: ChunkCurve) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +10,7 @@ from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
-from reports.json_text import finite
+from reports.json_text import json_text
 from reports.numbers import hourly, money, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
 from reports.verdict import (
@@ -30,7 +29,7 @@ SAME_PRICE: Final = 1e-3
 
 def evaluation_json(evaluation: FleetEvaluation) -> str:
     """The evaluation as JSON, numbers that it cannot say as null."""
-    return json.dumps(finite(evaluation.model_dump(mode="python", by_alias=True)), indent=2, allow_nan=False) + "\n"
+    return json_text(evaluation.model_dump(mode="python", by_alias=True))
 
 
 def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> Document:

@@ -43,7 +43,7 @@ from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
-from .plan_charts import fleets_charts, slo_charts, why_charts
+from .plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from .plan_details import (
     features_sentence,
     hand_over_sentence,
@@ -67,7 +67,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     if words.has_fleet(plan):
         sections = _brief(plan) if brief else _complete(plan)
     else:
-        looked_up = () if brief else (workload_section(plan), _trust(plan))
+        looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if words.has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -178,7 +178,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
-        workload_section(plan),
+        workload_section(plan, workload_charts(plan)),
         settings_section(plan),
         _trust(plan),
     )
@@ -267,7 +267,9 @@ def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     )
     fleet = " + ".join(words.limited_cell(pool) for pool in row.pools[:6])
     same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
-    name = f"recommended (also {join_words(same)})" if is_recommended and same else words.alternative_name(row)
+    name = words.alternative_name(row)
+    if is_recommended:
+        name = f"recommended (also {join_words(same)})" if same else "recommended"
     return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 

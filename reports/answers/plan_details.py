@@ -13,10 +13,9 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import LARGEST
-from reports.answers.plan_charts import workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
-from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
+from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import routed
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
@@ -83,7 +82,7 @@ _EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 
-def workload_section(plan: Plan) -> Section:
+def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
     load, cache, inputs = plan.workload, plan.prefix_cache, plan.provenance.inputs.get("workload")
     lengths = inputs.get("lengths") if isinstance(inputs, Mapping) else None
@@ -108,7 +107,7 @@ def workload_section(plan: Plan) -> Section:
     )
     return Section(
         "Workload",
-        charts=workload_charts(plan),
+        charts=charts,
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offered(plan)),

@@ -33,7 +33,7 @@ from reports.numbers import (
     significant,
 )
 from reports.text import clean, plural
-from reports.verdict import served_rate
+from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
 from reports.words import misses_used
 
 OTHER_RATE: Final = 0.05
@@ -42,11 +42,10 @@ HOURS: Final = 24.0
 """Of a day."""
 MISMATCH: Final = 1.1
 """Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
-MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
-def simulation_document(simulation: Simulated) -> Document:
-    """The answer of a simulation."""
+def simulation_document(simulation: Simulated, *, next_step: str = "") -> Document:
+    """The answer of a simulation; next_step: the command that a reader would want next."""
     judgement = simulation.judgement
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
@@ -65,6 +64,7 @@ def simulation_document(simulation: Simulated) -> Document:
             _rates(simulation),
         ),
         positive=judgement.proven,
+        next_step=next_step,
     )
 
 
@@ -97,14 +97,6 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
 
 
-def deciding_words(judgements: Sequence[Judgement], most: int) -> str:
-    """Say how many requests of a run would decide all of these; most: that it can have."""
-    enough = max(requests_to_decide(item) or most + 1 for item in judgements)
-    if enough > most:
-        return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
-    return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
-
-
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
     """Say which requests were simulated, what is counted of them, and to what every class is known."""
     judgement, until, seeds = simulation.judgement, simulation.request.until, simulation.seeds
@@ -134,11 +126,11 @@ def source_words(simulation: Simulated) -> str:
     if request.balancing is not None:
         source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
     if request.concurrency:
-        return f"{source}, {request.concurrency} at a time"
+        source += f", {request.concurrency} at a time"
     if simulation.hits is not None:
         source += f", {percent(simulation.hits)} of its prompt tokens found in prefix caches by its hash blocks"
-    demand, is_own_rate = simulation.plan.demand_rps, request.trace is not None and request.rate is None
-    if is_own_rate and abs(judgement.rate / demand - 1.0) > OTHER_RATE:
+    demand, has_own_rate = simulation.plan.demand_rps, request.trace is not None and not request.concurrency
+    if has_own_rate and request.rate is None and abs(judgement.rate / demand - 1.0) > OTHER_RATE:
         source += f", at its own rate; the plan is for {rate(demand)} (--rate)"
     return source
 
@@ -370,14 +362,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
         ]
         for number, item in enumerate(point.classes)
     ]
-
-
-def requests_to_decide(judgement: Judgement) -> int | None:
-    """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
-    if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
-        return None
-    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
-    return math.ceil(judgement.deciding / digit) * digit
 
 
 # --- the record ------------------------------------------------------------------------------------------------------

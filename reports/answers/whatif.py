@@ -14,7 +14,7 @@ from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, hourly, is_number, percent, quantity, rate, signed_percent, significant
+from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
     FLEET,
     cost_words,
@@ -25,10 +25,9 @@ from reports.scenarios import (
     refuted_sentence,
     simulated_note,
     simulation_note,
-    value_words,
     varied_words,
 )
-from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado
+from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado, levers_table
 from reports.text import capital, clean, plural
 from reports.words import constraint_words, cost_or_status, fleet_line
 
@@ -36,20 +35,16 @@ ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
 EFFORTS: Final = {
-    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula; --full searches all "
-    "fleets, and says what any other could save.",
-    "full": "The search of pdplan optimize --effort quick, by formula.",
-    "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
+    "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
+    "all fleets, and says what any other could save.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
+    "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 GAP: Final = "No fleet of any shape saves more than the gap."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
 Row = Mapping[str, Any]
-
-
-def _cost(cost: float | None) -> str:
-    return "no fleet" if cost is None else hourly(cost)
 
 
 # --- a sweep --------------------------------------------------------------------------------------------------------
@@ -280,23 +275,12 @@ def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
 
 def tornado_document(rows: Sequence[TornadoRow]) -> Document:
     """The least cost with each lever lower and higher, the largest swing first."""
-    columns = ("lever", "#low", "#cost at low", "#high", "#cost at high", "#swing")
-    cells = [
-        (
-            row.lever.key,
-            value_words(row.lever.key, row.lever.low),
-            _cost(row.low.cost),
-            value_words(row.lever.key, row.lever.high),
-            _cost(row.high.cost),
-            hourly(row.swing) if is_number(row.swing) else "no fleet",
-        )
-        for row in rows
-    ]
     here, records = rows[0].here, [row.record() for row in rows]
     attainments = [
         [best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows
     ]
-    table = fleet_table(columns, cells, [min(shares, default=None) for shares in attainments])
+    levers = levers_table(records, here.cost)
+    table = fleet_table(levers.columns, levers.rows, [min(shares, default=None) for shares in attainments])
     prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
     note = simulated_note(sum(map(bool, attainments)), len(rows), "levers") if here.cost is not None else ""
     depends = "" if here.cost is None else depends_words(records, here.cost)
@@ -329,7 +313,7 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     cells = [
         (
             row.condition,
-            _cost(row.answer.cost),
+            "no fleet" if row.answer.cost is None else hourly(row.answer.cost),
             percent(row.excess),
             "within" if row.within else "",
             fleet_line(row.answer.pools),

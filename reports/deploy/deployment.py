@@ -61,7 +61,9 @@ class Settings:
     quantization: method that the engine applies to 16-bit weights while loading, None: weights are used as stored;
     block_tokens: tokens of a KV block; attention_backend: None where the engine's own choice is the same everywhere;
     config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is;
-    redundant: second copies of experts in each layer, so that all ranks hold as many.
+    redundant: second copies of experts in each layer, so that all ranks hold as many; draft: method that drafts tokens,
+    None where nothing does; draft_model: its weights where they are not the model's own; speculative_tokens: drafted
+    for each request and step [token].
     """
 
     tensor: int
@@ -79,6 +81,14 @@ class Settings:
     attention_backend: str | None
     config_overrides: str = ""
     redundant: int = 0
+    draft: str | None = None
+    draft_model: str | None = None
+    speculative_tokens: int = 0
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a decoding request in a step, drafted ones among them [token]."""
+        return 1 + self.speculative_tokens
 
     @property
     def gpus(self) -> int:

@@ -17,13 +17,14 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
+from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
+from optimizer.fleets.evaluate import replicas_at
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
-from optimizer.search.limits import replicas_at
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
-from search_spaces.enumeration import block_tokens
+from search_spaces.enumeration import block_tokens, speculation_of
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import Problem, target_of
@@ -260,6 +261,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         max_model_len=pool.max_model_len,
         memory=load_engine_memory(plan.engine),
         memory_fraction=pool.memory_fraction,
+        speculation=speculation_of(problem, pool.speculative_tokens),
     )
     vendor = Device.CPU if options.device is Device.CPU else accelerator.vendor
     used = pool.operating_point.utilization
@@ -301,7 +303,33 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, vendor, model, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
+        **_drafts(plan, config, options),
     )
+
+
+def _drafts(plan: Plan, config: EngineConfig, options: Options) -> dict[str, Any]:
+    """The settings of an engine that drafts tokens; none of one that does not."""
+    speculation = config.speculation
+    if speculation is None:
+        return {}
+    weights = plan.provenance.inputs["model"]["speculation"].get("draft_model")
+    if speculation.draft is Draft.EAGLE3:
+        if weights is None:
+            raise InputError(
+                "the plan drafts tokens by eagle3, but nothing says with which weights; state "
+                "model.speculation.draft_model in the workload, a Hugging Face id or a folder, and plan again"
+            )
+        inside = options.model is not None and weights.startswith(f"{options.model}/")
+        if _findable(weights, "draft_model").startswith("/") and not inside:
+            raise InputError(
+                f"draft_model {shown(weights)} is not below the folder of --model, which is all that pods and "
+                "containers mount; put it there, or name a Hugging Face id"
+            )
+    return {
+        "draft": speculation.draft.value,
+        "draft_model": weights,
+        "speculative_tokens": speculation.tokens,
+    }
 
 
 def _is_known(checkpoint: str) -> bool:

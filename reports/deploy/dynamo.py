@@ -190,7 +190,10 @@ def prefill_profile(deployment: Deployment, config: EngineConfig) -> dict[str, l
 
 
 def decode_profile(deployment: Deployment, config: EngineConfig) -> dict[str, Any]:
-    """Time of a decode step [ms] by the share of the KV cache in use [1] and the mean context of a request [token]."""
+    """Time of a token [ms] by the share of the KV cache in use [1] and the mean context of a request [token].
+
+    That of a decode step over the tokens that it makes of each request.
+    """
     per_token = float(kv_bytes_per_token_per_gpu(deployment.model, config))
     capacity = config.parallelism.data * max(kv_capacity_bytes(deployment.model, config), 0.0) / max(per_token, 1.0)
     most = int(capacity)
@@ -201,10 +204,11 @@ def decode_profile(deployment: Deployment, config: EngineConfig) -> dict[str, An
     fits = batch <= config.max_num_seqs
     load = StepLoad.decode(batch[fits] / config.parallelism.pipeline, context[fits])
     step = step_time_one(deployment.model, config, deployment.overhead, load)
+    made = config.speculation.tokens_per_step if config.speculation else 1.0
     return {
         "x_kv_usage": [round(float(value), 6) for value in usage[fits]],
         "y_context_length": [int(value) for value in context[fits]],
-        "z_itl": _milliseconds(step.total[0] * config.parallelism.pipeline),
+        "z_itl": _milliseconds(step.total[0] * config.parallelism.pipeline / made),
         "max_kv_tokens": most,
     }
 

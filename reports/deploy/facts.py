@@ -40,7 +40,7 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
     versions = versions_of(target)
     if version is None or version in versions:
         return version or versions[-1]
-    newer = VERSION.fullmatch(version) is not None and _numbers(version) > _numbers(versions[-1])
+    newer = VERSION.fullmatch(version) is not None and numbers(version) > numbers(versions[-1])
     if newer and unchecked:
         return version
     way = f"; --unchecked writes the flags of {versions[-1]}" if newer else ""
@@ -125,14 +125,19 @@ def _around(dumps: Iterable[str], version: str) -> list[str]:
     >>> _around(["0.20.1", "0.24.0", "0.31.0"], "0.22.1"), _around(["0.20.1", "0.24.0"], "0.31.0")
     (['0.20.1', '0.24.0'], ['0.24.0'])
     """
-    versions = sorted(dumps, key=_numbers)
+    versions = sorted(dumps, key=numbers)
     if version in versions:
         return [version]
-    older = [name for name in versions if _numbers(name) < _numbers(version)]
+    older = [name for name in versions if numbers(name) < numbers(version)]
     return older[-1:] + [name for name in versions if name not in older][:1]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers that compare.
+
+    >>> numbers("0.9.1") < numbers("0.31.0")
+    True
+    """
     return tuple(map(int, re.findall(r"\d+", version)))
 
 

@@ -13,6 +13,7 @@ engine says how and how to get back:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from typing import Any, Final
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.speculation import Draft
 from search_spaces.json_source import JsonText, json_kind
 from search_spaces.problem import target_of
 
@@ -31,7 +33,6 @@ Words = tuple[tuple[str, str | None], ...]
 """Flags in order, each with its value; None for a switch."""
 Counted = dict[str, Any]
 """Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
-REDUNDANT: Final = "num_redundant_experts"
 BALANCED_DTYPES: Final = ("bf16", "fp8")
 """Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
 TRANSFER: Final = "--kv-transfer-config"
@@ -130,13 +131,25 @@ class Reader:
         if file_value != value and not (value is True and name.startswith("-")):
             raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
 
-    def kv_dtype(self, name: str) -> str:
-        """The plan's word for a dtype in the engine's spelling."""
-        text, spellings = self.text(name), facts.fact("kv_dtypes", self.engine)
+    def word(self, name: str, spelled: str) -> str:
+        """The plan's word for what an engine spells its own way; spelled: the fact that says how."""
+        text, spellings = self.text(name), facts.fact(spelled, self.engine)
         for word, spelling in spellings.items():
             if text == spelling:
                 return str(word)
         raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
+
+    def kv_dtype(self, name: str) -> str:
+        """The plan's word for a dtype of the KV cache."""
+        return self.word(name, "kv_dtypes")
+
+    def draft(self, name: str) -> str | None:
+        """The plan's word for the method that drafts tokens; None where nothing does."""
+        return self.word(name, "drafts") if name in self.values else None
+
+    def count(self, name: str) -> int:
+        """A whole number above 0; 0 where the flag is not there."""
+        return self.whole(name) if name in self.values else 0
 
     def overrides(self, name: str) -> str:
         """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
@@ -155,17 +168,12 @@ class Reader:
 
     def copies(self, name: str) -> int:
         """Second copies of experts that flags ask for; none without the load balancer."""
-        if "--enable-eplb" not in self.values:
-            return 0
-        if self.engine != "vllm":
-            return self.whole(name)
-        place = f"{self.where}: {name}"
-        return Reader(place, json_object(place, self.text(name))).whole(REDUNDANT)
+        return self.whole(name) if "--enable-eplb" in self.values else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag, or a path of options, and what it states.
+    """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
     setting: what it says of `Counted`; read: how a `Reader` reads it, None where it follows from other settings; value:
     what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
@@ -198,9 +206,29 @@ def _stated(flags: tuple[Flag, ...], engine_values: Counted, *, experts: bool) -
             yield flag.name, value
 
 
+def _with_objects(stated: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """What an engine is told by name, fields of one object together.
+
+    >>> _with_objects(iter([("a", 1), ("b.x", 2), ("b.y", 3)]))
+    {'a': 1, 'b': {'x': 2, 'y': 3}}
+    """
+    values: dict[str, Any] = {}
+    for path, value in stated:
+        section, _, name = path.rpartition(".")
+        (values.setdefault(section, {}) if section else values)[name] = value
+    return values
+
+
 def _read_flags(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
     """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
     engine_values: Counted = {}
+    values, where = dict(reader.values), reader.where
+    for section in sorted({flag.name.rpartition(".")[0] for flag in flags} & set(values)):
+        fields = values[section]
+        if isinstance(fields, str):
+            fields = json_object(f"{where}: {section}", fields)
+        values |= {f"{section}.{name}": value for name, value in (fields or {}).items()}
+    reader = Reader(where, values, reader.engine)
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
@@ -221,14 +249,52 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "balanced": bool(settings.redundant) or None,
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
+        **_drafting(deployment, pool),
+    }
+
+
+def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
+    """What engines are told of drafted tokens, which are a chain; InputError for an engine that cannot draft them."""
+    settings, engine = pool.settings, deployment.engine
+    if settings.draft is None:
+        names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
+        return dict.fromkeys(names)
+    looks_up, first = settings.draft == Draft.NGRAM, facts.fact("drafts_beside_stages")
+    drafts_in_stages = {
+        "vllm": facts.numbers(deployment.engine_version) >= facts.numbers(first),
+        "sglang": pool.role is Role.PREFILL and settings.draft == Draft.MTP,  # its check_pipeline_parallel_compat
+        "trtllm": False,  # its matrix of features that go together
+    }
+    if settings.pipeline > 1 and not drafts_in_stages[engine]:
+        title = f"{target_of(engine).title} {deployment.engine_version}"
+        raise InputError(
+            f"pool {pool.id}: {title} does not draft tokens by {settings.draft} in PP {settings.pipeline}; plan with "
+            f"search.pipeline_parallel: [1]{f', or write for vLLM {first} or later' if engine == 'vllm' else ''}"
+        )
+    if engine == "sglang" and looks_up and settings.data > 1:
+        raise InputError(
+            f"pool {pool.id}: SGLang does not draft by ngram with DP {settings.data}; plan with "
+            "search.data_parallel: [1], or engine: vllm"
+        )
+    return {
+        "draft": facts.fact("drafts", engine, settings.draft),
+        "verified": settings.verified,
+        "branches": 1,
+        "ngram": facts.fact("ngram_tokens") if looks_up else None,
+        "ngram_branches": 1 if looks_up else None,
     }
 
 
 def _words(deployment: Deployment, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
-    """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
+    """A command line: a switch stands alone, one that is off has a name of its own, and objects are JSON."""
+    stated = _with_objects(_stated(flags, engine_values, experts=deployment.model.is_moe))
     return tuple(
-        (name, None) if value is True else (facts.off_switch(name), None) if value is False else (name, str(value))
-        for name, value in _stated(flags, engine_values, experts=deployment.model.is_moe)
+        (name, None)
+        if value is True
+        else (facts.off_switch(name), None)
+        if value is False
+        else (name, one_line(value) if isinstance(value, dict) else str(value))
+        for name, value in stated.items()
     )
 
 
@@ -256,21 +322,22 @@ def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any])
 def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
     """The role that flags or options state.
 
-    TensorRT-LLM's context server may not overlap steps, a generation server may; without a transceiver an engine does
-    both.
+    TensorRT-LLM's generation server has CUDA graphs of decode steps, a context server has none; without a transceiver
+    an engine does both.
     """
     transfer = read_transfer(deployment, where, values)
     if MODE in values or transfer is None or deployment.options.target == "dynamo":
         return str(values.get(MODE) or Role.COLOCATED.value)
     if deployment.engine == "trtllm":
-        return Role.PREFILL.value if values.get("disable_overlap_scheduler") is True else Role.DECODE.value
+        return Role.DECODE.value if values.get("cuda_graph_config") else Role.PREFILL.value
     return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
 
 
 def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     seqs, tokens = per_rank(pool)
-    transfer = None
+    _refuse_copies(pool)
+    transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
         ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
         buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
@@ -278,10 +345,9 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
     engine_values = _common(deployment, pool) | {
         "expert": pool.settings.expert > 1,
-        "redundant": _eplb_config(pool) if pool.settings.redundant else None,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
-        "graphs": None if pool.role is Role.PREFILL or deployment.on_cpu else graph_tokens(seqs),
+        "graphs": graph_tokens(seqs, pool.settings.verified) if has_graphs else None,
         "transfer": transfer,
         "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
@@ -309,8 +375,8 @@ def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
 def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
-    # most requests of one decode step of a data rank: CUDA graphs reach so far, as the step times have it. SGLang's
-    # default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
+    # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
+    # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
@@ -327,6 +393,12 @@ def _sglang_settings(reader: Reader) -> Settings:
     ranks, data = engine_values["tensor"], engine_values["data"]
     if ranks % data:
         raise InputError(f"{reader.where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
+    drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
+    if verified != drafted + bool(drafted):
+        raise InputError(
+            f"{reader.where}: --speculative-num-draft-tokens {verified} is not one more than --speculative-num-steps "
+            f"{drafted}"
+        )
     engine_values["tensor"] = ranks // data
     engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
     return Settings(**engine_values)
@@ -353,15 +425,12 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "attention_dp": settings.data > 1,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
-        "no_overlap": prefill or None,  # a context server hands over before a next step could overlap
+        # a context server hands over before a next step could overlap, and so does the look-up of n-grams
+        "no_overlap": prefill or settings.draft == Draft.NGRAM or None,
         "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
         "transfer": None if pool.role is Role.COLOCATED else transfer,
     }
-    options: dict[str, Any] = {}
-    for path, value in _stated(table("trtllm"), engine_values, experts=deployment.model.is_moe):
-        section, _, name = path.rpartition(".")
-        (options.setdefault(section, {}) if section else options)[name] = value
-    return options
+    return _with_objects(_stated(table("trtllm"), engine_values, experts=deployment.model.is_moe))
 
 
 def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
@@ -370,10 +439,7 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
-    cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
-    engine_values = _read_flags(
-        table("trtllm"), Reader(where, {**options, **cache}, "trtllm"), experts=deployment.model.is_moe
-    )
+    engine_values = _read_flags(table("trtllm"), Reader(where, options, "trtllm"), experts=deployment.model.is_moe)
     ranks, stages = engine_values["tensor"], engine_values["pipeline"]
     data = ranks if engine_values.pop("attention_dp") else 1
     engine_values |= {
@@ -425,28 +491,29 @@ def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _eplb_config(pool: DeployedPool) -> str:
-    """Second copies of experts, which vLLM keeps for its load balancer alone: experts and copies must divide by EP."""
+def _refuse_copies(pool: DeployedPool) -> None:
+    """Raise an error where vLLM may not keep second copies of experts, which are for its load balancer alone."""
     dtype = pool.config.weight_dtype
-    if dtype not in BALANCED_DTYPES:
+    if pool.settings.redundant and dtype not in BALANCED_DTYPES:
         raise InputError(
             f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
             f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
             "the experts, or engine: sglang"
         )
-    return one_line({REDUNDANT: pool.settings.redundant})
 
 
-def graph_tokens(seqs: int) -> int:
+def graph_tokens(seqs: int, verified: int = 1) -> int:
     """Largest step that replays a CUDA graph, as step times have it of every decode batch [token].
 
-    That is vLLM's own default for up to 512 requests (its `_set_cudagraph_sizes`); steps beyond run without graphs.
-    Large sizes are captured every 16 tokens.
+    That is vLLM's own default for up to 512 tokens (its `_set_cudagraph_sizes`); steps beyond run without graphs.
+    Large sizes are captured every 16 tokens, and rounded up to whole requests, but not beyond the largest. verified:
+    tokens of each request [token].
 
-    >>> graph_tokens(24), graph_tokens(300), graph_tokens(1000)
-    (48, 512, 1008)
+    >>> graph_tokens(24), graph_tokens(300), graph_tokens(1000), graph_tokens(512, 4), graph_tokens(100, 3)
+    (48, 512, 1008, 2048, 512)
     """
-    return max(min(2 * seqs, 512), -(-seqs // 16) * 16)
+    tokens, multiple = seqs * verified, math.lcm(16, verified)
+    return max(min(2 * tokens, 512), -(-tokens // multiple) * multiple)
 
 
 def per_rank(pool: DeployedPool, stages: int = 1) -> tuple[int, int]:

@@ -281,12 +281,14 @@ def gpus_are_the_engines(deployment: Deployment, fleet: Started) -> Iterator[str
 
 
 def engines_start(deployment: Deployment, fleet: Started) -> Iterator[str]:
-    """A step has a token for every running request, and the longest request fits the KV cache and the positions."""
+    """A step has room for what running requests verify, and the longest fits the KV cache and the positions."""
     for launch, pool in fleet.pairs:
         settings, model = launch.settings, deployment.model
         tokens, seqs, longest = settings.max_num_batched_tokens, settings.max_num_seqs, settings.max_model_len
-        if tokens < seqs:
-            yield f"{launch.where}: max_num_batched_tokens {tokens} is below max_num_seqs {seqs}"
+        verified = 1 if launch.role == Role.PREFILL.value else settings.verified
+        if tokens < verified * seqs:
+            times = f"{verified} x " if verified > 1 else ""
+            yield f"{launch.where}: max_num_batched_tokens {tokens} is below {times}max_num_seqs {seqs}"
         need = float(kv_bytes_peak_per_gpu(model, pool.config, float(longest)))
         room = kv_capacity_bytes(model, replace(pool.config, memory_fraction=settings.memory_fraction))
         if need > room:
@@ -332,6 +334,8 @@ def ends_agree(deployment: Deployment, fleet: Started) -> Iterator[str]:
             ("KV dtypes", prefill.settings.kv_dtype, decode.settings.kv_dtype),
             ("block sizes", prefill.settings.block_tokens, decode.settings.block_tokens),
             ("overrides of config.json", prefill.settings.config_overrides, decode.settings.config_overrides),
+            ("methods that draft tokens", prefill.settings.draft, decode.settings.draft),
+            ("draft models", prefill.settings.draft_model, decode.settings.draft_model),
             ("attention backends", prefill.settings.attention_backend, decode.settings.attention_backend),
             ("connectors", (prefill.transfer or {}).get("kv_connector"), (decode.transfer or {}).get("kv_connector")),
             ("images", prefill.image, decode.image),

@@ -264,6 +264,8 @@ def watches(deployment: Deployment) -> list[Watch]:
     share = min(slo.attainment for slo in deployment.classes)
     passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target, "")
 
+    speculations = [pool.config.speculation for pool in deployment.token_pools]
+
     def series(pools: Sequence[DeployedPool] = ()) -> str:
         named = f', pool=~"{"|".join(pool.name for pool in pools)}"' if pools else ""
         return f'{{deployment="{deployment.name}"{named}}}'
@@ -281,6 +283,7 @@ def watches(deployment: Deployment) -> list[Watch]:
         percentile=f"p{100.0 * share:g}",
         ttft=ttft,
         tpot=tpot,
+        planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
         routers=int(facts.fact("routers")) if target == "dynamo" else len(router_hosts(place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )

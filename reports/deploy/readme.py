@@ -59,20 +59,25 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         first, *rest = dict.fromkeys(texts.values())
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
-    target, apart = deployment.options.target, deployment.disaggregated
+    target, apart, first_pool = deployment.options.target, deployment.disaggregated, deployment.pools[0]
+    drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
+    speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
-        first=deployment.pools[0],
+        first=first_pool,
         value=value,
         copies=any(pool.settings.redundant for pool in deployment.pools),
+        drafting=drafting,
+        acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
+        series=facts.fact("metrics").get(deployment.engine, {}),
         hit=deployment.demand.prefix_share,
         percentage=percentage,
         knows_prefixes=deployment.routes_by_prefix and not scatters,
         counted=deployment.router.value.replace("_", " "),
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
-        ucx=vendor_fact(deployment.pools[0], "ucx") if target in {"dynamo", "llmd"} else "",
+        ucx=vendor_fact(first_pool, "ucx") if target in {"dynamo", "llmd"} else "",
     )
     return tuple(SettingRow(*row) for row in rows)
 

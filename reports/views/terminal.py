@@ -32,7 +32,9 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
         color: add terminal colors.
     """
     width = max(LEAST_WIDTH, width)
-    blocks = [_headline(document, width, color=color)]
+    fg = None if document.positive else "red"
+    headline = [line for text in document.headline for line in wrap(text, width)]
+    blocks = [[_paint(line, color=color, fg=fg, bold=True) for line in headline]]
     blocks += [list(_section(section, width, color=color)) for section in read_sections(document.sections)]
     if document.next_step:
         blocks.append([_paint(f"Next: {document.next_step}", color=color, fg="cyan")])
@@ -41,11 +43,6 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
 
 def _paint(text: str, *, color: bool, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
     return click.style(text, fg=fg, bold=bold or None, dim=dim or None) if color else text
-
-
-def _headline(document: Document, width: int, *, color: bool) -> list[str]:
-    fg = None if document.positive else "red"
-    return [_paint(line, color=color, fg=fg, bold=True) for text in document.headline for line in wrap(text, width)]
 
 
 def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:

@@ -28,6 +28,7 @@ from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
 from search_spaces.quantities import finite_number
+from search_spaces.yaml_source import shipped_table
 
 IntArray = NDArray[np.int64]
 
@@ -221,11 +222,8 @@ def rows_of(
         if len(block_lists) < len(hashes):
             yield table
             continue
-        ids, counts = (
-            _hash_array(list(chain.from_iterable(block_lists))),
-            np.array([len(blocks) for blocks in block_lists]),
-        )
-        yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
+        counts = np.array([len(blocks) for blocks in block_lists], dtype=np.int64)
+        yield replace(table, hash_ids=_hash_array(list(chain.from_iterable(block_lists))), hash_counts=counts)
 
 
 def joined(chunks: list[Rows]) -> Rows:
@@ -322,10 +320,6 @@ def parse_object(raw: bytes, where: str = "") -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
 def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
     """The keys of all values in an object and the objects in it.
 
@@ -350,6 +344,10 @@ def nested_value(record: Mapping[str, Any], key: str) -> Any:
     first, _, rest = key.partition(NESTED)
     below = record.get(first)
     return nested_value(below, rest) if isinstance(below, Mapping) else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
@@ -445,26 +443,9 @@ OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
 """Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
 that `pdplan deploy` writes."""
 
-KNOWN_NAMES: Mapping[str, tuple[str, ...]] = {
-    "arrival": (
-        *("arrival", "arrival_s", "arrival_ms", "arrival_time", "arrived_at", "timestamp", "timestamp_ms", "time"),
-        *("arrival_timestamp", "arrival_time_ns", "request_start_ns", "starttime", "start_time", "created_at"),
-        "created",
-    ),
-    "isl": (
-        *("isl", "input_length", "input_tokens", "prompt_tokens", "context_tokens", "contexttokens"),
-        *("num_prefill_tokens", "request_tokens", "prompt_len", "input_len"),
-        *("prompt_size", "input_toks", "usage_prompt_tokens", "input_sequence_length"),
-    ),
-    "osl": (
-        *("osl", "output_length", "output_tokens", "completion_tokens", "generated_tokens", "generatedtokens"),
-        *("num_decode_tokens", "response_tokens", "output_len"),
-        *("token_size", "output_toks", "usage_completion_tokens", "output_sequence_length"),
-    ),
-}
-"""Column names that are recognised without a mapping, lower case with underscores; of keys in objects the last one.
-
-The last lines of each are those of SplitwiseSim, LLMServingSim, AIPerf's records, LiteLLM's and OpenAI's logs."""
+TRACE_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = shipped_table("search_spaces", "trace_names.yaml")
+KNOWN_NAMES = TRACE_NAMES["columns"]
+"""Column names that are recognised without a mapping, by role."""
 
 
 class UnnamedColumnError(InputError):
@@ -495,10 +476,8 @@ class Unservable:
     @property
     def words(self) -> str:
         """How many rows are left out, and the first of them; empty where none is."""
-        if not self.count:
-            return ""
-        rows = "row" if self.rows == 1 else "rows"
-        return f"{self.count:,} of {self.rows:,} {rows} cannot be served (line {self.line}: {self.fault})"
+        left_out = f"{self.count:,} of {self.rows:,} {'row' if self.rows == 1 else 'rows'} cannot be served"
+        return f"{left_out} (line {self.line}: {self.fault})" if self.count else ""
 
 
 @dataclass(frozen=True, slots=True)

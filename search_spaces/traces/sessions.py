@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MILLI
+from search_spaces.quantities import rounded
 
 from .reader import parse_object, read_lines
 
@@ -58,7 +59,7 @@ class SessionSummary:
         rate = self.rate
         if rate is None and request_rate is None:
             raise InputError(f"{self.path}: all sessions begin at the same time; state a rate of requests (--rate)")
-        rate_field = {} if request_rate is not None else {"rate": float(f"{rate:.4g}")}
+        rate_field = {} if request_rate is not None or rate is None else {"rate": rounded(rate)}
         quantiles = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
         sessions = {
             **rate_field,
@@ -74,8 +75,8 @@ def _quantiles(values: FloatArray) -> dict[str, Any]:
     """A distribution as workload.yaml states one."""
     points = np.quantile(values, PROBABILITIES)
     if points[0] == points[-1]:
-        return {"fixed": float(f"{points[0]:.4g}")}
-    return {"quantiles": {f"{p:g}": float(f"{x:.4g}") for p, x in zip(PROBABILITIES, points, strict=True)}}
+        return {"fixed": rounded(points[0])}
+    return {"quantiles": {f"{p:g}": rounded(x) for p, x in zip(PROBABILITIES, points, strict=True)}}
 
 
 def is_session_trace(path: Path) -> bool:

@@ -382,14 +382,6 @@ class TraceSummary(TraceRows):
         """Time since the last use of what hits, by probability [s]."""
         return None if self.prefixes is None else self.prefixes.reuse_interval
 
-    def isl_quantile(self, probability: float) -> int:
-        """Return the input length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.rows.isl, probability)
-
-    def osl_quantile(self, probability: float) -> int:
-        """Return the output length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.rows.osl, probability)
-
     def longer_than(self, tokens: int) -> int:
         """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
         return int(np.count_nonzero(self.rows.isl + self.rows.osl > tokens))
