@@ -277,7 +277,8 @@ def _matrix_rates(
         kernels = conditions.fp8_kernels if unit_dtype == "fp8" and has_groups else unit_dtype
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
         if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
-            compute = _with_fused_cast(compute, kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE))
+            wide = kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE)
+            compute = _with_fused_cast(compute, wide, known_scales=has_known_scales(model, weight_dtype))
         weight_only = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
         pairs.append((compute, weight_only if weight_dtype != unit_dtype else compute))
     accelerators = [config.accelerator for config in configs]
@@ -289,9 +290,22 @@ def _matrix_rates(
     return replace(rates, compute_half=rates.compute_half * _column(shares))
 
 
-def _with_fused_cast(narrow: KernelEfficiency, wide: KernelEfficiency) -> KernelEfficiency:
-    """A narrow GEMM without the separate kernel that converts its inputs, which engines make part of the one before."""
-    return replace(narrow, memory=max(narrow.memory, wide.memory), launch=min(narrow.launch, wide.launch))
+def has_known_scales(model: Transformer, weight_dtype: str) -> bool:
+    """Whether the checkpoint may state the scales of a matrix's inputs: published in `weight_dtype`, without blocks.
+
+    Weights scaled in blocks, and those that an engine narrows itself, have inputs scaled as they come.
+    """
+    scale = model.weight_scale
+    return weight_dtype == model.native_weight_dtype and (scale is None or scale.outputs == 1)
+
+
+def _with_fused_cast(narrow: KernelEfficiency, wide: KernelEfficiency, *, known_scales: bool) -> KernelEfficiency:
+    """A narrow GEMM as engines run it: the kernel before it converts the inputs, and no separate one does.
+
+    known_scales: of the inputs. Otherwise they are found first, which takes the passes over the inputs of `cast`.
+    """
+    fused = replace(narrow, memory=max(narrow.memory, wide.memory), launch=min(narrow.launch, wide.launch))
+    return replace(fused, cast=0.0) if known_scales else fused
 
 
 def _unit_rate(model: Transformer, config: EngineConfig, part: Part) -> float:

@@ -12,7 +12,8 @@ from .accelerator import Origin
 class EngineOverhead:
     """CPU time that the GPU waits for.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s].
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
+    0 where the engine deals with its requests while the GPU computes.
     """
 
     step: float

@@ -35,7 +35,7 @@ from costmodel.kernels import (
     touched_experts,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one, step_times
-from costmodel.transformer import Transformer
+from costmodel.transformer import Transformer, WeightScale
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
@@ -420,6 +420,18 @@ def test_fp8_weights_halve_decode_bytes_and_prefill_time_where_units_exist() -> 
         assert gemm[0] / gemm[1] == pytest.approx(speedup, rel=0.12)
         traffic = [step_time_one(llama_70b(), config, NO_OVERHEAD, decode).traffic[0, 0] for config in (wide, narrow)]
         assert traffic[0] / traffic[1] == pytest.approx(2.0, rel=0.03)
+
+
+def test_inputs_are_converted_apart_unless_the_checkpoint_states_their_scales() -> None:
+    """Weights in blocks, and those that the engine narrows itself, have inputs whose scales are found first."""
+    config = toy_config(load_catalog().accelerator("H100"), weight_dtype="fp8")
+    published = replace(llama_8b(), native_weight_dtype="fp8")
+    models = (published, llama_8b(), replace(published, weight_scale=WeightScale(128, 128, 4.0)))
+    fused, narrowed, blocks = (
+        float(step_time_one(model, config, NO_OVERHEAD, StepLoad.prefill(2048.0)).gemm[0, 0]) for model in models
+    )
+    assert fused < 0.95 * narrowed
+    assert blocks == pytest.approx(narrowed, rel=1e-3)
 
 
 def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
