@@ -182,11 +182,16 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
         contents = (
             "the weights and activations" if free <= 0 else "the weights, activations and the KV cache of one request"
         )
+        weights = weight_bytes_per_gpu(model, config)
+        advice = (
+            f"the weights alone take {weights / 2**30:.0f} GiB per GPU: use more GPUs, such as a higher tensor_parallel"
+            if weights > config.memory_fraction * config.accelerator.memory
+            else f"a smaller max_num_batched_tokens (now {config.max_num_batched_tokens:,}) needs less for activations"
+        )
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} x {config.accelerator.name}: "
             f"{contents} need more than {percentage(config.memory_fraction)} of "
-            f"{config.accelerator.memory / 2**30:.0f} GiB per GPU; a smaller max_num_batched_tokens "
-            f"(now {config.max_num_batched_tokens:,}) needs less for activations"
+            f"{config.accelerator.memory / 2**30:.0f} GiB per GPU; {advice}"
         )
     if batch is not None and batch > most:
         raise InputError(f"batch {batch:g} exceeds the {most} requests that memory and max_num_seqs allow")

@@ -148,7 +148,8 @@ def precision_sentence(plan: Plan) -> str:
             dtype_words = cache
         elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
             dtype_words = weights
-        savings.append(f"{dtype_words} would save {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}")
+        saving = percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)
+        savings.append(f"{dtype_words} would save {saving} (to {hourly(row.cost_usd_per_hour)})")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
@@ -167,6 +168,8 @@ def speculation_sentence(plan: Plan) -> str:
     return fact + saving
 
 
+WHOLE: Final = 0.99
+"""Width of an interval of a share that says nothing of it [1]."""
 MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
@@ -431,11 +434,11 @@ def growth_sentence(plan: Plan) -> str:
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say between which ends the share of each class lies in nine predictions of ten; empty where that is not known."""
+    """Say between which ends the share of each class lies in nine predictions of ten; empty where none is known."""
     shares = [
         f"{spread(item.error_bars.attainment, percent)} of {clean(item.name, 30)}"
         for item in plan.classes
-        if item.error_bars is not None
+        if item.error_bars is not None and item.error_bars.attainment.high - item.error_bars.attainment.low < WHOLE
     ]
     return (f"In nine predictions of ten, {join_words(shares)} meet the SLO.",) if shares else ()
 

@@ -166,7 +166,9 @@ def _lengths(deployment: Deployment) -> Reason | None:
         reason = "the plan sends requests of different lengths or classes to different pools of one role"
         router = f"no router of {target_of(deployment.options.target).title}"
         apart = "with prefill replicas" if deployment.disaggregated else "without prefill replicas"
-        return Reason(f"{reason}, which {router} does {apart}", "no router there parts lengths or classes")
+        return Reason(
+            f"{reason}, which {router} does {apart}", "no router there sends lengths or classes to different pools"
+        )
     if deployment.routing is Routing.BOTH_KINDS:
         fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
     elif deployment.routing is Routing.BY_LENGTH and deployment.disaggregated:
