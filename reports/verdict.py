@@ -168,8 +168,6 @@ def speculation_sentence(plan: Plan) -> str:
     return fact + saving
 
 
-WHOLE: Final = 0.99
-"""Width of an interval of a share that says nothing of it [1]."""
 MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
@@ -435,10 +433,11 @@ def growth_sentence(plan: Plan) -> str:
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     """Say between which ends the share of each class lies in nine predictions of ten; empty where none is known."""
+    bars = [(item.name, item.error_bars.attainment) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(item.error_bars.attainment, percent)} of {clean(item.name, 30)}"
-        for item in plan.classes
-        if item.error_bars is not None and item.error_bars.attainment.high - item.error_bars.attainment.low < WHOLE
+        f"{spread(share, percent)} of {clean(name, 30)}"
+        for name, share in bars
+        if (percent(share.low), percent(share.high)) != ("0 %", "100 %")  # which says nothing
     ]
     return (f"In nine predictions of ten, {join_words(shares)} meet the SLO.",) if shares else ()
 

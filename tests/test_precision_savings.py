@@ -56,8 +56,8 @@ def test_the_views_say_what_they_save() -> None:
     rows = [saving("bf16", "fp8", 94.0), saving("fp8", "bf16", 80.0), saving("fp8", "fp8", 60.0)]
     plan: Plan = PLAN.model_copy(update={"pools": own, "precision": rows})
     said = (
-        "By formula, an fp8 KV cache would save 6 % (to $94.00/h), fp8 weights would save 20 % (to $80.00/h), fp8 weights "
-        "with an fp8 KV cache would save 40 % (to $60.00/h); test the quality of the model's answers first."
+        "By formula, an fp8 KV cache would save 6 % (to $94.00/h), fp8 weights would save 20 % (to $80.00/h), fp8 "
+        "weights with an fp8 KV cache would save 40 % (to $60.00/h); test the quality of the model's answers first."
     )
     assert precision_sentence(plan) == said
     assert all(said in " ".join(view(plan).replace("&#39;", "'").split()) for view in (render_plan, as_page))
