@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,6 @@ from .host import EngineOverhead
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
-    Work,
     all_reduce_time,
     all_to_all_time,
     decode_attention_work,
@@ -169,47 +168,50 @@ def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Token
     return count, size, past + (new_tokens - size) / 2.0
 
 
+class _Pass(NamedTuple):
+    """What goes through a layer at once: prompts and decodes of the busiest rank, its tokens, and those of all ranks.
+
+    queries: tokens of each decoding request [1].
+    """
+
+    prompts: FloatArray
+    decodes: FloatArray
+    tokens: FloatArray
+    everything: FloatArray
+    queries: FloatArray | float = 1.0
+
+
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
     """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
     decodes = busiest_rank(load.decode_requests, engines.data)
-    verified = 1.0 + engines.drafted
+    verified, nothing = 1.0 + engines.drafted, np.zeros((1, 1))
     prompt_tokens, prompt_rows = prompts * load.prefill_tokens, prompts * np.sign(load.prefill_tokens)
-    tokens, rows = prompt_tokens + verified * decodes, prompt_rows + verified * decodes
     everything = load.tokens + engines.drafted * load.decode_requests
+    rows = prompt_rows + verified * decodes
+    whole = _Pass(prompts, decodes, prompt_tokens + verified * decodes, everything, verified)
 
     gemm = matrix_work(engines, head_matrix(model), rows)
     prefill, decode, experts = NOTHING, NOTHING, NOTHING
-    for group in model.layers:
-        gemm += _dense_work(engines, group, tokens).times(group.count)
-        attention = group.attention
-        prefill += prefill_attention_work(engines, attention, prompts, load.prefill_tokens, load.prefill_past).times(
-            group.count
-        )
-        decode += decode_attention_work(engines, attention, decodes, load.decode_context, verified).times(group.count)
-        if group.feed_forward.experts:
-            experts += expert_work(engines, group.feed_forward, everything).times(group.count)
-    communication = _communication(model, engines, tokens, everything)
+    communication = _stage_communication(model, engines, whole.tokens)
+    passes: list[tuple[LayerGroup, _Pass, int | FloatArray]] = [(group, whole, group.count) for group in model.layers]
     if engines.draft is not None:
-        layer, passes, drafts = engines.draft, engines.drafted, np.sign(engines.drafted)
-        all_prompt_tokens = load.tokens - load.decode_requests
-        gemm += _dense_work(engines, layer, prompt_tokens).times(drafts) + (
-            _dense_work(engines, layer, decodes) + matrix_work(engines, head_matrix(model), decodes)
-        ).times(passes)
+        prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests)
+        passes.append((engines.draft, prompt_pass, np.sign(engines.drafted)))
+        passes.append((engines.draft, _Pass(nothing, decodes, decodes, load.decode_requests), engines.drafted))
+        gemm += matrix_work(engines, head_matrix(model), decodes).times(engines.drafted)
+    for group, own, count in passes:
+        attention = group.attention
+        dense = [matrix_work(engines, matrix, own.tokens) for matrix in group.matrices]
+        gemm += reduce(add, dense, elementwise_work(engines, group, own.tokens)).times(count)
         prefill += prefill_attention_work(
-            engines, layer.attention, prompts, load.prefill_tokens, load.prefill_past
-        ).times(drafts)
-        decode += decode_attention_work(engines, layer.attention, decodes, load.decode_context).times(passes)
-        communication = communication + sum(
-            count * _layer_communication(engines, layer, all_reduce_time(engines, _state_bytes(model, own)), every)
-            for count, own, every in (
-                (drafts, prompt_tokens, all_prompt_tokens),
-                (passes, decodes, load.decode_requests),
-            )
-        )
-        if layer.feed_forward.experts:
-            experts += expert_work(engines, layer.feed_forward, all_prompt_tokens).times(drafts)
-            experts += expert_work(engines, layer.feed_forward, load.decode_requests).times(passes)
+            engines, attention, own.prompts, load.prefill_tokens, load.prefill_past
+        ).times(count)
+        decode += decode_attention_work(engines, attention, own.decodes, load.decode_context, own.queries).times(count)
+        if group.feed_forward.experts:
+            experts += expert_work(engines, group.feed_forward, own.everything).times(count)
+        reduction = all_reduce_time(engines, _state_bytes(model, own.tokens))
+        communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
     host = engines.host_step + engines.host_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
     total = work.time + communication + host
@@ -230,12 +232,6 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     )
 
 
-def _dense_work(engines: EngineArrays, group: LayerGroup, tokens: FloatArray) -> Work:
-    """Matrices of one layer, and the small kernels between them."""
-    dense = [matrix_work(engines, matrix, tokens) for matrix in group.matrices]
-    return reduce(add, dense, elementwise_work(engines, group, tokens))
-
-
 def _state_bytes(model: Transformer, tokens: FloatArray) -> FloatArray:
     """Hidden states of so many tokens [byte]."""
     return tokens * model.hidden * ACTIVATION_BYTES
@@ -253,14 +249,10 @@ def step_times(
     return step_time(model, engine_arrays(model, configs, overhead), load)
 
 
-def _communication(model: Transformer, engines: EngineArrays, tokens: FloatArray, everything: FloatArray) -> FloatArray:
-    """All-reduces after embedding, mixer and feed-forward; dispatch and combine of experts; stage hand-over [s]."""
+def _stage_communication(model: Transformer, engines: EngineArrays, tokens: FloatArray) -> FloatArray:
+    """All-reduce after the embedding, and the hand-over from stage to stage [s]."""
     size = _state_bytes(model, tokens)
-    reduction = all_reduce_time(engines, size)
-    time = reduction + send_time(engines, size)
-    for group in model.layers:
-        time = time + group.count * _layer_communication(engines, group, reduction, everything)
-    return time
+    return np.asarray(all_reduce_time(engines, size) + send_time(engines, size))
 
 
 def _layer_communication(
