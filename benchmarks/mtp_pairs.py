@@ -66,7 +66,7 @@ def ratio(deployment: Deployment, speculation: Speculation) -> float:
     drafting = replace(deployment, prefill=replace(deployment.prefill, speculation=speculation), decode=decode)
     policy = load_serving_policy(deployment.engine)
     without, with_drafts = (
-        float(steady_state(batches_of([one])[0], policy).tpot[0, 0]) for one in (deployment, drafting)
+        float(steady_state(batches_of([run])[0], policy).tpot[0, 0]) for run in (deployment, drafting)
     )
     return with_drafts / without
 

@@ -105,8 +105,8 @@ def tests_of(path: Path) -> list[str]:
     name = rf"\b{'.'.join((*package, module))}\b|from {'.'.join(package)} import (?:\([^)]*|[^\n]*)\b{module}\b"
     texts = {test: test.read_text(encoding="utf-8") for test in ROOT.glob("tests/*.py")}
     helpers = {test.stem for test, text in texts.items() if not test.name.startswith("test_") and re.search(name, text)}
-    known = re.compile("|".join((name, *(rf"\btests\.{helper}\b" for helper in sorted(helpers)))))
-    naming = [test for test, text in texts.items() if test.name.startswith("test_") and known.search(text)]
+    pattern = re.compile("|".join((name, *(rf"\btests\.{helper}\b" for helper in sorted(helpers)))))
+    naming = [test for test, text in texts.items() if test.name.startswith("test_") and pattern.search(text)]
     return [str(test.relative_to(ROOT)) for test in sorted(naming, key=lambda test: test.stat().st_size)]
 
 

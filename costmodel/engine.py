@@ -113,3 +113,18 @@ class EngineConfig:
     def gpus(self) -> int:
         """GPUs of one engine."""
         return self.parallelism.gpus
+
+    @property
+    def drafted(self) -> int:
+        """Tokens drafted for each request and step [token]."""
+        return self.speculation.tokens if self.speculation else 0
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a decoding request in a step, drafted ones among them [token]."""
+        return 1 + self.drafted
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a decode step makes of each request [token]."""
+        return self.speculation.tokens_per_step if self.speculation else 1.0

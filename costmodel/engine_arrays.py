@@ -162,6 +162,11 @@ class EngineArrays:
         """Number of engines."""
         return len(self.tensor)
 
+    @property
+    def verified(self) -> FloatArray:
+        """Tokens of a decoding request in a step, drafted ones among them [token]."""
+        return 1.0 + self.drafted
+
 
 def compute_dtype(weight_dtype: str, accelerator: Accelerator) -> str:
     """Dtype that the matrix units work in for weights of `weight_dtype`.
@@ -196,8 +201,7 @@ def engine_arrays(
     """Gather configs into arrays of shape (engines, 1)."""
     accelerators = [config.accelerator for config in configs]
     splits = [config.parallelism for config in configs]
-    speculations = [config.speculation for config in configs]
-    drafts = {speculation.draft for speculation in speculations if speculation is not None}
+    drafts = {config.speculation.draft for config in configs if config.speculation is not None}
     if len(drafts) > 1:
         raise InputError(f"engines that are computed together draft in one way; found {', '.join(sorted(drafts))}")
     return EngineArrays(
@@ -227,8 +231,8 @@ def engine_arrays(
         expert_spread=conditions.expert_spread,
         latent_reductions=conditions.latent_reductions,
         expert_largest=_column([largest_of(split.expert) for split in splits]),
-        drafted=_column([speculation.tokens if speculation else 0.0 for speculation in speculations]),
-        tokens_per_step=_column([speculation.tokens_per_step if speculation else 1.0 for speculation in speculations]),
+        drafted=_column([config.drafted for config in configs]),
+        tokens_per_step=_column([config.tokens_per_step for config in configs]),
         draft=draft_layer(model, *drafts) if drafts else None,
     )
 

@@ -185,7 +185,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
     decodes = busiest_rank(load.decode_requests, engines.data)
-    verified, nothing = 1.0 + engines.drafted, np.zeros((1, 1))
+    verified, nothing = engines.verified, np.zeros((1, 1))
     prompt_tokens, prompt_rows = prompts * load.prefill_tokens, prompts * np.sign(load.prefill_tokens)
     everything = load.tokens + engines.drafted * load.decode_requests
     rows = prompt_rows + verified * decodes

@@ -381,7 +381,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("sglang", "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH),
     Target("trtllm", "TensorRT-LLM", ("trtllm",), _ALONE, by_class=True, stage_by_stage=("trtllm",), spans=False),
 )
-TARGET_NAMES: Final = tuple(one.name for one in TARGETS)
+TARGET_NAMES: Final = tuple(target.name for target in TARGETS)
 NO_TARGET: Final = "none"
 """In place of a target: fleets that no target runs may be planned too."""
 

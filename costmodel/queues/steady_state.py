@@ -3,8 +3,7 @@
 C requests are in flight, each replaced when it ends; N of them, as many as memory holds, are inside, of which B decode:
 on one colocated engine (P = D = 1), or at P prefill workers that hand them to D decode workers. With s the seconds that
 a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, which makes E tokens of
-a request (`costmodel.speculation`; 1 where none are drafted), O tokens a request,
-n = N / P:
+a request (`costmodel.speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
     TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
     TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line

@@ -275,7 +275,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
     engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
-    verified = 1.0 + float(engine.drafted[0, 0])
+    verified = float(config.verified)
     most = float(max(config.max_num_batched_tokens + verified * config.max_num_seqs, config.max_model_len))
     tokens = nodes_to(most)
     rows = nodes_to(verified * config.max_num_seqs)
@@ -311,7 +311,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         lanes=ranks,
         uneven=uneven,
         verified=verified,
-        tokens_per_step=float(engine.tokens_per_step[0, 0]),
+        tokens_per_step=config.tokens_per_step,
         lane_nodes=lanes,
         lane_times=_lane_times(model, engine, lanes) if ranks > 1.0 else lanes,
     )
@@ -359,7 +359,7 @@ def cost_work(
     constant, capped_bytes, token_bytes, knee = _knee_fit(tokens, gpus * dense.traffic[0])
     row_bytes = head.traffic[0, 1] - head.traffic[0, 0]
     context_flop, context_bytes = (_slope(contexts, values[0]) for values in (decodes.flop, decodes.traffic))
-    read = 1.0 / float(engine.tokens_per_step[0, 0])  # for each token that a request is given
+    read = 1.0 / config.tokens_per_step  # for each token that a request is given
     return StepWork(
         peak=float(engine.peak[0, 0]) * gpus,
         bandwidth=float(engine.bandwidth[0, 0]) * gpus,

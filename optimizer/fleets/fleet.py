@@ -78,8 +78,7 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
     """The engine config of a pool, scheduler limits filled in; a decode step has room for every request's tokens."""
     tables = instance.tables
     seqs, budget = int(tables.seqs[pool.seqs]), int(tables.chunks[pool.chunk])
-    verified = 1 + tables.shapes[pool.shape].speculative_tokens
-    budget = max(budget, verified * seqs) if pool.role is Role.DECODE else budget
+    budget = max(budget, int(tables.verified[pool.shape]) * seqs) if pool.role is Role.DECODE else budget
     return engine_config(instance.problem, tables.shapes[pool.shape], pool.role, seqs, budget)
 
 

@@ -81,11 +81,12 @@ def engines_of(
     """
     tables, role = instance.tables, Role(pool.role)
     seqs, chunk = pool.max_num_seqs or 0, pool.max_num_batched_tokens or 0
-    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), (1 + pool.speculative_tokens) * seqs)
+    shape = _shape(instance, pool, name)
+    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), int(tables.verified[shape]) * seqs)
     return FleetPool(
         name=name,
         role=role,
-        shape=_shape(instance, pool, name),
+        shape=shape,
         seqs=_setting(tables.seqs, seqs, name, "max_num_seqs"),
         chunk=0 if least else _setting(tables.chunks, chunk, name, "max_num_batched_tokens"),
         replicas=replicas,

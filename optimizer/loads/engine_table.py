@@ -296,7 +296,7 @@ class _Steps:
     @property
     def room(self) -> FloatArray:
         """Token budget that these decodes leave to the prompts of one rank [token], (S, B, C)."""
-        decode_tokens = self.carried_decodes * (1.0 + self.engines.drafted[:, :, None])
+        decode_tokens = self.carried_decodes * self.engines.verified[:, :, None]
         return np.asarray(np.maximum((self.chunks - decode_tokens) / self.ranks[:, None, None], 1.0))
 
     def by_token(self, times: FloatArray, decodes: FloatArray) -> FloatArray:

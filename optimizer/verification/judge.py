@@ -207,15 +207,14 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
-    verified = 1 + (config.speculation.tokens if config.speculation else 0)
-    budget = max(config.max_num_batched_tokens, verified * config.max_num_seqs)
+    budget = max(config.max_num_batched_tokens, config.verified * config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
         long_prefill_threshold=budget // ranks if ranks > 1 else UNLIMITED,
         kv_blocks=max(blocks, 1),
         block_size=block,
-        decode_tokens=verified,
+        decode_tokens=config.verified,
     )
 
 

@@ -204,11 +204,10 @@ def decode_profile(deployment: Deployment, config: EngineConfig) -> dict[str, An
     fits = batch <= config.max_num_seqs
     load = StepLoad.decode(batch[fits] / config.parallelism.pipeline, context[fits])
     step = step_time_one(deployment.model, config, deployment.overhead, load)
-    made = config.speculation.tokens_per_step if config.speculation else 1.0
     return {
         "x_kv_usage": [round(float(value), 6) for value in usage[fits]],
         "y_context_length": [int(value) for value in context[fits]],
-        "z_itl": _milliseconds(step.total[0] * config.parallelism.pipeline / made),
+        "z_itl": _milliseconds(step.total[0] * config.parallelism.pipeline / config.tokens_per_step),
         "max_kv_tokens": most,
     }
 
