@@ -50,8 +50,15 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     assert f"Risk: {safe.sentence}" in text
 
 
-def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
-    assert optimize(given(), level=Level.QUICK).safe is None
+@pytest.mark.parametrize("level", [Level.QUICK, Level.STANDARD])
+def test_it_costs_what_a_plan_at_that_confidence_costs(level: Level) -> None:
+    safe = safe_of(planned() if level is Level.STANDARD else optimize(given(), level=level))
+    slow = optimize(given(confidence=0.9), level=level, extras=False)
+    assert safe.cost_usd_per_hour == pytest.approx(slow.cost_usd_per_hour)
+    assert safe.sentence.endswith(", by formula.") == (level is Level.QUICK)
+
+
+def test_it_is_sought_for_the_least_cost_alone() -> None:
     assert optimize(given(3.0), extras=False).safe is None
     most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
     assert optimize(most).safe is None

@@ -62,7 +62,6 @@ from search_spaces.quantities import Kind
 
 from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
-    AGAIN,
     Brake,
     Effort,
     FormulaResult,
@@ -70,6 +69,7 @@ from .search import (
     Progress,
     Restriction,
     Rival,
+    Solution,
     cheapest_confirmed,
     cheapest_of_few_pools,
     nearly_by_formula,
@@ -77,6 +77,7 @@ from .search import (
     search_by_formula,
     search_summary,
     simulated,
+    solution_of,
     sure_verdict,
     wish_of,
     with_comparison,
@@ -235,7 +236,9 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
+        cost = fleet_cost(result.instance, result.fleet)
         plan = _formula_plan(draft, result, result.fleet)
+        plan = _with_extras(plan, result.instance, result.fleet, cost, effort)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
@@ -270,7 +273,7 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
-    return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
+    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
 
 def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
@@ -279,18 +282,20 @@ def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResul
     return as_simulated(bench, plan, winner, best, effort.brake.stopped)
 
 
-def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: float, effort: Effort) -> Plan:
-    """The plan of least cost with the fleet that survives slow GPUs, and with what narrower precisions save."""
-    instance = bench.instance
+def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: float, effort: Effort) -> Plan:
+    """The plan of least cost with the fleet that survives slow GPUs, and with what narrower precisions save.
+
+    The latter is not looked for at the lowest effort.
+    """
     if not effort.extras or instance.problem.objective.goal is not Goal.MIN_COST:
         return plan
     changes: dict[str, Any] = {}
     if instance.problem.confidence == 0.0:
         effort.report("searching a safe fleet", 0.93)
-        changes["safe"] = safe_fleet(instance, winner.fleet, effort.deadline.part(AGAIN).late, effort)
-    effort.report("searching other precisions", 0.97)
-    ends = effort.deadline.part(AGAIN)
-    changes["precision"] = precision_savings(instance, by_formula_cost, lambda: ends.late() or effort.brake.stopped())
+        changes["safe"] = safe_fleet(instance, fleet, effort)
+    if effort.level is not Level.QUICK:
+        effort.report("searching other precisions", 0.97)
+        changes["precision"] = precision_savings(instance, by_formula_cost, effort.brake.stopped)
     return plan.model_copy(update=changes)
 
 
@@ -314,13 +319,14 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
-        return draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
+        plan = draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
+        return _with_extras(plan, instance, solution.fleet, cost, effort)
     winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
     plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
-    return _with_extras(plan, bench, winner, cost, effort)
+    return _with_extras(plan, instance, winner.fleet, cost, effort)
 
 
 def as_cut(plan: Plan, brake: Brake) -> Plan:
@@ -456,59 +462,50 @@ def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -
 # --- slow GPUs ------------------------------------------------------------------------------------------------------
 
 
-def safe_fleet(instance: Instance, fleet: Fleet, late: Late, effort: Effort) -> SafeFleet | None:
-    """The plan's own fleet where it survives slow GPUs, else the cheapest found that does; None where the time is up.
+def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> SafeFleet | None:
+    """The plan's own fleet where it survives slow GPUs, else what the same search finds for them; None when stopped.
 
-    instance: the instance that the plan's own `fleet` was found in, with expected step times; late: whether the search
-    by formula is to end.
+    instance: the instance that the plan's own `fleet` was found in, with expected step times.
     """
     is_stopped = effort.brake.stopped
     if is_stopped():
         return None
     problem = replace(instance.problem, confidence=CONFIDENCE)
     slow = at_quantile(replace(instance, problem=problem), slow_end(CONFIDENCE))
-    own = sure_verdict(make_bench(slow, late=is_stopped), fleet)
-    survivor = own if own.held or is_stopped() else _survivor(slow, fleet, late, effort)
-    return None if is_stopped() else _safe_record(slow, own, survivor)
+    by_formula = effort.level is Level.QUICK
+    verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
+    own = Solution(slow, fleet, verdict)
+    survivor = own if own.held or is_stopped() else solution_of(slow, effort)
+    return None if is_stopped() else _safe_record(own, survivor)
 
 
-def _survivor(slow: Instance, own: Fleet, late: Late, effort: Effort) -> Verdict | None:
-    """The fleet of one pool or two that is cheapest by formula, or its repair, that is confirmed; else the own one's.
-
-    Mixtures of engines within a stage, and repairs by search, would take longer than all else, and saved nothing on the
-    examples.
-    """
-    space = at_best_split(slow, lambda: late() or effort.brake.stopped())
-    cheapest = cheapest_of_few_pools(space)
-    bench = make_bench(space.instance, late=effort.brake.stopped)
-    return cheapest_confirmed(bench, [cheapest if cheapest.pools else own], effort.inner).winner
-
-
-def _safe_record(slow: Instance, own: Verdict, survivor: Verdict | None) -> SafeFleet:
+def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
     status = SafeStatus.NONE if survivor is None else SafeStatus.OWN if survivor is own else SafeStatus.OTHER
     return SafeFleet(
         confidence=CONFIDENCE,
         status=status,
         cost_usd_per_hour=None if survivor is None else survivor.cost,
-        pools=[] if survivor is None else engine_pools(slow, survivor.fleet),
-        attainment=None if survivor is None else survivor.overall,
-        own_attainment=own.overall,
-        sentence=safe_sentence(own, survivor, len(slow.problem.slos)),
+        pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
+        attainment=None if survivor is None else survivor.attainment,
+        own_attainment=own.attainment,
+        sentence=safe_sentence(own, survivor),
     )
 
 
-def safe_sentence(own: Verdict, survivor: Verdict | None, classes: int) -> str:
-    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does; classes: with an SLO each."""
+def safe_sentence(own: Solution, survivor: Solution | None) -> str:
+    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does."""
+    classes = len(own.instance.problem.slos)
     slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
+    basis = ", by formula" if own.verdict is None else ""
     if survivor is own:
-        return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}."
-    misses = "misses" if own.outcome is Outcome.MISSES else "may miss"
+        return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}{basis}."
+    misses = "may miss" if own.verdict is not None and own.verdict.outcome is not Outcome.MISSES else "misses"
     miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}."
     if survivor is None:
         return f"{miss_sentence} No fleet was found that survives."
     more = survivor.cost / own.cost - 1.0
     change = "the same" if abs(more) <= SAME_COST else f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
-    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change})."
+    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
 
 
 # --- narrower precisions --------------------------------------------------------------------------------------------

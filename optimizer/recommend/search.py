@@ -16,6 +16,7 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
+from optimizer.fleets.evaluate import evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
@@ -63,8 +64,6 @@ LOOSER: Final = (1.25, 2.0)
 """Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
 LESS: Final = (0.8, 0.5)
 """Factors on the request rate with which near fleets hold [1]."""
-AGAIN: Final = 0.25
-"""Of the time left, the share that a repair by search, or a search beside the plan's, may take [1]."""
 THOROUGH_RUNS: Final = 4
 """Full runs that confirm a fleet at least, at the highest effort."""
 STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
@@ -440,6 +439,21 @@ class Solution:
     instance: Instance
     fleet: Fleet
     verdict: Verdict | None = None
+
+    @property
+    def cost(self) -> float:
+        """Price of the fleet [$/h]."""
+        return fleet_cost(self.instance, self.fleet)
+
+    @property
+    def held(self) -> bool:
+        """Whether every class keeps its goal."""
+        return holds_at(self.instance, self.fleet) if self.verdict is None else self.verdict.held
+
+    @property
+    def attainment(self) -> float:
+        """Share of all requests within their SLOs [1]."""
+        return evaluate(self.instance, self.fleet).overall if self.verdict is None else self.verdict.overall
 
 
 def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> Solution | None:

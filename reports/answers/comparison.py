@@ -13,7 +13,7 @@ from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label
-from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent
+from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
 from reports.text import clean, plural
 from reports.verdict import gap_of_any_fleet
 from reports.words import gpus_per_engine, has_fleet, has_tpot, split_words
@@ -159,15 +159,28 @@ def _plan_name(plan: Plan) -> str:
 
 
 def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ...]:
-    """Say that the plans are of different problems, or that one was simulated and the other was not."""
+    """Say that the plans are of different problems or GPU speeds, or that one was simulated and the other was not."""
     sections = {change.name.partition(".")[0] for change in inputs}
     subjects = [words for key, words in QUESTION.items() if key in sections]
     verb = "differs" if subjects in (["the model"], ["the workload"]) else "differ"
     question = f"The plans answer different questions: {join_words(subjects)} {verb}." if subjects else ""
-    if not (has_fleet(before) and has_fleet(after)) or before.simulated == after.simulated:
+    if not (has_fleet(before) and has_fleet(after)):
         return said(question)
+    speeds = "" if before.confidence == after.confidence else _speeds_note(before, after)
     plain = "second" if before.simulated else "first"
-    return said(question, f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula.")
+    basis = f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula."
+    return said(question, speeds, "" if before.simulated == after.simulated else basis)
+
+
+def _speeds_note(before: Plan, after: Plan) -> str:
+    """Say that the figures of two plans are for GPUs of different speeds."""
+    of_each = [
+        f"the {place} plan's as slow as the worst {percent((1.0 - plan.confidence) / 2.0)} of our predictions"
+        if plan.confidence
+        else f"the {place} plan's as fast as expected"
+        for place, plan in (("first", before), ("second", after))
+    ]
+    return f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(of_each)}."
 
 
 def _figure(name: str, values: Sequence[float | None], unit: str, better: str = "") -> Figure:
