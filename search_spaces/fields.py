@@ -19,10 +19,13 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import InputError, name_hint, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
@@ -312,22 +315,53 @@ class Section(BaseModel):
     forms: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one must stand there, where a section has such."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: object) -> object:
-        """A known key without a value (all its lines commented out, say) is as good as no key."""
-        if not isinstance(value, dict):
-            return value
-        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        return {key: item for key, item in value.items() if item is not None or key not in names}
-
-    @model_validator(mode="after")
-    def _has_one_form(self) -> Self:
-        present = [name for name in self.forms if getattr(self, name) is not None]
-        if self.forms and len(present) != 1:
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with the keys that have a value, whatever it is."""
+        present = [name for name in cls.forms if name in stated]
+        if cls.forms and len(present) != 1:
             words = f"has {' and '.join(present)}" if present else "has none of them"
-            raise house_error(f"needs exactly one of {', '.join(self.forms)}, but {words}")
-        return self
+            yield f"needs exactly one of {', '.join(cls.forms)}, but {words}"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_faults(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Faults of keys and of values at once; a known key without a value (commented out, say) is as good as none."""
+        if not isinstance(value, dict):
+            return handler(value)
+        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        stated = {key: item for key, item in value.items() if item is not None or key not in names}
+        sentences = cls.key_faults(stated) if stated.keys() <= names else ()  # a misspelled one may be any of them
+        return _all_at_once(stated, handler, (((), sentence) for sentence in sentences))
+
+
+T = TypeVar("T")
+
+
+def _all_at_once(value: object, handler: Callable[[Any], T], faults_before: Iterable[tuple[Path, str]]) -> T:
+    """What the handler makes of a value; its faults and those that were there before in one error."""
+    faults: list[InitErrorDetails] = [
+        {"type": house_error(sentence), "loc": path, "input": value} for path, sentence in faults_before
+    ]
+    try:
+        result = handler(value)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            context = details.get("ctx", {})
+            kind = house_error(**context) if details["type"] == HOUSE else details["type"]
+            faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
+    if faults:
+        raise ValidationError.from_exception_data("faults", faults)
+    return result
+
+
+def checked_together(check: Callable[[Any], Iterator[tuple[Path, str]]]) -> WrapValidator:
+    """Faults of a value as it was written, each with its place in it, together with those that reading it finds."""
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        return _all_at_once(value, handler, check(value))
+
+    return WrapValidator(validate)
 
 
 S = TypeVar("S", bound=BaseModel)

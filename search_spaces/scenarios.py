@@ -24,7 +24,6 @@ from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
-from .demand import planned_rate
 from .fields import refusal_of
 from .loader import place_in, problem_of_values
 from .problem import Problem
@@ -174,7 +173,7 @@ def _demand(load: Inputs, change: Callable[[float], float]) -> None:
         day = Diurnal.model_validate(load["diurnal"])
     except ValidationError as error:
         raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
-    old_rate = planned_rate(day)
+    old_rate = day.planned_rate
     rate = change(old_rate)
     hours = [rate * (hour / old_rate) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
     load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
