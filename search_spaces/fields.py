@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import GenericAlias, MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -52,27 +52,6 @@ HOUSE = "house"
 def house_error(sentence: str, path: tuple[str | int, ...] = ()) -> PydanticCustomError:
     """An error whose message is shown as it stands; path: to what is wrong within what is validated."""
     return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path})
-
-
-_WANTED = {
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    "finite_number": "a finite number",
-    "string_type": "a text",
-}
-"""What the validation library wanted, by the type of its error."""
-
-
-def refusal_of(details: ErrorDetails) -> str:
-    """What is wrong with a value that the validation library refused, as a sentence for the user."""
-    value = details["input"]
-    if details["type"] in _WANTED:
-        return f"{shown(value)} is not {_WANTED[details['type']]}"
-    sentence = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    is_sentence = details["type"] == HOUSE or isinstance(value, Mapping)
-    return sentence if is_sentence else f"{shown(value)} {sentence}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -369,16 +348,35 @@ S = TypeVar("S", bound=BaseModel)
 
 def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
     """A file as its sections; InputError with all its faults: those found already, and others at other places."""
+    file, all_faults = sound_sections(source, faults, kind)
+    if file is None or all_faults:
+        raise InputError(source.render(all_faults))
+    return file
+
+
+def sound_sections(
+    source: Source, faults: Iterable[Fault], kind: type[S], context: object = None
+) -> tuple[S | None, list[Fault]]:
+    """A file as its sections, None where these have faults, and all faults, for whoever goes on to look for more.
+
+    faults: found already, in whose places nothing else is looked for; context: what validation may look up.
+    """
     faults = list(faults)
     try:
-        file = kind.model_validate(source.value)
+        return kind.model_validate(source.value, context=context), faults
     except ValidationError as error:
         places = {fault.path for fault in faults}
         schema_faults = faults_of(error, kind.model_json_schema())
-        faults += [fault for fault in schema_faults if source.settle(fault.path) not in places]
-    if faults:
-        raise InputError(source.render(faults))
-    return file
+        return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
+
+
+def section_of(value: object, kind: type[S], above: Path) -> S:
+    """A value as a section of a file; InputError with all its faults in one line; above: the keys that it is under."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        faults = faults_of(error, kind.model_json_schema())
+        raise InputError("; ".join(replace(fault, path=(*above, *fault.path)).told() for fault in faults)) from None
 
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
