@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
 from costmodel.errors import InputError, nearest_name
@@ -30,11 +30,11 @@ from .fields import (
     at_most,
     choice,
     count,
-    faults_of,
     house_error,
     number,
     one_or_more,
     quantity,
+    section_of,
     sections_of,
     share,
 )
@@ -278,12 +278,11 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
     """The same with other values of the forecast."""
     if not changes:
         return section
+    stated = section.demand.model_dump(exclude_none=True) | dict(changes)
     try:
-        demand = DemandSection.model_validate(section.demand.model_dump(exclude_none=True) | dict(changes))
-    except ValidationError as error:
-        faults = faults_of(error, DemandSection.model_json_schema())
-        sentences = "; ".join(replace(fault, path=("demand", *fault.path)).told() for fault in faults)
-        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {sentences}") from None
+        demand = section_of(stated, DemandSection, ("demand",))
+    except InputError as error:
+        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
     return section.model_copy(update={"demand": demand})
 
 

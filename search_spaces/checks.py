@@ -39,45 +39,11 @@ from .schema import (
     LengthsSection,
     ObjectiveSection,
     SearchSection,
-    SloClass,
     WorkloadSection,
 )
 from .search_space import allowed_degrees, search_space
 
-SHARE_TOLERANCE = 1e-3
-"""How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
 SHOWN_DEGREES = 8
-
-
-def share_sum_fault(shares: Sequence[float]) -> str | None:
-    """Return what is wrong with shares that should sum to 1, or None."""
-    total = math.fsum(shares)
-    if abs(total - 1) <= SHARE_TOLERANCE:
-        return None
-    return f"shares sum to {total:.6g}, but must sum to 1 (within {SHARE_TOLERANCE:g})"
-
-
-def class_faults(classes: Sequence[SloClass]) -> Iterator[Fault]:
-    """SLO classes: at least one, names differ, shares are all given (where there are several) and sum to 1."""
-    if not classes:
-        yield Fault(("slo",), "is empty, but needs at least one class, such as {ttft: 2s, tpot: 50ms}")
-        return
-    first: dict[str, int] = {}
-    for index, item in enumerate(classes):
-        if first.setdefault(item.name, index) != index:
-            yield Fault(
-                ("slo", index, "name"),
-                f"{shown(item.name)} is the name of slo.{first[item.name]} too; names must differ",
-            )
-    lacking = [index for index, item in enumerate(classes) if item.share is None]
-    if len(classes) > 1 and lacking:
-        yield from (
-            Fault(("slo", index, "share"), "is missing: with several classes each needs its share") for index in lacking
-        )
-        return
-    sentence = share_sum_fault([item.share if item.share is not None else 1.0 for item in classes])
-    if sentence:
-        yield Fault(("slo",), sentence)
 
 
 def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequence[str]) -> Iterator[Fault]:
@@ -244,8 +210,6 @@ def cross_faults(
     sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
 ) -> Iterator[Fault]:
     """All checks whose sections are sound."""
-    if "slo" in sections:
-        yield from class_faults(sections["slo"])
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         basis = basis_of(sections.get("prices"))

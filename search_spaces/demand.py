@@ -14,8 +14,8 @@ import numpy as np
 
 from costmodel import lengths as discrete
 from costmodel.errors import InputError
-from costmodel.lengths import Buckets, Lengths
-from costmodel.prefix_cache import Times, exponential, from_quantiles, uniform_reuse
+from costmodel.lengths import Buckets
+from costmodel.prefix_cache import uniform_reuse
 from costmodel.quoting import shown
 from costmodel.sessions import Sessions, requests_of
 from costmodel.workload import Workload
@@ -30,15 +30,11 @@ from .bounds import (
     REQUEST_RATE,
     SHARE,
     TOKENS,
-    TURNS,
 )
-from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
 from .files import read_text
 from .recorded import Recorded, unpacked
 from .schema import (
-    Diurnal,
-    LengthDistribution,
     LengthsSection,
     PackedRequests,
     PauseSection,
@@ -46,6 +42,7 @@ from .schema import (
     TraceFile,
     TraceSource,
     WorkloadSection,
+    share_sum_fault,
 )
 from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
 from .yaml_source import IN_A_TRACE
@@ -90,14 +87,12 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
 def _from_sessions(section: WorkloadSection, session_section: SessionsSection) -> Workload:
     """Return the workload that sessions make."""
     sessions = Sessions(
-        turns=_lengths(session_section.turns, (*SESSIONS, "turns")),
-        pause=_times(session_section.think_time, (*SESSIONS, "think_time")),
+        turns=session_section.turns.lengths(),
+        pause=session_section.think_time.times(),
         system_prompt=session_section.system_prompt,
-        user=_lengths(session_section.user_tokens, (*SESSIONS, "user_tokens")),
-        answer=_lengths(session_section.answer_tokens, (*SESSIONS, "answer_tokens")),
+        user=session_section.user_tokens.lengths(),
+        answer=session_section.answer_tokens.lengths(),
     )
-    if not TURNS.holds(sessions.turns.longest):
-        raise FaultsError(Fault((*SESSIONS, "turns"), f"{sessions.turns.longest:g} {TURNS.sentence()}"))
     buckets, reuse = requests_of(sessions)
     hit_share = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
     by_session = (session_section.rate or 0.0) * sessions.turns.mean
@@ -105,7 +100,7 @@ def _from_sessions(section: WorkloadSection, session_section: SessionsSection) -
         isl=buckets.isl,
         osl=buckets.osl,
         share=buckets.share,
-        request_rate=stated_rate(section) or by_session,
+        request_rate=section.stated_rate or by_session,
         burstiness=1.0 if section.burstiness is None else section.burstiness,
         prefix_hit_share=hit_share,
         max_tokens=section.max_tokens or math.ceil(sessions.longest),
@@ -114,27 +109,17 @@ def _from_sessions(section: WorkloadSection, session_section: SessionsSection) -
     )
 
 
-def _times(section: PauseSection, place: Path) -> Times:
-    if section.quantiles is None:
-        return exponential(section.mean or 0.0)
-    ascending = [section.quantiles[share] for share in sorted(section.quantiles)]
-    if len(ascending) < 2 or sorted(ascending) != ascending:
-        raise FaultsError(Fault(place, "needs two quantiles or more, which rise with the probability"))
-    return from_quantiles(section.quantiles)
-
-
 def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
     """The workload whose cached prefixes are used again after the times that are stated."""
     if section is None or workload.prefix_hit_share == 0.0:
         return workload
-    times = _times(section, ("workload", "reuse_interval"))
-    return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, times))
+    return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, section.times()))
 
 
 def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:
     """Return the workload of a histogram or of named distributions."""
     if lengths.isl is not None and lengths.osl is not None:
-        isl, osl = _lengths(lengths.isl, (*LENGTHS, "isl")), _lengths(lengths.osl, (*LENGTHS, "osl"))
+        isl, osl = lengths.isl.lengths(), lengths.osl.lengths()
         longest = math.ceil(isl.longest + osl.longest)
         buckets, longest = discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
     elif isinstance(lengths.histogram, str):
@@ -145,40 +130,12 @@ def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FileP
         isl=buckets.isl,
         osl=buckets.osl,
         share=buckets.share,
-        request_rate=stated_rate(section) or 0.0,
+        request_rate=section.stated_rate or 0.0,
         burstiness=1.0 if section.burstiness is None else section.burstiness,
         prefix_hit_share=section.prefix_hit_share or 0.0,
         max_tokens=section.max_tokens or longest,
     )
     return _with_reuse(workload, section.reuse_interval)
-
-
-def stated_rate(section: WorkloadSection) -> float | None:
-    """Return the request rate to plan for [1/s]; None if only a trace can say it."""
-    return planned_rate(section.diurnal) if section.diurnal is not None else section.request_rate
-
-
-def planned_rate(diurnal: Diurnal) -> float:
-    """Return the least of the hourly rates that is not exceeded in `percentile` of the hours [1/s].
-
-    >>> planned_rate(Diurnal(requests_per_second_by_hour=[*range(1, 25)], percentile=50))
-    12.0
-    """
-    rates = sorted(diurnal.requests_per_second_by_hour)
-    rank = math.ceil(round(diurnal.percentile / 100 * len(rates), 9))
-    return max(rates[max(rank, 1) - 1], min(rate for rate in rates if rate > 0))
-
-
-def _lengths(section: LengthDistribution, place: Path) -> Lengths:
-    try:
-        if section.lognormal is not None:
-            lognormal = section.lognormal
-            return discrete.lognormal(median=lognormal.median, p99=lognormal.p99, maximum=lognormal.maximum)
-        if section.quantiles is not None:
-            return discrete.from_quantiles(section.quantiles)
-        return discrete.fixed(section.fixed or 0.0)
-    except InputError as error:
-        raise FaultsError(Fault(place, str(error))) from error
 
 
 def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
@@ -189,8 +146,7 @@ def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
     """
     if not rows:
         raise FaultsError(Fault(path, "is empty, but needs at least one row"))
-    sentence = share_sum_fault([share for _, _, share in rows])
-    if sentence:
+    for sentence in share_sum_fault([share for _, _, share in rows]):
         raise FaultsError(Fault(path, sentence))
     isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
     nonempty = share > 0
@@ -299,7 +255,7 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
         summary = _summary(trace, base)
         workload_of_trace = summary.to_workload(
             buckets=trace.buckets,
-            request_rate=stated_rate(section),
+            request_rate=section.stated_rate,
             burstiness=section.burstiness,
             prefix_hit_share=section.prefix_hit_share,
         )

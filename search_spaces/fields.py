@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import GenericAlias, MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -19,10 +19,13 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import InputError, name_hint, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
@@ -49,27 +52,6 @@ HOUSE = "house"
 def house_error(sentence: str, path: tuple[str | int, ...] = ()) -> PydanticCustomError:
     """An error whose message is shown as it stands; path: to what is wrong within what is validated."""
     return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path})
-
-
-_WANTED = {
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    "finite_number": "a finite number",
-    "string_type": "a text",
-}
-"""What the validation library wanted, by the type of its error."""
-
-
-def refusal_of(details: ErrorDetails) -> str:
-    """What is wrong with a value that the validation library refused, as a sentence for the user."""
-    value = details["input"]
-    if details["type"] in _WANTED:
-        return f"{shown(value)} is not {_WANTED[details['type']]}"
-    sentence = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    is_sentence = details["type"] == HOUSE or isinstance(value, Mapping)
-    return sentence if is_sentence else f"{shown(value)} {sentence}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,22 +294,53 @@ class Section(BaseModel):
     forms: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one must stand there, where a section has such."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: object) -> object:
-        """A known key without a value (all its lines commented out, say) is as good as no key."""
-        if not isinstance(value, dict):
-            return value
-        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        return {key: item for key, item in value.items() if item is not None or key not in names}
-
-    @model_validator(mode="after")
-    def _has_one_form(self) -> Self:
-        present = [name for name in self.forms if getattr(self, name) is not None]
-        if self.forms and len(present) != 1:
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with the keys that have a value, whatever it is."""
+        present = [name for name in cls.forms if name in stated]
+        if cls.forms and len(present) != 1:
             words = f"has {' and '.join(present)}" if present else "has none of them"
-            raise house_error(f"needs exactly one of {', '.join(self.forms)}, but {words}")
-        return self
+            yield f"needs exactly one of {', '.join(cls.forms)}, but {words}"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_faults(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Faults of keys and of values at once; a known key without a value (commented out, say) is as good as none."""
+        if not isinstance(value, dict):
+            return handler(value)
+        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        stated = {key: item for key, item in value.items() if item is not None or key not in names}
+        sentences = cls.key_faults(stated) if stated.keys() <= names else ()  # a misspelled one may be any of them
+        return _all_at_once(stated, handler, (((), sentence) for sentence in sentences))
+
+
+T = TypeVar("T")
+
+
+def _all_at_once(value: object, handler: Callable[[Any], T], faults_before: Iterable[tuple[Path, str]]) -> T:
+    """What the handler makes of a value; its faults and those that were there before in one error."""
+    faults: list[InitErrorDetails] = [
+        {"type": house_error(sentence), "loc": path, "input": value} for path, sentence in faults_before
+    ]
+    try:
+        result = handler(value)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            context = details.get("ctx", {})
+            kind = house_error(**context) if details["type"] == HOUSE else details["type"]
+            faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
+    if faults:
+        raise ValidationError.from_exception_data("faults", faults)
+    return result
+
+
+def checked_together(check: Callable[[Any], Iterator[tuple[Path, str]]]) -> WrapValidator:
+    """Faults of a value as it was written, each with its place in it, together with those that reading it finds."""
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        return _all_at_once(value, handler, check(value))
+
+    return WrapValidator(validate)
 
 
 S = TypeVar("S", bound=BaseModel)
@@ -335,16 +348,35 @@ S = TypeVar("S", bound=BaseModel)
 
 def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
     """A file as its sections; InputError with all its faults: those found already, and others at other places."""
+    file, all_faults = sound_sections(source, faults, kind)
+    if file is None or all_faults:
+        raise InputError(source.render(all_faults))
+    return file
+
+
+def sound_sections(
+    source: Source, faults: Iterable[Fault], kind: type[S], context: object = None
+) -> tuple[S | None, list[Fault]]:
+    """A file as its sections, None where these have faults, and all faults, for whoever goes on to look for more.
+
+    faults: found already, in whose places nothing else is looked for; context: what validation may look up.
+    """
     faults = list(faults)
     try:
-        file = kind.model_validate(source.value)
+        return kind.model_validate(source.value, context=context), faults
     except ValidationError as error:
         places = {fault.path for fault in faults}
         schema_faults = faults_of(error, kind.model_json_schema())
-        faults += [fault for fault in schema_faults if source.settle(fault.path) not in places]
-    if faults:
-        raise InputError(source.render(faults))
-    return file
+        return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
+
+
+def section_of(value: object, kind: type[S], above: Path) -> S:
+    """A value as a section of a file; InputError with all its faults in one line; above: the keys that it is under."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        faults = faults_of(error, kind.model_json_schema())
+        raise InputError("; ".join(replace(fault, path=(*above, *fault.path)).told() for fault in faults)) from None
 
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}

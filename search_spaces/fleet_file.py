@@ -34,7 +34,7 @@ from .fields import (
     share,
 )
 from .files import check_name, read_file
-from .loader import load_problem, override, problem_of_values, stated_problem
+from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
@@ -297,10 +297,7 @@ class _Reading:
                 entry = {key: value for key, value in entry.items() if key != "catalog_price"} | {"price": pool.price}
             if pool.price is not None or gpu not in names:
                 entries[gpu] = entry
-        return self._problem_of(inputs | {"accelerators": list(entries.values())})
-
-    def _problem_of(self, inputs: Mapping[str, Any]) -> Problem:
-        return problem_of_values(inputs, self.source.name, self.base)
+        return problem_of(inputs | {"accelerators": list(entries.values())}, self.source.name, self.base)
 
     def _pools_by_role(self, problem: Problem) -> dict[int, StatedPool]:
         """The pools in the order prefill, decode, colocated, with ids such as decode-1, by their place in the file."""
@@ -338,7 +335,8 @@ class _Reading:
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
         search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
-        return self._problem_of(inputs | {"accelerators": offers, "constraints": limits, "search": search})
+        stated = {"accelerators": offers, "constraints": limits, "search": search}
+        return problem_of(inputs | stated, self.source.name, self.base)
 
 
 def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import ValidationError
-
 from costmodel.accelerator import Accelerator, Link
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
@@ -29,7 +27,7 @@ from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .faults import Fault, FaultsError, Path, Source, check_kind
-from .fields import faults_of
+from .fields import sound_sections
 from .files import check_name
 from .models import load_model
 from .problem import (
@@ -56,11 +54,10 @@ from .schema import (
     ObjectiveSection,
     SloClass,
     WorkloadFile,
-    json_schema,
 )
 from .search_space import search_space
 from .speculation import DRAFTED
-from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
+from .yaml_source import MAX_DEPTH, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
 
@@ -95,25 +92,18 @@ def without_recording(problem: Problem) -> Problem:
     return replace(problem, recorded=None)
 
 
-def problem_of(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
-    """Return the problem that a mapping states, such as the echo of a workload.yaml in a plan.
+def problem_of(inputs: Mapping[str, Any], name: str, base: FilePath) -> Problem:
+    """Return the problem that values state, such as the echo of a workload.yaml in a plan.
 
     Args:
         inputs: what a workload.yaml holds.
-        where: stands for the file in messages.
+        name: stands for the file in messages, which name the key of a fault, but no line.
         base: folder from which files named inside are looked up.
 
     Raises:
         InputError: as `load_problem` does.
     """
-    text = json.dumps(inputs, indent=1, ensure_ascii=False)  # JSON is YAML, and numbers keep every digit
-    source, faults = parse_source(text, where)
-    return stated_problem(source, faults, base, where)
-
-
-def problem_of_values(inputs: Mapping[str, Any], where: str, base: FilePath) -> Problem:
-    """The same from values that nobody wrote down, ten times as fast: faults name their key, but no line."""
-    return stated_problem(Source(where, (), json.loads(json.dumps(inputs))), [], base, where)
+    return stated_problem(Source(name, (), json.loads(json.dumps(inputs))), [], base, name)
 
 
 def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
@@ -127,13 +117,12 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
         check_model=lambda name: load_model(name, base),
     )
-    file, schema_faults = _sections_of(source, context, faults)
+    file, all_faults = sound_sections(source, faults, WorkloadFile, context)
     section = context.sections.get("model")
     model = None if section is None else load_model(section.name or section.config or section.architecture, base)
     entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
-    cross = cross_faults(context.sections, model, accelerators)
-    all_faults = [*faults, *catalog_faults, *schema_faults, *cross]
+    all_faults += [*catalog_faults, *cross_faults(context.sections, model, accelerators)]
     demand, demand_faults = _workload(context, base, model, read_trace=not all_faults)
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
@@ -167,16 +156,6 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
         except InputError as error:
             faults.append(Fault(("prices",), str(error)))
     return catalog, faults
-
-
-def _sections_of(source: Source, context: Context, file_faults: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
-    """Return the file as sections; or the faults, less those at places that already have one."""
-    try:
-        return WorkloadFile.model_validate(source.value, context=context), []
-    except ValidationError as error:
-        places = {fault.path for fault in file_faults}
-        faults = [fault for fault in faults_of(error, json_schema()) if source.settle(fault.path) not in places]
-        return None, faults
 
 
 def _workload(

@@ -17,16 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
-from .demand import planned_rate
-from .fields import refusal_of
-from .loader import place_in, problem_of_values
+from .fields import section_of
+from .loader import place_in, problem_of
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal
@@ -170,11 +167,8 @@ def _demand(load: Inputs, change: Callable[[float], float]) -> None:
     if load["diurnal"] is None:
         load["request_rate"] = change(_quantity("workload.request_rate", load["request_rate"], Kind.RATE))
         return
-    try:
-        day = Diurnal.model_validate(load["diurnal"])
-    except ValidationError as error:
-        raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
-    old_rate = planned_rate(day)
+    day = section_of(load["diurnal"], Diurnal, ("workload", "diurnal"))
+    old_rate = day.planned_rate
     rate = change(old_rate)
     hours = [rate * (hour / old_rate) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
     load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
@@ -410,7 +404,7 @@ def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Proble
     base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
     """
     inputs = changed(problem.inputs, scenario.changes)
-    return problem_of_values(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
+    return problem_of(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
 
 
 def told(changes: Mapping[str, Any]) -> str:

@@ -6,7 +6,9 @@ The docstring under each attribute is its documentation and becomes its descript
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
@@ -24,19 +26,24 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.lengths import Lengths
 from costmodel.metric import METRICS, Metric, limits_of
+from costmodel.prefix_cache import Times, exponential, from_quantiles
 from costmodel.quoting import shown
 from costmodel.transformer import DTYPE_BYTES
 from search_spaces import bounds
 from search_spaces.bounds import Bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
+from search_spaces.faults import Path
 from search_spaces.fields import (
     Section,
     Text,
     at_most,
+    checked_together,
     choice,
     count,
     house_error,
@@ -57,7 +64,8 @@ TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
-Share = Annotated[float, share(bounds.SHARE)]
+_SHARE = share(bounds.SHARE)
+Share = Annotated[float, _SHARE]
 
 
 class HistogramRow(Section):
@@ -71,8 +79,26 @@ class HistogramRow(Section):
     """Share of requests [1]."""
 
 
+SHARE_TOLERANCE = 1e-3
+"""How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
+
+
+def share_sum_fault(shares: Sequence[float]) -> Iterator[str]:
+    """What is wrong with shares that should sum to 1."""
+    total = math.fsum(shares)
+    if abs(total - 1) > SHARE_TOLERANCE:
+        yield f"shares sum to {total:.6g}, but must sum to 1 (within {SHARE_TOLERANCE:g})"
+
+
+def _sum_faults(rows: Any) -> Iterator[tuple[Path, str]]:
+    """What is wrong with the sum of the shares of rows, if all of these are stated and can be read."""
+    with suppress(InputError, KeyError, TypeError):
+        shares = [_SHARE.read(row["share"]) for row in rows]
+        yield from (((), sentence) for sentence in (share_sum_fault(shares) if shares else ()))
+
+
 Histogram = Annotated[
-    Annotated[list[HistogramRow], Tag("<rows>")] | Annotated[Text, Tag("<path>")],
+    Annotated[list[HistogramRow], checked_together(_sum_faults), Tag("<rows>")] | Annotated[Text, Tag("<path>")],
     Discriminator(lambda value: "<path>" if isinstance(value, str) else "<rows>"),
 ]
 
@@ -187,8 +213,31 @@ class LengthDistribution(Section):
     quantiles: Annotated[dict[float, Tokens], BeforeValidator(_read_quantiles)] | None = None
     """Length [token] by probability, for example {0.5: 600, 90%: 2400, p99: 5500}; 1 gives the longest."""
 
+    @model_validator(mode="after")
+    def _is_a_distribution(self) -> Self:
+        try:
+            self.lengths()
+        except InputError as error:
+            raise house_error(str(error)) from None
+        return self
+
+    def lengths(self) -> Lengths:
+        """The same made discrete."""
+        if self.lognormal is not None:
+            stated = self.lognormal
+            return discrete.lognormal(median=stated.median, p99=stated.p99, maximum=stated.maximum)
+        return discrete.fixed(self.fixed or 0.0) if self.quantiles is None else discrete.from_quantiles(self.quantiles)
+
 
 Distribution = Annotated[LengthDistribution, short_for(LengthDistribution, "fixed", Tokens)]
+
+
+def _believable_turns(turns: LengthDistribution) -> LengthDistribution:
+    longest = turns.lengths().longest
+    if not bounds.TURNS.holds(longest):
+        raise house_error(f"{longest:g} {bounds.TURNS.sentence()}")
+    return turns
+
 
 _Duration = Annotated[float, quantity(Kind.DURATION, bounds.PAUSE)]
 _Durations = Annotated[dict[float, _Duration], BeforeValidator(_read_quantiles)]
@@ -204,6 +253,18 @@ class PauseSection(Section):
     quantiles: _Durations | None = None
     """Time [s] by probability, for example {0.5: 4s, p90: 30s, p99: 5min}; beyond the highest none is longer."""
 
+    @field_validator("quantiles")
+    @classmethod
+    def _rises(cls, quantiles: dict[float, float] | None) -> dict[float, float] | None:
+        ascending = [time for _, time in sorted((quantiles or {}).items())]
+        if quantiles is not None and (len(ascending) < 2 or sorted(ascending) != ascending):
+            raise house_error("needs two quantiles or more, which rise with the probability")
+        return quantiles
+
+    def times(self) -> Times:
+        """The same as a distribution."""
+        return exponential(self.mean or 0.0) if self.quantiles is None else from_quantiles(self.quantiles)
+
 
 Pause = Annotated[PauseSection, short_for(PauseSection, "mean", _Duration)]
 
@@ -216,7 +277,7 @@ class SessionsSection(Section):
 
     rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
     """New sessions [1/s], in place of request_rate."""
-    turns: Distribution
+    turns: Annotated[Distribution, AfterValidator(_believable_turns)]
     """Requests of a session [1]; a plain number: of every one."""
     think_time: Pause
     """From the end of an answer to the next turn [s]; a plain number is the mean of exponential times."""
@@ -243,16 +304,16 @@ class LengthsSection(Section):
     source: Text | None = None
     """Free text: where the lengths come from."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        if (self.isl is None) != (self.osl is None):
-            raise house_error(f"has {'osl' if self.isl is None else 'isl'} alone, but needs both isl and osl")
-        forms = ["histogram", "trace", "isl and osl"]
-        present = [form for form in forms if getattr(self, form.split()[0]) is not None]
+    @classmethod
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """Exactly one form, of which one is two keys."""
+        if ("isl" in stated) != ("osl" in stated):
+            yield f"has {'isl' if 'isl' in stated else 'osl'} alone, but needs both isl and osl"
+            return
+        present = [form for form in ("histogram", "trace", "isl and osl") if form.split()[0] in stated]
         if len(present) != 1:
             words = f"has {', '.join(present)}" if present else "has none of them"
-            raise house_error(f"needs exactly one of histogram, trace, or isl and osl together, but {words}")
-        return self
+            yield f"needs exactly one of histogram, trace, or isl and osl together, but {words}"
 
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
@@ -442,6 +503,17 @@ class Diurnal(Section):
     percentile: Hours = 100.0
     """Share of the hours [%] whose rate the fleet carries; 100 is the peak."""
 
+    @property
+    def planned_rate(self) -> float:
+        """The least of the hourly rates that is not exceeded in `percentile` of the hours [1/s].
+
+        >>> Diurnal(requests_per_second_by_hour=[*range(1, 25)], percentile=50).planned_rate
+        12.0
+        """
+        rates = sorted(self.requests_per_second_by_hour)
+        rank = math.ceil(round(self.percentile / 100 * len(rates), 9))
+        return max(rates[max(rank, 1) - 1], min(rate for rate in rates if rate > 0))
+
 
 class WorkloadSection(Section):
     """The demand: how many requests, how long, how bursty, how much prefix they share."""
@@ -469,29 +541,37 @@ class WorkloadSection(Section):
     """A trace whose own requests are simulated, in stretches and in order, in place of random ones; a single word is
     its path, relative to this file. Default: the trace of the lengths, unless burstiness or diurnal is stated."""
 
-    @model_validator(mode="after")
-    def _has_rate(self) -> Self:
-        if self.sessions is not None:
-            self._only_sessions(self.sessions)
-        elif self.reuse_interval is not None and self.prefix_hit_share is None:
-            raise house_error("has reuse_interval, but nothing to find; state prefix_hit_share")
-        if self.request_rate is not None and self.diurnal is not None:
-            raise house_error("has request_rate and diurnal, but needs one of them")
-        own: object = None if self.lengths is None else self.lengths.trace
-        own = own if self.sessions is None else self.sessions.rate
-        if self.request_rate is None and self.diurnal is None and own is None:
-            raise house_error("needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own")
-        if self.diurnal is not None and self.recorded is not None:
-            raise house_error("has diurnal and recorded, but a recording has its own times; state request_rate")
-        return self
+    @classmethod
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """One rate, and nothing beside sessions that follows from them."""
+        yield from super().key_faults(stated)
+        has_rate = "request_rate" in stated or "diurnal" in stated
+        if "sessions" in stated:
+            own_rate = _states(stated["sessions"], "rate")
+            for name in ("prefix_hit_share", "reuse_interval", "recorded"):
+                if name in stated:
+                    yield f"has {name} and sessions, but it follows from the sessions; leave it out"
+            if own_rate and has_rate:
+                yield "has sessions.rate and a rate of requests, but needs one of them"
+        else:
+            own_rate = _states(stated.get("lengths"), "trace")
+            if "reuse_interval" in stated and "prefix_hit_share" not in stated:
+                yield "has reuse_interval, but nothing to find; state prefix_hit_share"
+        if "request_rate" in stated and "diurnal" in stated:
+            yield "has request_rate and diurnal, but needs one of them"
+        if not has_rate and not own_rate:
+            yield "needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own"
+        if "diurnal" in stated and "recorded" in stated:
+            yield "has diurnal and recorded, but a recording has its own times; state request_rate"
 
-    def _only_sessions(self, sessions: SessionsSection) -> None:
-        """What follows from sessions is not stated beside them."""
-        for name in ("prefix_hit_share", "reuse_interval", "recorded"):
-            if getattr(self, name) is not None:
-                raise house_error(f"has {name} and sessions, but it follows from the sessions; leave it out")
-        if sessions.rate is not None and (self.request_rate is not None or self.diurnal is not None):
-            raise house_error("has sessions.rate and a rate of requests, but needs one of them")
+    @property
+    def stated_rate(self) -> float | None:
+        """The request rate to plan for [1/s]; None if only a trace, or the sessions, can say it."""
+        return self.request_rate if self.diurnal is None else self.diurnal.planned_rate
+
+
+def _states(section: object, key: str) -> bool:
+    return isinstance(section, Mapping) and section.get(key) is not None
 
 
 _LIMITS: dict[str, Any] = {
@@ -538,19 +618,30 @@ class SloClass(SloLimits):
             )
         return e2e
 
-    @model_validator(mode="after")
-    def _is_limited(self) -> Self:
-        limits_given = [name for name in ("ttft", "tpot") if Metric(name) in self.limits]
-        if Metric.E2E not in self.limits and len(limits_given) < 2:
-            limits = f"has {limits_given[0]} alone" if limits_given else "has none of them"
-            raise house_error(f"needs ttft and tpot, or e2e, but {limits}; e2e: 5min leaves a request its time")
-        return self
+    @classmethod
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """Limits that bound the whole request, and one goal."""
+        limits = [name for name in ("ttft", "tpot") if name in stated]
+        if "e2e" not in stated and len(limits) < 2:
+            words = f"has {limits[0]} alone" if limits else "has none of them"
+            yield f"needs ttft and tpot, or e2e, but {words}; e2e: 5min leaves a request its time"
+        if "attainment" in stated and "percentile" in stated:
+            yield "has attainment and percentile, which mean the same; keep one of them"
 
-    @model_validator(mode="after")
-    def _one_goal(self) -> Self:
-        if self.attainment is not None and self.percentile is not None:
-            raise house_error("has attainment and percentile, which mean the same; keep one of them")
-        return self
+
+def _class_faults(classes: Any) -> Iterator[tuple[Path, str]]:
+    """There is a class at least, names differ, and shares are all stated (where there are several) and sum to 1."""
+    rows = [item if isinstance(item, Mapping) else {} for item in classes]
+    if not rows:
+        yield (), "is empty, but needs at least one class, such as {ttft: 2s, tpot: 50ms}"
+    first: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        name = str(row.get("name", "default"))
+        if first.setdefault(name, index) != index:
+            yield (index, "name"), f"{shown(name)} is the name of slo.{first[name]} too; names must differ"
+        if len(rows) > 1 and row.get("share") is None:
+            yield (index, "share"), "is missing: with several classes each needs its share"
+    yield from _sum_faults(rows)
 
 
 class LinkSection(Section):
@@ -593,11 +684,11 @@ class AcceleratorSection(Section):
             raise house_error(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
-    @model_validator(mode="after")
-    def _owns_what_it_prices(self) -> Self:
-        if self.owned_price is not None and self.owned is None:
-            raise house_error("has owned_price, but no owned GPUs; state how many, such as owned: 64")
-        return self
+    @classmethod
+    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+        """GPUs that are priced are owned."""
+        if "owned_price" in stated and "owned" not in stated:
+            yield "has owned_price, but no owned GPUs; state how many, such as owned: 64"
 
 
 class ObjectiveSection(Section):
@@ -653,6 +744,7 @@ class WorkloadFile(Section):
     """The demand."""
     slo: Annotated[
         list[SloClass],
+        checked_together(_class_faults),
         at_most(bounds.MAX_CLASSES, "classes"),
         one_or_more(SloClass),
     ]

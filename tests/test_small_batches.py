@@ -9,7 +9,7 @@ import pytest
 
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from search_spaces.loader import problem_of_values
+from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from tests.running import ROOT
 
@@ -26,7 +26,7 @@ def posed(tpot: str = "11ms", **search: Any) -> Problem:
         "slo": {"ttft": "1s", "tpot": tpot},
         "accelerators": ["A100-80"],
     }
-    return problem_of_values(stated | ({"search": search} if search else {}), "few requests", ROOT)
+    return problem_of(stated | ({"search": search} if search else {}), "few requests", ROOT)
 
 
 def from_eight_on(problem: Problem) -> Problem:
