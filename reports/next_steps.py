@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,21 +21,21 @@ from .text import clean
 from .words import has_fleet
 
 REASON_LIMIT: Final = 600
-"""Characters of one reason."""
+"""Characters of the reasons of a target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
-    files: names of what is written for it; refused: why others do not, each reason with the titles of its targets;
+    files: names of what is written for it; refused: by target, why it does not;
     again: the first target that does not run this plan, but could run another of its problem, else None; flags: to plan
     that one with.
     """
 
     target: str | None
     files: tuple[str, ...]
-    refused: Mapping[str, Sequence[str]]
+    refused: Mapping[str, str]
     again: str | None = None
     flags: str = ""
 
@@ -54,17 +54,16 @@ def deployable(plan: Plan) -> Deployable | None:
     """The first target that runs a plan with every choice left to its default; None where views cannot tell."""
     if not described_by_catalog(plan):
         return None
-    refusals: dict[str, list[str]] = {}
+    refusals: dict[str, str] = {}
     again: tuple[str | None, str] = None, ""
     for target in targets_of(plan):
         try:
             files = target_files(plan, Options(target, facts.checked_version(target, None)))
         except UndeployableError as error:
-            for reason in error.reasons:
-                refusals.setdefault(clean(reason, REASON_LIMIT), []).append(target_of(target).title)
+            refusals[target] = clean("; and ".join(error.reasons), REASON_LIMIT)
             again = again if again[0] else (target, error.again)
         except InputError as error:
-            refusals.setdefault(clean(str(error), REASON_LIMIT), []).append(target_of(target).title)
+            refusals[target] = clean(str(error), REASON_LIMIT)
         else:
             return Deployable(target, tuple(sorted(files)), refusals, *again)
     return Deployable(None, (), refusals, *again)
@@ -78,12 +77,20 @@ def deploy_sentence(plan: Plan) -> str:
     runs = deployable(plan)
     if runs is None or not runs.refused:
         return ""
-    able = "" if runs.target is None else f"with {target_of(runs.target).title}, "
-    reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in runs.refused.items())
+    able = "" if runs.target is None else f"Deploy with {_target_words(runs.target, plan.engine)}. "
+    targets_by_reason: dict[str, list[str]] = {}
+    for name, why in runs.refused.items():
+        targets_by_reason.setdefault(why, []).append(_target_words(name, plan.engine))
+    reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
     if runs.again is None:
-        return f"Deploy: {able}{reasons}."
-    for_it = target_of(runs.again).title
-    return f"Deploy: {able}{reasons}. For a plan that {for_it} runs: {again_command(plan, runs.flags)}"
+        return f"{able}{reasons}"
+    return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
+
+
+def _target_words(name: str, engine: str) -> str:
+    """What a target is beside its engine, such as "--target dynamo (vLLM under NVIDIA Dynamo)"."""
+    stack = "alone" if name == engine else f"under {target_of(name).title}"
+    return f"--target {name} ({target_of(engine).title} {stack})"
 
 
 WRITTEN: Final = frozenset(("-o", "--output", "--deploy", "--target"))

@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.problem import NO_TARGET
+from search_spaces.problem import NO_TARGET, TARGET_NAMES, target_of
 
 from .asked import ClassTarget, asked
 from .numbers import (
@@ -105,7 +105,8 @@ def serving_words(plan: Plan) -> str:
     """Say which engine serves, and on which target the plan has to run where it was planned for one."""
     target = plan.provenance.inputs.get("target")
     has_target = target not in {None, NO_TARGET}
-    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
+    title = target_of(plan.engine).title if plan.engine in TARGET_NAMES else plan.engine
+    return f"{clean(title, 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
 
 
 def has_fleet(plan: Plan) -> bool:

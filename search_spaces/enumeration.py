@@ -62,6 +62,16 @@ ONE_VENDOR: Mapping[str, str] = MappingProxyType({"trtllm": NVIDIA})
 SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
 """Engines whose only kernel for latent attention on every GPU reads a 16-bit cache."""
 
+STAGED_DRAFTS_SINCE: Mapping[str, str] = MappingProxyType({"vllm": "0.31.0"})
+"""VENDOR: first version of each engine that drafts tokens with pipeline stages; other engines do not.
+
+vLLM 0.28 asks for a draft in as many stages as the model, and DeepSeek's has none; 0.31 keeps the draft in one. SGLang
+refuses all but MTP in prefill (check_pipeline_parallel_compat); TensorRT-LLM's matrix of features refuses all.
+"""
+
+UNSHARED_DRAFTS: Mapping[str, frozenset[Draft]] = MappingProxyType({"sglang": frozenset({Draft.NGRAM})})
+"""VENDOR: methods by which an engine does not draft tokens with data-parallel attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -122,9 +132,9 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     """The engine runs on GPUs of this vendor, the target's files can start it, and kernels read the precisions."""
     accelerator, engine, model = problem.offers[shape.offer].accelerator, problem.engine, problem.model
     vendor, gpus = accelerator.vendor, shape.parallelism.gpus
-    only = ONE_VENDOR.get(engine, vendor)
+    only, title = ONE_VENDOR.get(engine, vendor), target_of(engine).title
     if only != vendor:
-        yield "engine_runs_there", f"{engine} runs on {only} GPUs only"
+        yield "engine_runs_there", f"{title} runs on {only.upper()} GPUs only"
     target = None if problem.target is None else target_of(problem.target)
     if target is not None and vendor not in target.vendors:
         vendors = " and ".join(sorted(target.vendors))
@@ -136,12 +146,12 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     has_units = dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE
     stored_dtype = "mxfp4" if model.is_mxfp4(dtype) else dtype
     if not has_units and formats is not None and stored_dtype not in formats:
-        kernels = f"{engine} no kernels that expand {stored_dtype} weights there"
+        kernels = f"{title} no kernels that expand {stored_dtype} weights there"
         yield "weights_have_kernels", f"{accelerator.name} has no {dtype} units, and {kernels}"
     cache_dtype = shape.kv_dtype
     has_units = cache_dtype == ACTIVATION_DTYPE or cache_dtype in accelerator.peak_flops
     if not has_units and model.is_latent and engine in SIXTEEN_BIT_LATENTS:
-        kernels = f"{engine} reads latents there in 16 bit only"
+        kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
 
 
@@ -180,18 +190,23 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
         yield "tensor_fits_scale_up", f"TP {tensor} does not fit in one scale-up domain of {reach} GPUs"
     if split.pipeline > model.num_layers:
         yield "pipeline_has_layers", f"PP {split.pipeline} exceeds {model.num_layers} layers"
-    yield from _draft_refusals(problem, shape)
+    speculation = speculation_of(problem, shape.speculative_tokens)
+    undrafted = draft_refused(problem.engine, speculation.draft, split) if speculation else None
+    if undrafted is not None:
+        yield "drafts_run_there", undrafted
 
 
-def _draft_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
-    """Engines that draft tokens with this split: with pipeline stages only vLLM does (docs/deploy.md)."""
-    speculation, split, engine = speculation_of(problem, shape.speculative_tokens), shape.parallelism, problem.engine
-    if speculation is None:
-        return
-    if split.pipeline > 1 and engine != "vllm":
-        yield "drafts_run_there", f"PP {split.pipeline}: {engine} drafts tokens on one pipeline stage only"
-    elif split.data > 1 and engine == "sglang" and speculation.draft is Draft.NGRAM:
-        yield "drafts_run_there", f"DP {split.data}: SGLang drafts no n-grams with data-parallel attention"
+def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
+    """Why no version of an engine drafts tokens by a method with a split; None if one does (`STAGED_DRAFTS_SINCE`).
+
+    >>> draft_refused("trtllm", Draft.MTP, Parallelism(pipeline=2))
+    'TensorRT-LLM does not draft tokens with PP 2'
+    """
+    if split.pipeline > 1 and engine not in STAGED_DRAFTS_SINCE:
+        return f"{target_of(engine).title} does not draft tokens with PP {split.pipeline}"
+    if split.data > 1 and draft in UNSHARED_DRAFTS.get(engine, ()):
+        return f"{target_of(engine).title} does not draft tokens by {draft} with DP {split.data}"
+    return None
 
 
 def _expert_refusals(problem: Problem, split: Parallelism) -> Iterator[tuple[str, str]]:
@@ -416,8 +431,8 @@ def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[
         yield "weights_agree", sentence
     if prefill.attention != decode.attention:
         pair = f"{prefill.attention or 'any GPU'} and {decode.attention or 'any GPU'}"
-        sentence = f"{problem.engine} has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
-        yield "attention_kernels_agree", sentence
+        sentence = f"has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
+        yield "attention_kernels_agree", f"{target_of(problem.engine).title} {sentence}"
     if problem.target is not None and prefill.pipeline > 1:
         target = target_of(problem.target)
         if problem.engine not in target.stage_by_stage:

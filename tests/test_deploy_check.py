@@ -287,14 +287,19 @@ REFUSED: list[tuple[tuple[Case, ...], Ask, str, str]] = [
         (Case("colocated", pp=2),),
         Ask(draft="ngram", drafted=1),
         "vllm 0.24.0",
-        "vLLM 0.24.0 does not draft tokens by ngram in PP 2; .*, or write for vLLM 0.31.0 or later",
+        "vLLM before 0.31.0 does not draft tokens with PP 2; plan again",
     ),
-    ((Case("colocated", pp=2),), Ask(engine="trtllm", draft="ngram", drafted=1), "trtllm", "does not draft tokens by"),
+    (
+        (Case("colocated", pp=2),),
+        Ask(engine="trtllm", draft="ngram", drafted=1),
+        "trtllm",
+        "does not draft tokens with PP 2",
+    ),
     (
         (Case("colocated", ep=8, dp=8, tokens=8192),),
         Ask(MOE, engine="sglang", draft="ngram", drafted=1),
         "sglang",
-        "SGLang does not draft by ngram with DP 8",
+        "SGLang does not draft tokens by ngram with DP 8",
     ),
 ]
 

@@ -57,8 +57,8 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of the requests .* optimize --target vllm$"):
         deployment_files(alike, options("vllm"))
     said = deploy_sentence(alike)
-    assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
-    assert ". For a plan that vLLM runs: pdplan optimize " in said
+    assert said.startswith("--target vllm (vLLM alone) cannot run this plan: a pool would get 81.8 %")
+    assert ". For a plan that --target vllm runs: pdplan optimize " in said
     assert said.endswith(" --target vllm")
 
 

@@ -30,17 +30,17 @@ def case(
 DRAFTS = {"speculation": Speculation(Draft.NGRAM, 0, (0.5,)), "space": space(speculative_tokens=(2,))}
 
 CASES = (
-    case("engine_runs_there", "trtllm runs on nvidia GPUs only", gpu="MI300X", engine="trtllm"),
+    case("engine_runs_there", "TensorRT-LLM runs on NVIDIA GPUs only", gpu="MI300X", engine="trtllm"),
     case(
         "weights_have_kernels",
-        "A100-80 has no fp8 units, and trtllm no kernels that expand fp8 weights there",
+        "A100-80 has no fp8 units, and TensorRT-LLM no kernels that expand fp8 weights there",
         gpu="A100-80",
         weight_dtype="fp8",
         engine="trtllm",
     ),
     case(
         "kv_cache_has_kernels",
-        "A100-80 has no fp8 units, and vllm reads latents there in 16 bit only",
+        "A100-80 has no fp8 units, and vLLM reads latents there in 16 bit only",
         gpu="A100-80",
         model=deepseek_v3(),
         kv_dtype="fp8",
@@ -93,10 +93,10 @@ CASES = (
     ),
     case("tensor_fits_scale_up", "TP 16 does not fit in one scale-up domain of 8 GPUs", 16),
     case("pipeline_has_layers", "PP 64 exceeds 32 layers", 1, 64),
-    case("drafts_run_there", "PP 2: sglang drafts tokens on one pipeline stage only", 1, 2, engine="sglang", **DRAFTS),
+    case("drafts_run_there", "SGLang does not draft tokens with PP 2", 1, 2, engine="sglang", **DRAFTS),
     case(
         "drafts_run_there",
-        "DP 2: SGLang drafts no n-grams with data-parallel attention",
+        "SGLang does not draft tokens by ngram with DP 2",
         *(1, 1, 2, 2),
         model=mixtral(),
         engine="sglang",

@@ -44,7 +44,7 @@ CASES = {
     "attention_kernels_agree": (
         replace(H100, kv_dtype="fp8"),
         replace(H100, kv_dtype="fp8", offer=2),
-        "vllm has no one latent attention kernel for H100 and H200 with KV in fp8",
+        "vLLM has no one latent attention kernel for H100 and H200 with KV in fp8",
     ),
     "target_takes_stages": (
         replace(H100, parallelism=Parallelism(2, 2)),

@@ -163,12 +163,10 @@ def _lengths(deployment: Deployment) -> Reason | None:
     roles = {pool.role.value for pool in deployment.pools}
     fault = ""
     if deployment.routing is Routing.BY_LENGTH and deployment.options.target not in length_routers(roles):
-        reason = "the plan sends requests of different lengths or classes to different pools of one role"
-        router = f"no router of {target_of(deployment.options.target).title}"
-        apart = "with prefill replicas" if deployment.disaggregated else "without prefill replicas"
-        return Reason(
-            f"{reason}, which {router} does {apart}", "no router there sends lengths or classes to different pools"
-        )
+        sends = "the plan sends requests of different lengths or classes to different pools of one role"
+        where = f"does not do so {'with' if deployment.disaggregated else 'without'} prefill replicas"
+        title = target_of(deployment.options.target).title
+        return Reason(f"{sends}, and the router of {title} {where}", f"{sends}, and the router there {where}")
     if deployment.routing is Routing.BOTH_KINDS:
         fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
     elif deployment.routing is Routing.BY_LENGTH and deployment.disaggregated:
@@ -193,8 +191,8 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
     if behind is not None:
         brief = "is not shown to meet the SLO"
         full = f"{brief} ({kept_by_requests(plan.simulation, behind)})"
-    counts = "the router there counts requests, not the tokens of prompts"
-    return Reason(f"{counts}, and behind such a router the plan {full}", f"{counts}, where the plan {brief}")
+    counts = "the router there counts requests, not prompt tokens, and behind such a router the plan"
+    return Reason(f"{counts} {full}", f"{counts} {brief}")
 
 
 def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
+from search_spaces.enumeration import STAGED_DRAFTS_SINCE, draft_refused
 from search_spaces.json_source import JsonText, json_kind
 from search_spaces.problem import target_of
 
@@ -259,23 +260,13 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    looks_up, first = settings.draft == Draft.NGRAM, facts.fact("drafts_beside_stages")
-    drafts_in_stages = {
-        "vllm": facts.numbers(deployment.engine_version) >= facts.numbers(first),
-        "sglang": pool.role is Role.PREFILL and settings.draft == Draft.MTP,  # its check_pipeline_parallel_compat
-        "trtllm": False,  # its matrix of features that go together
-    }
-    if settings.pipeline > 1 and not drafts_in_stages[engine]:
-        title = f"{target_of(engine).title} {deployment.engine_version}"
-        raise InputError(
-            f"pool {pool.id}: {title} does not draft tokens by {settings.draft} in PP {settings.pipeline}; plan with "
-            f"search.pipeline_parallel: [1]{f', or write for vLLM {first} or later' if engine == 'vllm' else ''}"
-        )
-    if engine == "sglang" and looks_up and settings.data > 1:
-        raise InputError(
-            f"pool {pool.id}: SGLang does not draft by ngram with DP {settings.data}; plan with "
-            "search.data_parallel: [1], or engine: vllm"
-        )
+    first, title = STAGED_DRAFTS_SINCE.get(engine), target_of(engine).title
+    reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
+    if first and settings.pipeline > 1 and facts.numbers(deployment.engine_version) < facts.numbers(first):
+        reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"
+    if reason is not None:
+        raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
+    looks_up = settings.draft == Draft.NGRAM
     return {
         "draft": facts.fact("drafts", engine, settings.draft),
         "verified": settings.verified,
