@@ -148,17 +148,17 @@ def value_of(option: str) -> Iterator[None]:
         raise InputError(f"{option}: {error}") from None
 
 
-def pairs(text: str, flag: str) -> dict[str, str]:
-    """Split the KEY=VALUE pairs of one flag.
+def pairs(text: str, flag: str, example: str = "") -> dict[str, str]:
+    """Split the KEY=VALUE pairs of one flag; example: what the refusal of another text shows.
 
     >>> pairs("isl=prompt, osl=answer", "--columns")
     {'isl': 'prompt', 'osl': 'answer'}
     """
-    settings = {}
+    settings, hint = {}, f", such as {example}" if example else ""
     for pair in filter(str.strip, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise InputError(f"{flag} {shown(pair.strip())} is not KEY=VALUE")
+            raise InputError(f"{flag} {shown(pair.strip())} is not KEY=VALUE{hint}")
         if key.strip() in settings:
             raise InputError(f"{flag} states {key.strip()} twice")
         settings[key.strip()] = value.strip()

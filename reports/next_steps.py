@@ -17,8 +17,9 @@ from search_spaces.problem import target_of
 from .deploy import facts
 from .deploy.deployment import UndeployableError
 from .deploy.files import planned_target, target_files, targets_of
+from .numbers import is_number
 from .text import clean
-from .words import has_fleet
+from .words import enough_as_shown, has_fleet, violated
 
 REASON_LIMIT: Final = 600
 """Characters of the reasons of a target."""
@@ -107,14 +108,36 @@ def next_command(plan: Plan) -> str:
     command = shlex.join(words)
     workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "the workload file")
     if not has_fleet(plan):
-        if any(word.startswith("--set") for word in words):  # the limit may stand there, so the same would fail again
-            return f"relax a limit (in {workload} or --set), then run again"
-        return f"relax a limit in {workload}, then {command}"
+        settings = relaxed_settings(plan)
+        return f"{command} {settings}" if settings else f"relax a limit in {workload}, then {command}"
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
             hint = "   # --alternative N: fleet N" if len(plan.alternatives) > 1 else ""
             return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json{hint}"
     return f"{command} -o plan   # writes plan.json and report.html"
+
+
+_SETTINGS: Final = {"budget": "budget", "power": "power", "max_gpus": "max_gpus", "max_pools": "max_pools"}
+"""Keys under `constraints:` of the limits that one number relaxes."""
+_UNITS: Final = {"budget": "/h", "power": "W"}
+
+
+def relaxed_settings(plan: Plan) -> str:
+    """The --set options under which the nearest miss is a fleet; empty where no single value of the file does it."""
+    settings = []
+    for limit in violated(plan):
+        if not is_number(limit.used):
+            return ""
+        enough = enough_as_shown(limit.used, limit.unit)
+        if limit.constraint in _SETTINGS:
+            dollar = "$" if limit.constraint == "budget" else ""
+            value = f"{_SETTINGS[limit.constraint]}={dollar}{enough:g}{_UNITS.get(limit.constraint, '')}"
+            settings.append(f"constraints.{value}")
+        elif limit.constraint == "inventory":
+            settings.append(f"accelerators.{clean(limit.where)}.inventory={enough:g}")
+        else:
+            return ""
+    return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
 
 
 def again_command(plan: Plan, flags: str) -> str:
@@ -124,7 +147,11 @@ def again_command(plan: Plan, flags: str) -> str:
     """
     words = _words(plan)
     pairs = zip(("", *words), words, strict=False)
-    kept = [word for before, word in pairs if before not in WRITTEN and word.partition("=")[0] not in WRITTEN]
+    kept = [
+        word
+        for before, word in pairs
+        if before not in WRITTEN and word.partition("=")[0] not in WRITTEN and word != "--force"
+    ]
     return f"{shlex.join(kept)} {flags}"
 
 

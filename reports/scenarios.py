@@ -146,7 +146,7 @@ def simulated_note(simulated_count: int, total: int, noun: str = "rows") -> str:
 
 def refuted_sentence(miss: Missed) -> str:
     """Say which fleet misses the SLO in simulation, what it costs, and by how much it misses."""
-    return f"Not taken: {fleet_line(miss.pools)} for {hourly(miss.cost)} {miss.fault}."
+    return f"Simulated and ruled out: {fleet_line(miss.pools)} for {hourly(miss.cost)} {miss.fault}."
 
 
 def no_fleet_sentence(where: str, binding: str) -> str:

@@ -15,6 +15,7 @@ from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
+from search_spaces.speculation import shipped_acceptance
 
 from .numbers import (
     count,
@@ -97,7 +98,7 @@ def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
     none = "No fleet in the search space meets the SLO" if proven else "No fleet was found that meets the SLO"
-    doubt = "" if proven else " One may exist: the search did not prove that there is none."
+    doubt = "" if proven else " One may exist: the search did not try every fleet."
     limits = violated(plan) or by_slack(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
@@ -115,10 +116,11 @@ def overload_sentence(plan: Plan) -> str:
     return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
-def risk_sentence(plan: Plan) -> str:
+def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
-    By the plan's error bars, where it states no safe fleet: then only what is missed. A plan for slow GPUs says so.
+    label: whose risk it is. By the plan's error bars, where it states no safe fleet: then only what is missed. A plan
+    for slow GPUs says so.
     """
     if plan.confidence > 0.0:
         worst = percent((1.0 - plan.confidence) / 2.0)
@@ -126,7 +128,7 @@ def risk_sentence(plan: Plan) -> str:
             f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
         )
     if plan.safe is not None:
-        return f"Risk: {sentence(plan.safe.sentence)}"
+        return f"{label}: {sentence(plan.safe.sentence)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
         f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
@@ -135,7 +137,8 @@ def risk_sentence(plan: Plan) -> str:
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
     ]
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
-    return f"Risk: {slow}, {_names_words(shares)} meet the SLO; --confidence 0.9 plans for that." if shares else ""
+    replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
+    return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}." if shares else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -159,9 +162,12 @@ def speculation_sentence(plan: Plan) -> str:
     if not drafted:
         return ""
     stated = plan.provenance.inputs["model"]["speculation"]
-    tokens = tokens_per_step(stated["acceptance"], drafted)
-    fact = f"A decode step makes {tokens:.2f} tokens of a request, if {clean(stated['method'], 10)} drafts are accepted"
-    fact += f" as often as assumed ({percent(stated['acceptance'][0])} at the first position)."
+    method, acceptance = clean(stated["method"], 10), stated["acceptance"]
+    tokens = tokens_per_step(acceptance, drafted)
+    is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
+    source = "the catalog (costmodel/catalog/acceptance.yaml); measure your own text" if is_shipped else "your file"
+    fact = f"Speculative decoding: a decode step makes {tokens:.2f} tokens of a request. This assumes that "
+    fact += f"{percent(acceptance[0])} of the first {method} drafts are accepted, as stated in {source}."
     rows = [row for row in plan.alternatives if row.kind == "no_speculation" and row.cost_usd_per_hour is not None]
     costs = [row.cost_usd_per_hour for row in rows if row.cost_usd_per_hour is not None]
     saving = f" Without speculative decoding the cheapest fleet found costs {hourly(costs[0])}." if costs else ""
@@ -188,7 +194,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     )
     verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
-        verdict = "Not proven to meet"
+        verdict = "May or may not meet"
     result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
     if brief:
         return f"{result}, simulated ({low} to {high}).{_recorded_words(simulation)}"
@@ -279,7 +285,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     worst = _worst_class(row, goals)
     subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
     reasons = {
-        " (not proven to miss)": undecided(row, plan),
+        " (undecided)": undecided(row, plan),
         " (in the trace's own order)": row.replayed,
         " (overloaded)": row.overloaded,
         " (once its KV memory was full)": row.stuck,
@@ -322,7 +328,7 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "not proven cheapest"
+        return "a cheaper one may exist"
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":
@@ -346,7 +352,7 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
         return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
-    any_shape = f"o fleet of any shape can cost less than {floor}{at_prices} under this model."
+    any_shape = f"o fleet of any shape{_floor_dtypes(plan)} can cost less than {floor}{at_prices} under this model."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
@@ -360,6 +366,12 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
             )
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
+
+
+def _floor_dtypes(plan: Plan) -> str:
+    """The precision that the floor is for, where the search kept to one and a narrower one is cheaper."""
+    pool = plan.pools[0] if plan.pools and plan.precision else None
+    return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV" if pool else ""
 
 
 def _goodput_proof(plan: Plan) -> str:
@@ -428,7 +440,7 @@ def growth_sentence(plan: Plan) -> str:
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
-    return f"{per_dollar}; at {rate(fails)} {'the SLO is not proven' if is_undecided else 'an SLO is missed'}."
+    return f"{per_dollar}; at {rate(fails)} {'the simulation is undecided' if is_undecided else 'an SLO is missed'}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.problem import NO_TARGET, TARGET_NAMES, target_of
+from search_spaces.problem import NO_TARGET, TARGETS
 
 from .asked import ClassTarget, asked
 from .numbers import (
@@ -102,11 +102,12 @@ def is_overloaded(pool: Pool) -> bool:
 
 
 def serving_words(plan: Plan) -> str:
-    """Say which engine serves, and on which target the plan has to run where it was planned for one."""
-    target = plan.provenance.inputs.get("target")
-    has_target = target not in {None, NO_TARGET}
-    title = target_of(plan.engine).title if plan.engine in TARGET_NAMES else plan.engine
-    return f"{clean(title, 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
+    """Say which engine serves, and on which other target the plan has to run where it was planned for one."""
+    titles = {target.name: target.title for target in TARGETS}
+    target, engine = plan.provenance.inputs.get("target"), plan.engine
+    title = titles.get(engine, clean(engine, 20))
+    is_alone = target in {None, NO_TARGET, engine}
+    return title if is_alone else f"{title} with {titles.get(str(target), clean(str(target), 20))}"
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -309,8 +310,8 @@ def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     return pools_of_roles
 
 
-HOLDS, UNPROVEN = "meets the SLO", "not proven to meet it"
-"""What can be said of a simulated fleet; of one that is not proven it is open whether it misses a goal."""
+HOLDS, UNPROVEN = "meets the SLO", "undecided"
+"""What can be said of a simulated fleet; of an undecided one it is open whether it misses a goal."""
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
@@ -339,7 +340,7 @@ def origin_words(fleet: JudgedFleet) -> str:
 
 
 def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
-    """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
+    """Say whether a fleet holds; one whose interval contains a goal is undecided."""
     if fleet.held:
         return HOLDS
     if fleet.overloaded or fleet.stuck:

@@ -410,7 +410,7 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     sentence = "is not a list" if kind in _NOT_A_LIST else "cannot stand here"
     if kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        sentence = f"is not a mapping{f' with the keys {keys}' if keys else ''}"
+        sentence = f"is not a mapping{f'; write {{KEY: VALUE}} there, KEY one of: {keys}' if keys else ''}"
     return Fault(path, f"{shown(value)} {sentence}")
 
 

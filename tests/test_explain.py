@@ -84,4 +84,4 @@ def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert said_json["assumed"].keys().isdisjoint({"tensor_parallel"})
     assert said_json["standings"] == []
     assert run(["explain", str(file), "--config", "gpu"]) == 2
-    assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE\n"
+    assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE, such as gpu=H100,tp=4\n"

@@ -47,4 +47,7 @@ def test_the_last_line_is_the_next_command() -> None:
         "Next: pdplan simulate plan/plan.json   # --alternative N: fleet N\n"
     )
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
-    assert next_command(load("infeasible")).startswith("relax a limit in strict.yaml, then pdplan optimize")
+    assert next_command(load("infeasible")) == (
+        "pdplan optimize strict.yaml -o plan --set 'constraints.budget=$49.08/h' "
+        "--set accelerators.H200-SXM.inventory=6"
+    )

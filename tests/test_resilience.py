@@ -139,7 +139,7 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert "overloaded: colocated-1 falls behind" in " ".join(resilience_text(found, 1, 200).split())
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
-    assert told.endswith("--set constraints.headroom.replicas=1 # a plan with spare replicas")
+    assert told.endswith("--set constraints.headroom.replicas=1 -o plan-with-spares")
     assert (
         "Each row is a run of 630 requests with the expected step times; spare replicas serve too. The plan's own "
         "shares come from other runs, in which spare replicas are idle" in told

@@ -80,10 +80,10 @@ NO_FLEET: dict[str, Any] = {
 
 
 MEANING = {
-    Resource.TIME: "prompts then wait too long for the TTFT limit",
-    Resource.SLOTS: "max_num_seqs requests then run at once and others wait",
-    Resource.KV_MEMORY: "the KV cache then fills the memory",
-    Resource.ATTENTION_TIME: "decode steps then take too long for the TPOT limit",
+    Resource.TIME: "prompts wait too long for the TTFT limit",
+    Resource.SLOTS: "more than max_num_seqs requests run at once, so some wait",
+    Resource.KV_MEMORY: "the KV cache fills the memory",
+    Resource.ATTENTION_TIME: "decode steps take too long for the TPOT limit",
 }
 
 
@@ -467,15 +467,15 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
-    shared = f"; its prompt time of {percentage(prompt_time, 1)} grows by less, as prompts that wait share steps"
+    shared = f" (its prompt time of {percentage(prompt_time, 1)} grows by less: prompts that wait share steps)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
-        room = f"can take {percentage(headroom.load - 1.0)} more load"
+        room = f"can take {percentage(headroom.load - 1.0)} more load: beyond that,"
     elif headroom.load > 0.0:
-        room = f"gets {percentage(share - 1.0)} more load than it can take"
+        room = f"gets {percentage(share - 1.0)} more load than it can take:"
     else:
-        room = "can take no load at all"
-    sentence = f"{pool.name} {room}: {why}."
+        room = "misses at every request rate:"
+    sentence = f"{pool.name} {room} {why}."
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 

@@ -91,11 +91,11 @@ UNPROVEN: Final = "The time was up before this fleet was simulated: that it meet
 """The warning of a plan by formula that should have been simulated."""
 
 UNCONFIRMED: Final = (
-    "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
+    "The search was stopped before this fleet was confirmed on fresh requests: it may have been lucky on the others."
 )
 """The warning of a plan whose fleet was simulated, but not once more."""
 
-UNSIMULATED_SESSIONS: Final = "Not simulated: formulas expect up to an eighth more of a fleet that serves sessions."
+UNSIMULATED_SESSIONS: Final = "Not simulated: for sessions, formulas overstate what a fleet can serve by up to 12 %."
 """The warning of a plan of sessions by formula, as docs/theory/roles.md has it measured."""
 
 OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
@@ -103,7 +103,7 @@ OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answ
 
 
 SAME: Final = "the same cost"
-NOT_CONFIRMED: Final = "; not confirmed by simulation, for want of time"
+NOT_CONFIRMED: Final = "; not confirmed by simulation: the time was up"
 """What is said of a rival that was not put to fresh requests."""
 CONFIDENCE: Final = 0.9
 """Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error

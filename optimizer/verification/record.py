@@ -400,9 +400,8 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
 
 def _as_simulated(row: Binding, reached: float) -> Binding:
     """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
-    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2]
-    room = f"{row.where} can take {more} more load, as the simulation of the whole fleet shows"
-    sentence = f"{room}; beyond it, by formula, {why}"
+    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2].removeprefix("beyond that, ")
+    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}"
     return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
 
 

@@ -67,7 +67,7 @@ FRONT = Bounds(2, 10_000)
     type=Choice(EFFORTS),
     default="standard",
     show_default=True,
-    help="quick: by formula only; standard: proven by simulation; thorough: also tuned by simulation.",
+    help="quick: by formula only; standard: confirmed by simulation; thorough: also tuned by simulation.",
 )
 @click.option(
     "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes about 20 s."
@@ -164,7 +164,7 @@ def searched(console: Console, problem: Problem, base: Path, effort: str, **opti
     with telling as progress, stop_on_interrupt(brake):
         plan = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
     if brake.pulled:
-        console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
+        console.note("interrupted: this fleet meets the SLOs in simulation, but a cheaper one may do so too")
     return plan
 
 
@@ -313,7 +313,7 @@ def explain(
     from search_spaces.search_space import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(options["settings"], prices=prices))
-    candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
+    candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config", "gpu=H100,tp=4"), problem))
     assumptions = [candidate.assumed(problem) for candidate in candidates]
     explanations = list(zip(configs, assumptions, explain_each(problem, candidates), strict=True))
     ends = [

@@ -341,9 +341,8 @@ def value_left(purchase: BuyingPlan) -> list[str]:
     if not book:
         return []
     return [
-        f"{money(paid)} are paid for GPUs where the demand grows as expected. The cost has only what they lose in "
-        f"value. {money(book)} of their price is left after month {months} (straight-line depreciation): use them on, "
-        "or sell them at that."
+        f"If the demand grows as expected, the GPUs that are bought cost {money(paid)}. After month {months} they are "
+        f"still worth {money(book)} (straight-line depreciation). The cost above counts only the difference."
     ]
 
 

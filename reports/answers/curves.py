@@ -203,9 +203,8 @@ def _own(curve: Frontier) -> str:
 def _refuted_sentences(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses the SLO though it meets it by formula."""
     return [
-        f"Moved: by formula {fleet_line(miss.pools)} meets the SLO {'down' if step.end < step.start else 'up'} to "
-        f"{_at(curve, step.promised)}, but there it {miss.fault}. In simulation it meets the SLO at "
-        f"{_at(curve, step.end)} and misses it at {_at(curve, step.missed)}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO at {_at(curve, step.end)} and misses it at "
+        f"{_at(curve, step.missed)}. By formula its limit is {_at(curve, step.promised)}, but there it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted

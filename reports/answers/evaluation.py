@@ -11,13 +11,14 @@ from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import json_text
-from reports.numbers import hourly, money, monthly, percent_beside, rate, signed_percent
+from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
 from reports.verdict import (
     day_price_sentence,
     growth_sentence,
     losses_sentence,
     no_fleet_headline,
+    risk_sentence,
     router_sentence,
     slo_result_sentence,
 )
@@ -45,7 +46,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
         ),
         sections=(
             Section(table=fleet_table(plan.pools, brief=False)),
-            Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
+            Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk_sentence(plan))),
             Section(
                 sentences=said(
                     day_price_sentence(plan),
@@ -55,6 +56,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
                     twice_sentence(evaluation),
                     router_sentence(plan),
                     cheapest_sentence(evaluation),
+                    cheapest_risk_sentence(evaluation),
                 )
             ),
         ),
@@ -68,8 +70,7 @@ def headline(evaluation: FleetEvaluation) -> str:
     plan, slos = evaluation.plan, _slos(evaluation.plan)
     verbs = {"meets": f"meets {slos}", "misses": f"misses {slos}"}
     verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
-    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month): {per_token}"
+    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month){_token_price(evaluation)}"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
     class_results = [] if plan.simulation is None else plan.simulation.classes
@@ -81,6 +82,17 @@ def headline(evaluation: FleetEvaluation) -> str:
         but = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return f"This fleet {verdict} at {load}, for {price}.{but}"
+
+
+def _token_price(evaluation: FleetEvaluation) -> str:
+    """The price per token at the demand; where the fleet cannot serve that, at the highest rate within its SLOs."""
+    plan, price = evaluation.plan, evaluation.plan.usd_per_million_output_tokens
+    goodput = plan.goodput_rps
+    if price is None or (evaluation.outcome == "misses" and not (is_number(goodput) and goodput > 0.0)):
+        return ""
+    if evaluation.outcome != "misses" or goodput >= plan.demand_rps:
+        return f": {money(price)} per million output tokens"
+    return f": {money(price * plan.demand_rps / goodput)} per million output tokens at the {rate(goodput)} it can serve"
 
 
 def _slos(plan: Plan) -> str:
@@ -162,3 +174,11 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     change = f"{hourly(abs(saving))} {'less' if saving > 0.0 else 'more'} ({signed_percent(-saving / cost)})"
     month = f", {monthly(saving)} a month saved" if saving > 0.0 else ""
     return f"Cheapest fleet found: {fleet}: {change}{month}."
+
+
+def cheapest_risk_sentence(evaluation: FleetEvaluation) -> str:
+    """Say whether that fleet meets the SLO on slow GPUs, where it is the cheaper one."""
+    best, saving = evaluation.cheapest, evaluation.saving_usd_per_hour
+    if best is None or not has_fleet(best) or saving is None or saving <= 0.0:
+        return ""
+    return risk_sentence(best, "Risk of the cheapest fleet")

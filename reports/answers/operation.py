@@ -96,7 +96,7 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
     count: replicas or nodes lost at once.
     """
     searched, other_runs = plan.status is not Status.STATED, seen_in_the_plan(plan, count)
-    spares = again_command(plan, f"--set constraints.headroom.replicas={count}   # a plan with spare replicas")
+    spares = again_command(plan, f"--set constraints.headroom.replicas={count} -o plan-with-spares")
     return Document(
         headline=(resilience_verdict(resilience),),
         sections=(

@@ -283,13 +283,13 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
-OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
+OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "undecided"}
 
 
 def front_section(plan: Plan) -> Section:
     """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
 
-    Looks of the plan's price differ from it in settings only, none of which were proven to be better.
+    Looks of the plan's price differ from it in settings only, none of which is shown to be better.
     """
     tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
     if tuning is None or "tail" not in tuning.objectives:
@@ -307,7 +307,7 @@ def front_section(plan: Plan) -> Section:
         and names == {item.name for item in fleet.latencies}
     ]
     faster = next((fleet for fleet in dearer_fleets if fleet.outcome == "meets" and fleet.tail < own_tail), None)
-    gain = "no dearer fleet is proven to meet the SLO and to be faster"
+    gain = "no dearer fleet that meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
         latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"

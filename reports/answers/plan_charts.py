@@ -181,8 +181,8 @@ def loads(plan: Plan) -> list[Load]:
     fails = simulation.goodput_fails_rps
     points = []
     for point in simulation.curve:
-        proven = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run proves it
-        holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if proven else "not proven"
+        is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
+        holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
         points.append(Load(point.rate_rps, *_tails(point.classes, plan.classes), holds))
     return points
 
@@ -373,7 +373,7 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
     holding = sum(point.outcome == words.HOLDS for point in cheaper) or "none"
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} proven to meet the SLO"
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
 
 
 def _worth_chart(plan: Plan) -> Chart:

@@ -135,7 +135,7 @@ def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
             if not any(member is row for member, _ in group):  # other settings of the same engines read alike
                 group.append((row, miss))
     return [
-        f"Not taken {_place([row for row, _ in group], scenario_keys(rows), 'and')}: {fleet} for "
+        f"Simulated and ruled out {_place([row for row, _ in group], scenario_keys(rows), 'and')}: {fleet} for "
         f"{hourly(group[0][1]['cost_usd_per_hour'])} {fault}."
         for (fleet, fault), group in groups.items()
     ]
