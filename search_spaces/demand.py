@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -19,7 +17,6 @@ from costmodel.prefix_cache import uniform_reuse
 from costmodel.quoting import shown
 from costmodel.sessions import Sessions, requests_of
 from costmodel.workload import Workload
-from search_spaces.traces.reader import delimiter_of
 
 from .bounds import (
     BUCKETS,
@@ -30,9 +27,10 @@ from .bounds import (
     REQUEST_RATE,
     SHARE,
     TOKENS,
+    Bounds,
 )
 from .faults import Fault, FaultsError, Path
-from .files import read_text
+from .fields import Reader, number, read_cell
 from .recorded import Recorded, unpacked
 from .schema import (
     LengthsSection,
@@ -44,8 +42,8 @@ from .schema import (
     WorkloadSection,
     share_sum_fault,
 )
+from .traces.reader import csv_cells, first_bytes, read_lines, split_header
 from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
-from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")
 SESSIONS: Path = ("workload", "sessions")
@@ -54,8 +52,7 @@ TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 COUNTED_COLUMNS = ("isl", "osl", "count")
 """With requests instead of shares: what is counted is divided by its sum."""
-MOST_COUNTED = 1e15
-MAX_CSV_BYTES = 16 * 2**20
+COUNTED = Bounds(0, 1e15, "requests")
 MAX_SHOWN_ROWS = 5
 JOINT_BUCKETS = 48
 
@@ -146,11 +143,11 @@ def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
     """
     if not rows:
         raise FaultsError(Fault(path, "is empty, but needs at least one row"))
-    for sentence in share_sum_fault([share for _, _, share in rows]):
+    for sentence in share_sum_fault([weight for _, _, weight in rows]):
         raise FaultsError(Fault(path, sentence))
-    isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    nonempty = share > 0
-    buckets = Buckets(isl[nonempty], osl[nonempty], share[nonempty] / math.fsum(share[nonempty]))
+    isl, osl, weight = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    nonempty = weight > 0
+    buckets = Buckets(isl[nonempty], osl[nonempty], weight[nonempty] / math.fsum(weight[nonempty]))
     longest = math.ceil(float((buckets.isl + buckets.osl).max()))
     if buckets.share.size > BUCKETS.high:
         buckets = discrete.coarsen(buckets.isl, buckets.osl, buckets.share, int(BUCKETS.high))
@@ -165,66 +162,63 @@ def read_histogram(path: FilePath) -> list[Row]:
     Raises:
         FaultsError: its faults name the lines, at most five of them.
     """
-    try:
-        text = read_text(path, MAX_CSV_BYTES, mend=IN_A_TRACE)
-    except InputError as error:
-        raise FaultsError(Fault(HISTOGRAM, str(error))) from error
-    lines = (
-        (number, line.rstrip("\n"))
-        for number, line in enumerate(io.StringIO(text, newline=None), start=1)
-        if line.strip() and not line.lstrip().startswith("#")
-    )
-    number, header = next(lines, (0, ""))
-    if not number:
-        raise FaultsError(Fault(HISTOGRAM, f"{path} is empty; it needs the header isl,osl,share and rows"))
-    separator = delimiter_of(header)
-    head = tuple(name.strip().strip('"').lower() for name in header.split(separator))
-    columns = next((names for names in (HISTOGRAM_COLUMNS, COUNTED_COLUMNS) if sorted(names) == sorted(head)), None)
-    if columns is None:
-        sentence = (
-            f"{path}:{number}: the header is {shown(header)}, but must be isl,osl,share, or isl,osl,count where the "
-            "third is a number of requests"
+    with _faults_at(*HISTOGRAM):
+        first_bytes(path)
+        lines = (item for item in read_lines(path) if not item[1].lstrip().startswith(b"#"))
+        line_number, first_line = next(lines, (0, b""))
+        if not line_number:
+            raise InputError(f"{path} is empty; it needs the header isl,osl,share and rows")
+        header = first_line.decode(errors="replace").lower()
+        names = split_header(header, f"{path}:{line_number}")[1]
+        columns = next(
+            (known for known in (HISTOGRAM_COLUMNS, COUNTED_COLUMNS) if sorted(known) == sorted(names)), None
         )
-        raise FaultsError(Fault(HISTOGRAM, sentence))
-    order, is_counted = [head.index(name) for name in columns], columns is COUNTED_COLUMNS
+        if columns is None:
+            raise InputError(
+                f"{path}:{line_number}: the header is {shown(header)}, but must be isl,osl,share, or isl,osl,count "
+                "where the third is a number of requests"
+            )
+        rows = _histogram_rows(path, lines, columns, csv_cells(header, columns))
+    if columns is HISTOGRAM_COLUMNS:
+        return rows
+    total = math.fsum(count for _, _, count in rows)
+    return [(isl, osl, count / total) for isl, osl, count in rows] if total > 0.0 else rows
+
+
+def _histogram_rows(
+    path: FilePath,
+    lines: Iterable[tuple[int, bytes]],
+    columns: tuple[str, str, str],
+    cells_of: Callable[[bytes], list[str]],
+) -> list[Row]:
+    """ISL, OSL and share, or number of requests, of every line."""
+    weight_reader = number(COUNTED) if columns is COUNTED_COLUMNS else Reader(_share, {})
+    readers = (number(TOKENS), number(TOKENS), weight_reader)
     rows: list[Row] = []
     faults: list[Fault] = []
-    for number, line in lines:
+    for line_number, line in lines:
+        where = f"{path}:{line_number}"
         if len(rows) == MAX_HISTOGRAM_ROWS:
             sentence = f"more than {MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
-            raise FaultsError(Fault(HISTOGRAM, f"{path}:{number}: {sentence}"))
+            raise InputError(f"{where}: {sentence}")
         try:
-            rows.append(_csv_row(line, separator, order, is_counted=is_counted))
+            isl, osl, weight = map(read_cell, columns, cells_of(line), readers)
+            rows.append((isl, osl, weight))
         except InputError as error:
-            faults.append(Fault(HISTOGRAM, f"{path}:{number}: {error}"))
+            faults.append(Fault(HISTOGRAM, f"{where}: {error}"))
         if len(faults) == MAX_SHOWN_ROWS:
             break
     if faults:
         raise FaultsError(*faults)
-    total = math.fsum(weight for _, _, weight in rows) if is_counted else 1.0
-    return [(isl, osl, weight / total) for isl, osl, weight in rows] if total > 0.0 else rows
+    return rows
 
 
-def _csv_row(line: str, separator: str, order: Sequence[int], *, is_counted: bool) -> Row:
-    """ISL, OSL and weight, which is a number of requests where they are counted; order: where they stand."""
+def _share(value: object) -> float:
+    """A share; whoever has numbers of requests is told their column's name."""
     try:
-        cells = next(csv.reader([line], strict=True, delimiter=separator))
-    except csv.Error:
-        raise InputError(f"{shown(line)} is not valid CSV") from None
-    if len(cells) != len(order):
-        raise InputError(f"has {len(cells)} values, but must have 3 (isl, osl and share or count)")
-    try:
-        isl, osl, share = (float(cells[index]) for index in order)
-    except ValueError:
-        raise InputError(f"{shown(line)} contains something that is not a number") from None
-    if not (TOKENS.holds(isl) and TOKENS.holds(osl)):
-        raise InputError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
-    if is_counted and not 0.0 <= share <= MOST_COUNTED:
-        raise InputError(f"count {share:g} must be a number of requests, from 0 to {MOST_COUNTED:g}")
-    if not is_counted and not SHARE.holds(share):
-        hint = "; call a column of requests count" if share > 1.0 else ""
-        raise InputError(f"share {share:g} {SHARE.sentence()}{hint}")
-    return isl, osl, share
+        return float(number(SHARE).read(value))
+    except InputError as error:
+        raise InputError(f"{error}; call a column of requests count") from None
 
 
 def _recording(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
@@ -236,10 +230,12 @@ def _recording(source: TraceFile | PackedRequests, base: FilePath, most_tokens: 
 
 
 @contextmanager
-def _faults_at(*place: str) -> Iterator[None]:
+def _faults_at(*place: str | int) -> Iterator[None]:
     """What is wrong with a file is a fault of the place that names it."""
     try:
         yield
+    except FaultsError:
+        raise
     except InputError as error:
         raise FaultsError(Fault(place, str(error))) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import GenericAlias, MappingProxyType
@@ -75,6 +76,18 @@ class Reader:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
         return dict(self.schema)
+
+
+def read_cell(column: str, text: str, reader: Reader) -> Any:
+    """What a field type makes of a cell of a table, where numbers are texts; InputError names the column."""
+    value: int | float | str = text
+    for kind in (float, int):
+        with suppress(ValueError):
+            value = kind(text)
+    try:
+        return reader.read(value)
+    except InputError as error:
+        raise InputError(f"{column}: {error}") from None
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:

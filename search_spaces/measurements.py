@@ -19,7 +19,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,7 +29,7 @@ from costmodel.quoting import shown
 from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
-from .fields import Reader, choice, count, number
+from .fields import Reader, choice, count, number, read_cell
 from .files import LARGEST_RESULTS, read_text
 
 SEPARATORS = (";", "\t", "|")
@@ -185,10 +184,7 @@ class _Cells:
 
     def read(self, column: str, reader: Reader) -> Any:
         """What a field type makes of a cell that must be there."""
-        try:
-            return reader.read(_plain(self.text(column)))
-        except InputError as error:
-            raise InputError(f"{column}: {error}" if self.row.get(column) else str(error)) from None
+        return read_cell(column, self.text(column), reader)
 
     def optional(self, column: str, reader: Reader) -> Any:
         """The same of a cell that may be empty; None where it is."""
@@ -207,14 +203,6 @@ class _Cells:
         except InputError as error:
             raise InputError(f"{error}; leave it empty where nothing was measured") from None
         return math.nan if time is None else float(time) / KILO
-
-
-def _plain(text: str) -> int | float | str:
-    """A number where the text is one."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:

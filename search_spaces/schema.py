@@ -59,9 +59,7 @@ from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, G
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
 from search_spaces.speculation import SpeculationSection
-
-TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
-ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")
+from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
 _SHARE = share(bounds.SHARE)
@@ -112,7 +110,7 @@ class TraceColumns(Section):
     """Column with the input length [token]."""
     osl: Text | None = None
     """Column with the output length [token]."""
-    arrival_unit: Annotated[str, choice(*ARRIVAL_UNITS)] = "auto"
+    arrival_unit: Annotated[str, choice(*ArrivalUnit)] = "auto"
     """Unit of the arrival time; auto tells dates from numbers and takes numbers as seconds."""
 
 

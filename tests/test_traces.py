@@ -59,7 +59,7 @@ def test_tied_clock_by_hand(write: Write) -> None:
     assert arrivals.tie_share == pytest.approx(5 / 7)
 
 
-def test_peak_and_hourly_rates_by_hand(write: Write) -> None:
+def test_peak_rates_by_hand(write: Write) -> None:
     # One request per 10 s for two hours from 01:30 on, and 50 more in one second.
     start = datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
     moments = [start + timedelta(seconds=10 * i) for i in range(720)]
@@ -68,9 +68,6 @@ def test_peak_and_hourly_rates_by_hand(write: Write) -> None:
     arrivals = read_trace(write(text)).arrivals
     assert arrivals.peak_rate[10] == pytest.approx(5.1)
     assert arrivals.peak_rate[3600] == pytest.approx((360 + 50) / 3600)
-    assert arrivals.hourly_rate[1] == pytest.approx(0.1)
-    assert arrivals.hourly_rate[2] == pytest.approx((360 + 50) / 3600)
-    assert set(arrivals.hourly_rate) == {1, 2, 3}
 
 
 # Lengths --------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -139,13 +140,11 @@ def first_bytes(path: Path) -> bytes:
             "a trace must be plain or gzip-compressed CSV or JSONL"
         )
     try:
-        # A character may be cut in two at the end of the piece that was read.
-        start[: max(len(start) - 4, 0)].decode()
+        getincrementaldecoder("utf-8")().decode(start)  # a character may be cut in two at the end of what was read
     except UnicodeDecodeError as error:
-        if error.start < len(start) - 8:
-            raise InputError(
-                f"{path}: the file is not UTF-8 text (offset {error.start}), a trace must be CSV or JSONL"
-            ) from None
+        raise InputError(
+            f"{path}: the file is not UTF-8 text (offset {error.start}), a trace must be CSV or JSONL"
+        ) from None
     return start.removeprefix(_MARK)
 
 
@@ -194,12 +193,14 @@ def _read_bytes(reader: Callable[[int], bytes], size: int, path: Path, line: int
         raise InputError(f"{path}: cannot be read after line {line}: {error.strerror}") from None
 
 
-Cells = tuple[str, str, str, list[Any] | None]
-"""Arrival, ISL and OSL of a request as they are written, empty where one is missing, and its hash blocks."""
+Cells = list[str]
+"""Arrival, ISL and OSL of a request as they are written, empty where one is missing."""
+Request = tuple[Cells, list[Any] | None]
+"""A request as it is written, and its hash blocks."""
 
 
 def rows_of(
-    path: Path, lines: Iterable[tuple[int, bytes]], columns: Columns, read_cells: Callable[[bytes], Cells]
+    path: Path, lines: Iterable[tuple[int, bytes]], columns: Columns, read_request: Callable[[bytes], Request]
 ) -> Iterator[Rows]:
     """Yield the requests of lines in chunks; InputError, with its number, for a line that cannot be read."""
     unit = columns.unit
@@ -209,7 +210,7 @@ def rows_of(
         hashes: list[list[Any] | None] = []
         for number, line in chunk:
             try:
-                arrival, isl, osl, blocks = read_cells(line)
+                (arrival, isl, osl), blocks = read_request(line)
                 if unit is ArrivalUnit.AUTO:
                     unit = ArrivalUnit.ISO if looks_like_date(arrival) else ArrivalUnit.SECONDS
                 time = _arrival(columns.arrival, arrival, unit)
@@ -233,15 +234,6 @@ def joined(chunks: list[Rows]) -> Rows:
     return Rows(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
 
 
-def delimiter_of(header: str) -> str:
-    """The commonest of comma, semicolon and tab in a header line.
-
-    >>> delimiter_of("isl;osl;share")
-    ';'
-    """
-    return max(_DELIMITERS, key=header.count)
-
-
 def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     """Return the delimiter and the column names of a header line.
 
@@ -250,7 +242,7 @@ def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     >>> split_header("TIMESTAMP,ContextTokens,GeneratedTokens")[1]
     ['TIMESTAMP', 'ContextTokens', 'GeneratedTokens']
     """
-    delimiter = delimiter_of(line)
+    delimiter = max(_DELIMITERS, key=line.count)
     if "\r" in line:
         raise InputError(f"{where}: lines end with a carriage return alone; save the file with line feeds")
     try:
@@ -260,12 +252,12 @@ def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     return delimiter, [name.strip() for name in names]
 
 
-def csv_cells(header: str, columns: Columns) -> Callable[[bytes], Cells]:
-    """Reads a line of the CSV file with this header."""
+def csv_cells(header: str, columns: Sequence[str]) -> Callable[[bytes], list[str]]:
+    """Reads a line of the CSV file with this header: the cells of these columns."""
     delimiter, names = split_header(header)
-    arrival, isl, osl = (names.index(name) for name in columns.names)
+    places = [names.index(name) for name in columns]
 
-    def read(line: bytes) -> Cells:
+    def read(line: bytes) -> list[str]:
         try:
             text = line.decode()
             fields = text.split(delimiter)
@@ -275,15 +267,15 @@ def csv_cells(header: str, columns: Columns) -> Callable[[bytes], Cells]:
             raise InputError(f"the line is not valid CSV: {shown(line.decode(errors='replace'))}") from None
         if len(fields) != len(names):
             raise InputError(f"the row has {len(fields)} fields, the header has {len(names)}: {shown(text)}")
-        return fields[arrival].strip(), fields[isl].strip(), fields[osl].strip(), None
+        return [fields[place].strip() for place in places]
 
     return read
 
 
-def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
+def json_request(columns: Columns) -> Callable[[bytes], Request]:
     """Reads a line of a JSONL file."""
 
-    def read(line: bytes) -> Cells:
+    def read(line: bytes) -> Request:
         record = parse_object(line)
         blocks = record.get(HASH_KEY)
         is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
@@ -294,7 +286,7 @@ def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
             raise InputError(f"the object has no key {shown(columns.arrival)}")
         lengths = ((name, nested_value(record, name)) for name in (columns.isl, columns.osl))
         isl, osl = ("" if value is None else _text(name, value) for name, value in lengths)
-        return _text(columns.arrival, arrival), isl, osl, blocks
+        return [_text(columns.arrival, arrival), isl, osl], blocks
 
     return read
 
@@ -436,6 +428,7 @@ class TraceFormat(StrEnum):
     """Any file with one JSON object per line; keys are named by the user or recognised."""
 
 
+TRACE_FORMATS = (AUTO, *TraceFormat)
 OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
     TraceFormat.AZURE: Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", ArrivalUnit.ISO),
     TraceFormat.MOONCAKE: Columns("timestamp", "input_length", "output_length", ArrivalUnit.MILLISECONDS),
@@ -509,8 +502,9 @@ def read_requests(
     lines = read_lines(path, progress)
     if not is_json:
         next(lines)  # the header
-    read_cells = json_cells(columns_of) if is_json else csv_cells(head, columns_of)
-    chunks = list(rows_of(path, islice(lines, limit), columns_of, read_cells))
+    cells = None if is_json else csv_cells(head, columns_of.names)
+    read_request = json_request(columns_of) if cells is None else lambda line: (cells(line), None)
+    chunks = list(rows_of(path, islice(lines, limit), columns_of, read_request))
     if not chunks:
         raise InputError(f"{path}: the trace is empty: it has no requests")
     return TraceRows(path, form, columns_of, *_servable(path, joined(chunks), columns_of))
@@ -569,9 +563,8 @@ def _detect(path: Path, head: str) -> TraceFormat:
 
 def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
-    formats = [AUTO, *TraceFormat]
-    if layout not in formats:
-        raise UnknownNameError("trace format", layout, formats)
+    if layout not in TRACE_FORMATS:
+        raise UnknownNameError("trace format", layout, TRACE_FORMATS)
     form = _detect(path, head) if layout == AUTO else TraceFormat(layout)
     if mapping and form in OWN_COLUMNS:
         if layout != AUTO:

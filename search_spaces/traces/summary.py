@@ -45,8 +45,6 @@ PEAK_WINDOWS = (10, 60, 600, 3600)
 """Windows of the peak rates [s]; those longer than the trace are left out."""
 TIE_SHARE = 0.2
 """Share of arrivals at the very time of their predecessor from which the clock is taken as too coarse for gaps."""
-LEAST_EXPOSURE = 60.0
-"""Seconds that an hour of the day must have been observed for its rate to be shown."""
 LEAST_GAPS = 20
 """One of so many gaps of a Poisson process is longer than all the others together in 1 of 26,000 traces."""
 MOST_OF_TRACE = 0.5
@@ -61,8 +59,6 @@ WAVY_CV = 3.0
 """CV of the gaps from which the summary says that it is ruled by pauses [1]."""
 _BINS_PER_OCTAVE = 16
 DEFAULT_BUCKETS = 48
-WALL_CLOCK_FROM = 10**8 * NANOSECONDS
-"""Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
 _SHARE_UNITS = 1_000_000
 """A written share has six decimals; they sum to exactly 1 in these units."""
 _STEPS = 64
@@ -86,8 +82,7 @@ class ArrivalStats:
     of the gaps as recorded [1]; longest_gap [s]; gap_lines: lines of the file of the requests before and after it, the
     later in time second; tie_share: share of gaps that are 0 [1]; quantum: step of a coarse
     clock [s] or None; dispersion: variance over mean of the counts per quantum [1] or None; burstiness: CV of gaps
-    that a plan should use [1]; peak_rate: highest rate [1/s] by window [s]; hourly_rate: mean rate [1/s] by hour
-    0-23 observed.
+    that a plan should use [1]; peak_rate: highest rate [1/s] by window [s].
     """
 
     requests: int
@@ -100,7 +95,6 @@ class ArrivalStats:
     dispersion: float | None
     burstiness: float
     peak_rate: Mapping[int, float]
-    hourly_rate: Mapping[int, float]
     gap_lines: tuple[int, int] = field(default=(0, 0), compare=False)  # where it stands is no figure of the arrivals
 
     @property
@@ -126,11 +120,8 @@ class ArrivalStats:
         return (window, peak) if peak > rate * (1.0 + NOTABLE) and peak > rate + chance else None
 
 
-def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats:
-    """The statistics of rows in order of arrival.
-
-    wall_clock: whether hours are those of the UTC day, else since the start; where: opens a refusal.
-    """
+def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
+    """The statistics of rows in order of arrival; where: opens a refusal."""
     time, gaps = rows.nanoseconds, np.diff(rows.nanoseconds)
     duration = float(time[-1] - time[0]) / NANOSECONDS
     slots = _slots(time, where)
@@ -164,7 +155,6 @@ def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats
             for window in PEAK_WINDOWS
             if window <= duration
         },
-        hourly_rate=_hourly_rates(slots, duration, int(time[0]) // NANOSECONDS % 86400 if wall_clock else 0),
         gap_lines=(int(rows.line[longest]), int(rows.line[longest + 1])) if gaps.size else (0, 0),
     )
 
@@ -187,16 +177,6 @@ def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
     steps = round(duration / quantum) + 1
     mean = (gaps.size + 1) / steps
     return max(float((runs**2).sum()) / steps - mean**2, 0.0) / mean
-
-
-def _hourly_rates(slots: IntArray, duration: float, start: int) -> dict[int, float]:
-    """Mean rate by hour [1/s], of hours that were observed long enough; start: of the trace within its day [s]."""
-    hour = (start + np.arange(slots.size) * SLOT_SECONDS) // 3600 % 24
-    exposure = np.full(slots.size, float(SLOT_SECONDS))
-    exposure[-1] = duration - (slots.size - 1) * SLOT_SECONDS
-    counts = np.bincount(hour, weights=slots, minlength=24)
-    seconds = np.bincount(hour, weights=exposure, minlength=24)
-    return {h: float(counts[h] / seconds[h]) for h in range(24) if seconds[h] >= LEAST_EXPOSURE}
 
 
 def _window_sums(counts: IntArray, width: int) -> FloatArray:
@@ -466,7 +446,6 @@ def read_trace(
     if not len(rows):
         raise InputError(f"{path}: the trace is empty: it has only {too_long} of more than {most_tokens:,} tokens")
     in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
-    wall_clock = trace.columns.unit is ArrivalUnit.ISO or in_order.nanoseconds[0] >= WALL_CLOCK_FROM
     return TraceSummary(
         path=trace.path,
         format=trace.format,
@@ -476,7 +455,7 @@ def read_trace(
         most_tokens=most_tokens,
         too_long=too_long,
         out_of_order=int(np.count_nonzero(np.diff(rows.nanoseconds) < 0)),
-        arrivals=arrival_stats(in_order, bool(wall_clock), str(path)),
+        arrivals=arrival_stats(in_order, str(path)),
         prefixes=prefixes_of(rows),
     )
 
