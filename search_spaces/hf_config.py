@@ -21,9 +21,7 @@ LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
-MOST_NAMED = 3
-"""Fields that a refusal names."""
-WAY_OUT = "`pdplan models CONFIG -o FILE` writes what is understood, to be completed"
+WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 UNGUESSED = "pdplan does not guess architectures"
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
@@ -36,7 +34,7 @@ _SHAPES = re.compile(
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
-    r"|aux|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
+    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
 _LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})
 """Counts that some configs write once for every layer (Hunyuan)."""
@@ -213,9 +211,7 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = not_understood(fields)
     if gaps and not lenient:
-        more = len(gaps) - MOST_NAMED
-        gap_words = ", ".join(gaps[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        raise fields.error(f"config.json has {gap_words}, which pdplan does not model; {WAY_OUT}")
+        raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
     return fields
 
 
@@ -277,7 +273,7 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     name: how the model is called in messages. Raises ArchitectureError.
     """
     fields = open_config(config, name)
-    position_limit, length = fields.count(STATED), context_length(fields)
+    position_limit, length = _position_limit(fields), context_length(fields)
     scalings = [(where, rope) for where, rope, _ in _extensions(fields)]
     if not scalings or fields.flag("context_is_scaled"):
         return None
@@ -342,7 +338,7 @@ def _kind(rope: Mapping[str, Any]) -> Any:
 
 def context_length(fields: ConfigFields) -> int:
     """Longest ISL + OSL that the model takes [token]; raises ArchitectureError for a scaling that is not understood."""
-    position_limit = fields.count(STATED)
+    position_limit = _position_limit(fields)
     if fields.flag("context_is_scaled"):
         return position_limit
     context_lengths = {name: length for name, _, length in _extensions(fields)}
@@ -350,6 +346,11 @@ def context_length(fields: ConfigFields) -> int:
         lengths = ", ".join(f"{length} by {shown(name)}" for name, length in context_lengths.items())
         raise fields.error(f"config.json gives a context of {lengths}, which must agree")
     return next(iter(context_lengths.values()), position_limit)
+
+
+def _position_limit(fields: ConfigFields) -> int:
+    """Positions that the config states [token], under the tokenizer's name where it has no other (Kimi-Linear)."""
+    return fields.optional(STATED, low=1) or fields.optional("model_max_length", low=1) or fields.count(STATED)
 
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
@@ -379,7 +380,7 @@ def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> 
         raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained_length(fields, name, rope) if kind == "yarn" else fields.count(STATED)) * factor)
+    length = int((_trained_length(fields, name, rope) if kind == "yarn" else _position_limit(fields)) * factor)
     if length > LARGEST:
         raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
     return length

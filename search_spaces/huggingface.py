@@ -39,7 +39,7 @@ from search_spaces.hf_quantization import QUANTIZABLE, mixed_formats, quantized_
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
 """In every published decoder these come with a gate projection; plain GELU does in some families only."""
-PLAIN_ACTIVATIONS = frozenset({"relu", "relu2", "gelu_new", "gelu_fast"})
+PLAIN_ACTIVATIONS = frozenset({"relu", "gelu_new", "gelu_fast"})
 
 
 def parse_config(
@@ -88,7 +88,7 @@ def parse_config(
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
     """Token mixer and feed-forward of every layer, first to last."""
-    layers = fields.count("num_hidden_layers")
+    layers = _layer_count(fields)
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
@@ -111,6 +111,12 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
         second = _dense(fields, hidden, gated)
         return [layer for mixer, block in pairs for layer in ((mixer, block), (mixer, second))]
     return pairs
+
+
+def _layer_count(fields: ConfigFields) -> int:
+    """Layers, by the list of their kinds where no number is stated (Nemotron 3 Ultra)."""
+    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
+    return len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
 
 
 def _patterned_layers(
@@ -224,15 +230,25 @@ def _has_gate(fields: ConfigFields) -> bool:
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    names = ("intermediate_size_mlp", "dense_intermediate_size")
+    names = ("intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size")
     width = next((width for name in names if (width := fields.optional(name, low=1))), None)
     if width is None and fields.optional("experts") == 0:  # Granite 4: what is left of the mixture is its shared part
         width = fields.optional("shared_width")
     width = width or fields.optional("intermediate_size", low=1)
+    if width is not None and fields.flag("block_auto_adjust_ff_dim"):
+        width = _adjusted_width(fields, width)
     ratio = fields.optional("ffn_ratio", low=1)
     if width is None and ratio is None:
         raise fields.missing("intermediate_size")
     return FeedForward(hidden, width or hidden * (ratio or 0), gated)
+
+
+def _adjusted_width(fields: ConfigFields, width: int) -> int:
+    """Two thirds of a width, times a factor, rounded up to a multiple (`Lfm2MLP`)."""
+    multiple = fields.count("block_multiple_of")
+    factor = fields.get("block_ffn_dim_multiplier")
+    scaled = int((1.0 if factor is None else float(factor)) * int(2 * width / 3))
+    return -(-scaled // multiple) * multiple
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -369,6 +385,11 @@ def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]
 
 def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
     """Notations that say by a rule which layers attend in full; the first one counts."""
+    if fields.get("conv_taps") is not None:  # LFM2
+        full = fields.layer_numbers("full_attn_idxs", layers)
+        if full is None:
+            raise fields.missing("layer_types", "it says which layers attend and which are short convolutions")
+        yield _full_where((layer in full for layer in range(layers)), "linear_attention")
     if fields.get("mamba_state") is not None and not fields.flag("parallel_mixers"):
         period, offset = fields.optional("attn_layer_period", low=1), fields.optional("attn_layer_offset") or 0
         full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
@@ -556,9 +577,20 @@ def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> Compr
 def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
     if fields.get("mamba_state") is not None:
         return state_space(fields, hidden)
+    taps = fields.optional("conv_taps", low=1)
+    if taps is not None:
+        return _short_convolution(hidden, taps)
     delta = fields.get("linear_attn_config")
     if isinstance(delta, Mapping):
         return _kimi_delta(ConfigFields(f"{fields.where}: 'linear_attn_config'", delta, {}), hidden)
+    if fields.get("linear_heads") is not None:
+        names = {
+            "num_heads": "linear_heads",
+            "head_dim": "linear_head_dim",
+            "short_conv_kernel_size": "linear_conv_kernel_dim",
+        }
+        delta = {name: fields.get(field) for name, field in names.items()}
+        return _kimi_delta(ConfigFields(fields.where, delta, {}), hidden)
     if fields.flag("lightning_attention"):
         heads = fields.count("num_attention_heads")
         width = fields.optional("head_dim", low=1) or hidden // heads
@@ -605,6 +637,23 @@ def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
         scalars=0,
         products=2,
         step_rank=-(-hidden // 16) if rank in {None, "auto"} else fields.count("mamba_rank"),
+    )
+
+
+def _short_convolution(hidden: int, taps: int) -> LinearAttention:
+    """LFM2's gated short convolution: projections to three hidden widths and back, and a state of its last inputs.
+
+    Counted as linear attention with channels for heads, whose q and k together are one of the three.
+    """
+    return LinearAttention(
+        hidden,
+        key_heads=hidden // 2,
+        value_heads=hidden,
+        key_dim=1,
+        value_dim=1,
+        conv_width=taps,
+        scalars=0,
+        products=2,
     )
 
 
