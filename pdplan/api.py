@@ -141,7 +141,7 @@ def simulate(
     trace: File | None = None,
     requests: int = 20_000,
     seed: int = 0,
-    replications: int = 1,
+    replications: int | None = None,
     until: float | str | None = None,
     balancing: str | None = None,
     goodput: bool = False,

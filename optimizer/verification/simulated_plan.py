@@ -41,12 +41,15 @@ from .judge import (
     latency_curve,
     pool_behind,
     simulated_fleet,
+    until_decided,
     until_precise,
 )
 from .record import ClassGaps, FleetUse, Slot, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
+RUNS_TO_DECIDE: Final = 4
+"""Runs of random requests while a class is undecided: as many requests as confirm most alternatives of a plan."""
 PER_USER: Final = 10
 """Requests for each one of a closed loop, so that those with which it starts are warm-up."""
 MOST_UNTIL: Final = 2_000_000
@@ -73,13 +76,14 @@ class SimulationRequest:
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
     None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
-    until: half width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
+    replications: runs, None for one, or up to RUNS_TO_DECIDE of random requests while a class is undecided; until: half
+    width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
     rate: float | None = None
     requests: int = 20_000
     seed: int = 0
-    replications: int = 1
+    replications: int | None = None
     trace: Path | None = None
     profile: tuple[float, ...] | None = None
     concurrency: int | None = None
@@ -93,7 +97,7 @@ class SimulationRequest:
         """Requests of all runs together, about; the most that there may be where a precision was asked for."""
         if self.until is not None:
             return MOST_UNTIL
-        runs = self.replications + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        runs = (self.replications or 1) + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
         return self.requests * runs
 
     @property
@@ -106,7 +110,7 @@ class SimulationRequest:
         flags = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
         flags |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
         flags |= {"--diurnal"} if self.profile is not None else set()
-        flags |= {"--replications"} if self.replications > 1 else set()
+        flags |= {"--replications"} if (self.replications or 1) > 1 else set()
         for flag, (reason, rivals) in EXCLUDED.items():
             conflicts = [rival for rival in rivals if {flag, rival} <= flags]
             if conflicts:
@@ -178,6 +182,10 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     remark, most = "", int(SIMULATED_REQUESTS.high)
     if request.until is not None:
         judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
+    elif request.is_steady and request.replications is None:
+        draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
+        rule = until_decided(request.requests, most=min(RUNS_TO_DECIDE * request.requests, MOST_UNTIL))
+        judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
     else:
         if request.trace is not None:
             demand, remark, is_whole = replay(instance, fleet, request)
@@ -250,10 +258,10 @@ def _drawn(
 ) -> list[Demand]:
     """Random requests of each run, at one rate or over a day."""
     if profile is not None:
-        runs = {"requests": request.requests, "seed": request.seed, "replications": request.replications}
+        runs = {"requests": request.requests, "seed": request.seed, "replications": request.replications or 1}
         return diurnal_demands(instance, fleet, profile, volume=volume, **runs)
     draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
-    return list(map(draws, range(request.replications)))
+    return list(map(draws, range(request.replications or 1)))
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> NDArray[np.float64]:

@@ -84,8 +84,8 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the random requests."
 )
 @click.option(
-    "--replications", type=whole(REPLICATIONS), metavar="K", default=1, show_default=True,
-    help="Number of runs, each with its own seed, for confidence intervals.",
+    "--replications", type=whole(REPLICATIONS), metavar="K",
+    help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
 )  # fmt: skip
 @click.option(
     "--until", callback=half_width, metavar="SHARE",
