@@ -74,7 +74,7 @@ def optimize(
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
-    from optimizer.whatif.plan_sensitivity import with_sensitivity
+    from optimizer.whatif.sensitivity import with_sensitivity
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
 

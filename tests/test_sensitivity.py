@@ -6,7 +6,7 @@ import pytest
 
 from optimizer.plans.records import Sensitivity
 from optimizer.whatif.answer import STEP_TIME, answer_at
-from optimizer.whatif.plan_sensitivity import kind_of, sensitivity
+from optimizer.whatif.sensitivity import kind_of, sensitivity
 from search_spaces.problem import Problem
 from tests.test_whatif_answers import BASE, small
 

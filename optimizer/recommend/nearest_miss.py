@@ -26,8 +26,10 @@ from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
 from .search import Effort, Solution, by_formula, solution_of
 
-ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
-"""Limits of the constraints, in the order in which they are lifted."""
+LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
+"""Limits of the constraints with their units, in the order in which they are lifted."""
+INVENTORY: Final = "inventory "
+"""Before the name of a GPU type, the name of the limit on how many of it can be had."""
 LESS_SO: Final = 1e-3
 """What the dearest GPU's price counts for beside a limit: it decides between fleets that take as much of it."""
 LITTLE: Final = 0.01
@@ -74,12 +76,9 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
 
 def _limit_words(problem: Problem) -> list[str]:
     """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
-    units = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools"}
-    limits = list(_limits(problem))
-    gpu_words = [
-        f"{most:,} × {problem.offers[name].accelerator.name}" for name, most in limits if isinstance(name, int)
-    ]
-    return gpu_words + [amount(most, units[name]) for name, most in limits if name in units]
+    limits = dict(stated_limits(problem))
+    gpus = [f"{limits[name]:,} × {name.removeprefix(INVENTORY)}" for name in limits if name.startswith(INVENTORY)]
+    return gpus + [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
 
 
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
@@ -169,27 +168,26 @@ def lifts(problem: Problem) -> list[tuple[Problem, Problem]]:
     That is the problem with only those limits.
     """
     free = without_limits(problem)
-    pairs = [(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
+    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in stated_limits(problem)]
     return [*pairs, (free, problem)] if len(pairs) > 1 else pairs
 
 
-def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
-    """The limits on the fleet by the name of a constraint or the place of an offer."""
-    for name in ON_THE_FLEET:
+def stated_limits(problem: Problem) -> Iterator[tuple[str, Any]]:
+    """The limits on the fleet that a problem states: names, such as "budget" or "inventory H200", and values."""
+    for name in LIMIT_UNITS:
         if (most := getattr(problem.constraints, name)) is not None:
             yield name, most
-    for place, offer in enumerate(problem.offers):
+    for offer in problem.offers:
         if offer.inventory is not None:
-            yield place, offer.inventory
+            yield f"{INVENTORY}{offer.accelerator.name}", offer.inventory
 
 
-def _with_limit(problem: Problem, name: str | int, most: Any) -> Problem:
-    """The problem with another limit; None: without it."""
-    if isinstance(name, str):
-        changes = {name: most}
-        return replace(problem, constraints=replace(problem.constraints, **changes))
-    offers = list(problem.offers)
-    offers[name] = replace(offers[name], inventory=most)
+def with_limit(problem: Problem, name: str, most: Any) -> Problem:
+    """The problem with another limit; None: without it. A relaxation takes fractions of a GPU too."""
+    if not name.startswith(INVENTORY):
+        return replace(problem, constraints=replace(problem.constraints, **{name: most}))
+    card = name.removeprefix(INVENTORY)
+    offers = (replace(offer, inventory=most) if offer.accelerator.name == card else offer for offer in problem.offers)
     return replace(problem, offers=tuple(offers))
 
 

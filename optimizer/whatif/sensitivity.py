@@ -1,4 +1,4 @@
-"""What the least cost hangs on: the tornado, near-optimal fleets and shadow prices.
+"""What the least cost hangs on: the tornado, the sensitivity of a plan, near-optimal fleets and shadow prices.
 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
 (`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
@@ -8,19 +8,23 @@ that meets a demand cheaper; what it is worth is how much more demand could be s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodel.errors import InputError
 from optimizer.loads.instance import ENDS, Instance, make_settings, planned_instance, slow_end
-from optimizer.plans.records import Flip, LeverSensitivity
+from optimizer.plans.plan import Plan
+from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
+from optimizer.recommend.nearest_miss import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
+from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from search_spaces.engines import load_engine_overhead
-from search_spaces.problem import Goal, Problem
+from search_spaces.problem import Goal, Offer, Problem
 
 from .answer import (
     CHEAP_LEVERS,
@@ -30,9 +34,13 @@ from .answer import (
     Effort,
     answer,
     answer_at,
+    answer_of_plan,
     is_simple,
     own_value,
 )
+from .curves import break_even
+
+Progress = Callable[[str, float], None]
 
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
@@ -42,6 +50,8 @@ WIDER: Final = (1, 2, 4, 8, 16, 32, 64)
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
 MOST_MORE: Final = 1e3
 """Multiple of the demand up to which a limit may let more be served."""
+HALVINGS: Final = 3
+"""Of the way to a lever's end, until the value at which the kind of fleet changes is told: to an eighth of it."""
 
 
 # --- the tornado ----------------------------------------------------------------------------------------------------
@@ -147,6 +157,114 @@ def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
     return sorted(rows, key=lambda row: -row.swing)
 
 
+# --- the sensitivity of a plan ---------------------------------------------------------------------------------------
+
+
+def with_sensitivity(
+    plan: Plan,
+    problem: Problem,
+    base: Path,
+    *,
+    complete: bool,
+    brake: Brake | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The plan with how its cost moves; as it is, where it has no fleet."""
+    if not plan.pools:
+        return plan
+    own = answer_of_plan(plan)
+    moves = sensitivity(
+        problem, base, complete=complete, own=own if own.pools else None, brake=brake, progress=progress
+    )
+    return plan.model_copy(update={"sensitivity": moves})
+
+
+def sensitivity(
+    problem: Problem,
+    base: Path,
+    *,
+    complete: bool,
+    own: Answer | None = None,
+    brake: Brake | None = None,
+    progress: Progress | None = None,
+) -> Sensitivity | None:
+    """How the least cost moves with prices and limits and, if complete, with everything else.
+
+    Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
+    left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
+    than the least cost, pools for each class).
+
+    base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
+    are left are left out; progress: called with a label and the share of the levers that is done.
+    """
+    here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
+    if here is None or here.cost is None:
+        return None
+    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
+    for number, lever in enumerate(moved_levers):
+        if brake.stopped():
+            complete = False
+            break
+        if progress is not None:
+            progress(f"varying {lever.key}", number / len(moved_levers))
+        with suppress(InputError):
+            rows.append(moved(problem, base, lever, here))
+    break_evens = []
+    for offer in problem.offers:
+        with suppress(InputError):
+            break_evens.append(_break_even(problem, base, offer, own))
+    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
+    return Sensitivity(
+        share=SHARE,
+        complete=complete,
+        usd_per_hour=here.cost,
+        pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
+        levers=[_lever_record(problem, base, row) for row in by_swing(rows)],
+        break_even=break_evens,
+    )
+
+
+def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
+    """What kind of fleet it is: its engines by GPU, split and role, however many."""
+    return frozenset(pool.engine for pool in pools)
+
+
+def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensitivity:
+    """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
+
+    The way from the value at hand to an end with a fleet of another kind is halved.
+    """
+    lever, own, flips = row.lever, kind_of(row.here.pools), list[Flip]()
+    for end in () if lever.key.startswith("price.") else ((lever.low, row.low), (lever.high, row.high)):
+        inside, (beyond, best) = lever.value, end
+        if kind_of(best.pools) == own:
+            continue
+        for _ in range(HALVINGS):
+            middle = (inside + beyond) / 2.0
+            there = answer_at(problem, base, lever.key, middle)
+            if kind_of(there.pools) == own:
+                inside = middle
+            else:
+                beyond, best = middle, there
+        flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
+    return row.record(flips)
+
+
+def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
+    """The cheapest fleet at any price of one accelerator, the plan's own among them."""
+    pieces = [
+        PricePiece(
+            low=step.start,
+            high=step.end,
+            usd_per_hour_low=step.costs[0],
+            usd_per_hour_high=step.costs[1],
+            pools=unpriced(step.answer.pools),
+        )
+        for step in break_even(problem, base, f"price.{offer.accelerator.name}", own=own).steps
+    ]
+    return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
+
+
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
@@ -243,7 +361,11 @@ class ShadowPrice:
 
 def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[ShadowPrice]:
     """The shadow price of every limit that the problem states; none for one without which no fleet is known."""
-    limits = list(_limits(problem))
+    limits = [
+        (name, float(upper), LIMIT_UNITS.get(name, "GPU"))
+        for name, upper in stated_limits(problem)
+        if upper and (name in {"budget", "power", "max_gpus"} or name.startswith(INVENTORY))
+    ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
     instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
@@ -280,30 +402,6 @@ def _relax(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, flo
     if not solution.x.size:
         return None
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
-
-
-def _limits(problem: Problem) -> Iterator[tuple[str, float, str]]:
-    """Limits that are stated: name, value and unit."""
-    for offer in problem.offers:
-        if offer.inventory:
-            yield f"inventory {offer.accelerator.name}", float(offer.inventory), "GPU"
-    for name, unit in (("budget", "$/h"), ("power", "W"), ("max_gpus", "GPU")):
-        upper = getattr(problem.constraints, name)
-        if upper:
-            yield name, float(upper), unit
-
-
-def with_limit(problem: Problem, name: str, upper: float) -> Problem:
-    """The problem with one limit changed; the relaxation takes fractions of a GPU too."""
-    kind, _, card = name.partition(" ")
-    if kind != "inventory":
-        limit: dict[str, Any] = {kind: upper}
-        return replace(problem, constraints=replace(problem.constraints, **limit))
-    offers = [
-        replace(offer, inventory=upper) if offer.accelerator.name == card else offer  # type: ignore[arg-type]
-        for offer in problem.offers
-    ]
-    return replace(problem, offers=tuple(offers))
 
 
 def _in_whole_fleets(
