@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
@@ -18,12 +18,13 @@ from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
-from .faults import Fault, Source, check_kind
+from .faults import Fault, Path, Source, check_kind
 from .fields import (
     Reader,
     Section,
     Text,
     at_most,
+    checked_together,
     choice,
     count,
     house_error,
@@ -37,8 +38,8 @@ from .files import check_name, read_file
 from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
-from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
-from .search_space import DTYPES, RANGES
+from .schema import ENGINES
+from .search_space import DTYPES, KV_DTYPES, RANGES, SIXTEEN_BIT, WEIGHT_DTYPES
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -100,6 +101,16 @@ class PoolSection(Section):
     """Input lengths of the requests that this pool gets; default: all."""
 
 
+def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
+    """There is a pool at least, and prefill and decode pools are there together."""
+    if not pools:
+        yield (), "is empty, but a fleet has one pool at least"
+    roles = {str(pool.get("role", "")).lower() for pool in pools if isinstance(pool, Mapping)}
+    for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+        if role in roles and partner not in roles:
+            yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"
+
+
 class FleetFile(Section):
     """A fleet that runs today, for `pdplan evaluate`."""
 
@@ -115,21 +126,11 @@ class FleetFile(Section):
     """The engines' own memory fraction [1], as in a workload; default: the workload's."""
     pools: Annotated[
         list[PoolSection],
+        checked_together(_role_faults),
         at_most(int(bounds.MAX_POOLS.high), "pools"),
         one_or_more(PoolSection),
     ]
     """The pools that run."""
-
-    @field_validator("pools")
-    @classmethod
-    def _serve(cls, pools: list[PoolSection]) -> list[PoolSection]:
-        roles = {pool.role for pool in pools}
-        if not roles:
-            raise house_error("is empty, but a fleet has one pool at least")
-        for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
-            if role in roles and partner not in roles:
-                raise house_error(f"has {role} pools but no {partner} pool, without which they serve nothing")
-        return pools
 
 
 TOKENS_COVER_REQUESTS = "tokens_cover_requests"
