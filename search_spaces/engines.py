@@ -17,7 +17,7 @@ from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
 from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
-from .fields import Section, Text, at_most, house_error, member, number, one_or_more, share
+from .fields import ONE_OR_MORE, Section, Text, at_most, house_error, member, number, share
 from .quantities import in_base_units
 from .yaml_source import shipped_table
 
@@ -144,7 +144,7 @@ class SpeculationSection(Section):
         Annotated[
             list[_Accepted],
             at_most(MAX_VALUES, "values"),
-            one_or_more(_Accepted),
+            ONE_OR_MORE,
             AfterValidator(_not_empty),
         ]
         | None

@@ -20,6 +20,7 @@ from .echo import whole_echo
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Path, Source, check_kind
 from .fields import (
+    ONE_OR_MORE,
     Reader,
     Section,
     Text,
@@ -29,7 +30,6 @@ from .fields import (
     count,
     house_error,
     member,
-    one_or_more,
     quantity,
     sections_of,
     share,
@@ -39,7 +39,7 @@ from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES
-from .search_space import DTYPES, KV_DTYPES, RANGES, SIXTEEN_BIT, WEIGHT_DTYPES
+from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -75,19 +75,19 @@ class PoolSection(Section):
     """prefill, decode, or colocated, which does both."""
     replicas: Annotated[int, count(bounds.Bounds(1, bounds.MAX_GPUS.high, "replicas"))]
     """Engines of this pool that run."""
-    tensor_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    tensor_parallel: Degree = 1
     """TP of one engine."""
-    pipeline_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    pipeline_parallel: Degree = 1
     """PP of one engine."""
-    data_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    data_parallel: Degree = 1
     """DP within one engine, of a mixture of experts."""
-    expert_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    expert_parallel: Degree = 1
     """EP of one engine, TP x DP where it is above 1."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
+    weight_dtype: WeightDtype | None = None
     """Precision of the weights; default: the workload's."""
-    kv_dtype: Annotated[str, choice(*KV_DTYPES)] | None = None
+    kv_dtype: KvDtype | None = None
     """Precision of the KV cache; default: the workload's."""
-    speculative_tokens: Annotated[int, count(bounds.SPECULATIVE_TOKENS)] = 0
+    speculative_tokens: DraftedTokens = 0
     """Tokens drafted for each request and step, by the workload's model.speculation."""
     max_num_seqs: Annotated[int, count(bounds.MAX_NUM_SEQS)]
     """Most requests that run in one engine at once."""
@@ -128,7 +128,7 @@ class FleetFile(Section):
         list[PoolSection],
         checked_together(_role_faults),
         at_most(int(bounds.MAX_POOLS.high), "pools"),
-        one_or_more(PoolSection),
+        ONE_OR_MORE,
     ]
     """The pools that run."""
 

@@ -38,6 +38,7 @@ from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.engines import SpeculationSection
 from search_spaces.faults import Path
 from search_spaces.fields import (
+    ONE_OR_MORE,
     Section,
     Text,
     at_most,
@@ -48,7 +49,6 @@ from search_spaces.fields import (
     member,
     member_or_file,
     number,
-    one_or_more,
     quantity,
     share,
     short_for,
@@ -56,7 +56,7 @@ from search_spaces.fields import (
 from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
-from search_spaces.search_space import KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES, SearchSection
+from search_spaces.search_space import KvDtype, SearchSection, WeightDtype
 from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
@@ -352,9 +352,9 @@ class ModelSection(Section):
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
     architecture: Text | None = None
     """Instead of a name: path to an architecture file (`pdplan models CONFIG -o FILE`), relative to this file."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
+    weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
-    kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
+    kv_dtype: KvDtype = "bf16"
     """Precision of the KV cache."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
@@ -618,13 +618,13 @@ class WorkloadFile(Section):
         list[SloClass],
         checked_together(_class_faults),
         at_most(bounds.MAX_CLASSES, "classes"),
-        one_or_more(SloClass),
+        ONE_OR_MORE,
     ]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
         list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        one_or_more(str | AcceleratorSection),
+        ONE_OR_MORE,
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None

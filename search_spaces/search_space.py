@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
@@ -30,7 +30,7 @@ from .bounds import (
 )
 from .catalog import normalized_name
 from .enumeration import Shape, attention_heads
-from .fields import Reader, Section, at_most, choice, count, house_error, member, one_or_more
+from .fields import ONE_OR_MORE, Reader, Section, at_most, choice, count, house_error, member
 from .problem import Problem, SearchSpace
 from .yaml_source import parse_value, shipped_table
 
@@ -76,22 +76,15 @@ def _within_bounds(limits: Bounds) -> AfterValidator:
     return AfterValidator(check)
 
 
-_Degree = Annotated[int, count(DEGREE)]
+Degree = Annotated[int, count(DEGREE)]
+WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
+KvDtype = Annotated[str, choice(*KV_DTYPES)]
+DraftedTokens = Annotated[int, count(SPECULATIVE_TOKENS)]
 _Whole = Annotated[int, count(WHOLE)]
-Degrees = Annotated[
-    list[_Degree],
-    at_most(MAX_VALUES, "values"),
-    one_or_more(_Degree),
-    AfterValidator(_ascending),
-]
-_Values = Annotated[
-    list[_Whole],
-    at_most(MAX_VALUES, "values"),
-    one_or_more(_Whole),
-    AfterValidator(_ascending),
-]
+W = TypeVar("W")
+_Ascending = Annotated[list[W], at_most(MAX_VALUES, "values"), ONE_OR_MORE, AfterValidator(_ascending)]
 _Sizes = Annotated[
-    Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")],
+    Annotated[_Ascending[_Whole], Tag("<values>")] | Annotated[Span, Tag("<span>")],
     Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
 ]
 Seqs = Annotated[_Sizes, _within_bounds(MAX_NUM_SEQS)]
@@ -109,31 +102,20 @@ def _once_each(words: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-_WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
-_KvDtype = Annotated[str, choice(*KV_DTYPES)]
-_WeightDtypes = Annotated[list[_WeightDtype], one_or_more(_WeightDtype), _once_each(WEIGHT_DTYPES)]
-_KvDtypes = Annotated[list[_KvDtype], one_or_more(_KvDtype), _once_each(KV_DTYPES)]
-_Role = Annotated[Role, member(Role)]
-_Drafted = Annotated[int, count(SPECULATIVE_TOKENS)]
-_DraftedTokens = Annotated[
-    list[_Drafted], at_most(MAX_VALUES, "values"), one_or_more(_Drafted), AfterValidator(_ascending)
-]
-
-
 class SearchSection(Section):
     """Which engine settings are tried: a preset, and ranges that replace parts of it."""
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"
     """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[list[_Role], one_or_more(_Role)] | None = None
+    roles: Annotated[list[Annotated[Role, member(Role)]], ONE_OR_MORE] | None = None
     """Roles that engines may take."""
-    tensor_parallel: Degrees | None = None
+    tensor_parallel: _Ascending[Degree] | None = None
     """Tensor-parallel degrees; each must divide the model's heads."""
-    pipeline_parallel: Degrees | None = None
+    pipeline_parallel: _Ascending[Degree] | None = None
     """Pipeline stages."""
-    expert_parallel: Degrees | None = None
+    expert_parallel: _Ascending[Degree] | None = None
     """Ranks over which the experts are spread; 1: experts are split by tensor."""
-    data_parallel: Degrees | None = None
+    data_parallel: _Ascending[Degree] | None = None
     """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
     max_num_seqs: Seqs | None = None
     """Most requests that run at once in one engine: values, or {from, to}."""
@@ -141,11 +123,11 @@ class SearchSection(Section):
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
     max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
-    weight_dtype: _WeightDtypes | None = None
+    weight_dtype: Annotated[list[WeightDtype], ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = None
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
-    kv_dtype: _KvDtypes | None = None
+    kv_dtype: Annotated[list[KvDtype], ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
-    speculative_tokens: _DraftedTokens | None = None
+    speculative_tokens: _Ascending[DraftedTokens] | None = None
     """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
 
     @field_validator("roles")
