@@ -43,8 +43,11 @@ from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names, load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
-from search_spaces.schema import Span  # noqa: E402
-from search_spaces.search_space import SEQS_FACTOR, sizes  # noqa: E402
+from search_spaces.search_space import (  # noqa: E402
+    SEQS_FACTOR,
+    Span,
+    sizes,
+)
 
 SHOWN = {"p50": 0, "p90": 1, "p99": 3}
 """Quantiles shown, as indices into `evaluate.QUANTILES`."""

@@ -127,7 +127,7 @@ def share_within(limits: Bounds) -> Callback:
 def _weight_dtypes() -> Any:
     """Precisions of weights that engines serve: fp16 and fp32 are loaded into 16 bit."""
     from search_spaces.fields import choice
-    from search_spaces.schema import SIXTEEN_BIT, WEIGHT_DTYPES
+    from search_spaces.search_space import SIXTEEN_BIT, WEIGHT_DTYPES
 
     return choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)
 

@@ -25,6 +25,7 @@ from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
 from .fields import (
+    ONE_OR_MORE,
     Section,
     Text,
     at_most,
@@ -32,7 +33,6 @@ from .fields import (
     count,
     house_error,
     number,
-    one_or_more,
     quantity,
     section_of,
     sections_of,
@@ -200,7 +200,7 @@ class ProcurementSection(Section):
     accelerators: Annotated[
         list[TypeSection],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        one_or_more(TypeSection),
+        ONE_OR_MORE,
     ] = Field(default_factory=list)
     """Contracts by GPU type; a type that is left out is rented on demand at the price of the workload file."""
     decide_every_months: Annotated[int, count(bounds.MONTHS)] = 3

@@ -38,10 +38,9 @@ from .schema import (
     ConstraintsSection,
     LengthsSection,
     ObjectiveSection,
-    SearchSection,
     WorkloadSection,
 )
-from .search_space import allowed_degrees, search_space
+from .search_space import SearchSection, allowed_degrees, search_space
 
 SHOWN_DEGREES = 8
 

@@ -19,10 +19,10 @@ from typing import Any
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
+from .engines import SpeculationSection
 from .problem import Goal, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
 from .schema import WORKLOAD_SCHEMA, LengthsSection, WorkloadFile, WorkloadSection
-from .speculation import SpeculationSection
 from .traces.summary import quantiles_of
 
 

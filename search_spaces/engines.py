@@ -1,20 +1,23 @@
-"""Serving engines of the catalog: what their CPU work adds to a step, and how they treat requests."""
+"""Serving engines of the catalog: what their CPU work adds to a step, how they treat requests, and how they draft."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, model_validator
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead, Scheduler, ServingPolicy
 from costmodel.policy import SCHEDULERS
+from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
-from .bounds import NOT_NEGATIVE
-from .fields import Section, Text, member, number
+from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
+from .fields import ONE_OR_MORE, Section, Text, at_most, house_error, member, number, share
 from .quantities import in_base_units
 from .yaml_source import shipped_table
 
@@ -117,3 +120,59 @@ def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping
 def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
     table: Mapping[str, Mapping[str, Any]] = shipped_table("costmodel.catalog", file)
     return table
+
+
+DRAFTED = (0, 1, 2, 3)
+"""Drafted tokens that are tried where a workload states none; 0: no speculation."""
+
+
+def _not_empty(values: list[float]) -> list[float]:
+    if not values:
+        raise house_error("is empty, but needs the acceptance of the first position at least")
+    return values
+
+
+_Accepted = Annotated[float, share(ACCEPTANCE)]
+
+
+class SpeculationSection(Section):
+    """Speculative decoding: who drafts tokens, and how many of them the model accepts."""
+
+    method: Annotated[Draft, member(Draft)]
+    """mtp: the checkpoint's own layer for it; eagle3: a trained draft layer; ngram: look-up in the prompt."""
+    acceptance: (
+        Annotated[
+            list[_Accepted],
+            at_most(MAX_VALUES, "values"),
+            ONE_OR_MORE,
+            AfterValidator(_not_empty),
+        ]
+        | None
+    ) = None
+    """Share of drafted tokens accepted, by position, given those before; default: the catalog's of mtp and eagle3."""
+    draft_model: Text | None = None
+    """Weights of an EAGLE-3 draft: folder or Hugging Face id, for the deployment files."""
+
+    @model_validator(mode="after")
+    def _has_acceptance(self) -> Self:
+        if self.acceptance is None and self.method not in shipped_acceptance():
+            raise house_error(f"{self.method} needs acceptance, which depends on the prompts; such as acceptance: 0.5")
+        if self.draft_model is not None and self.method is not Draft.EAGLE3:
+            raise house_error(f"draft_model belongs to eagle3; found method {self.method}")
+        return self
+
+    @property
+    def template(self) -> Speculation:
+        """The speculation of an engine that drafts nothing yet."""
+        return Speculation(self.method, 0, tuple(self.acceptance or shipped_acceptance()[self.method]))
+
+
+@cache
+def shipped_acceptance() -> dict[Draft, tuple[float, ...]]:
+    """Acceptance by position of methods that the catalog has figures for [1].
+
+    >>> Draft.NGRAM in shipped_acceptance()
+    False
+    """
+    entries = shipped_table("costmodel.catalog", "acceptance.yaml")
+    return {Draft(name): tuple(entry["acceptance"]) for name, entry in entries.items()}

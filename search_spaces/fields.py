@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import GenericAlias, MappingProxyType
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
@@ -280,13 +280,26 @@ def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
     return BeforeValidator(expand, json_schema_input_type=kind | section)
 
 
-def one_or_more(kind: Any) -> BeforeValidator:
-    """Let one item stand for a list of one."""
+@dataclass(frozen=True, slots=True)
+class _OneOrMore:
+    """Lets one item stand for a list of one."""
 
-    def listed(value: object) -> object:
-        return value if isinstance(value, list) else [value]
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """A list is read as it is."""
 
-    return BeforeValidator(listed, json_schema_input_type=GenericAlias(list, (kind,)) | kind)
+        def listed(value: object) -> object:
+            return value if isinstance(value, list) else [value]
+
+        return core_schema.no_info_before_validator_function(listed, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The list, or what is in it."""
+        items = handler(schema)
+        return {"anyOf": [items, *items["items"].get("anyOf", [items["items"]])]}
+
+
+ONE_OR_MORE = _OneOrMore()
+"""Metadata of a list: one item may stand for a list of one."""
 
 
 def at_most(items: int, label: str) -> BeforeValidator:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
@@ -18,17 +18,18 @@ from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
-from .faults import Fault, Source, check_kind
+from .faults import Fault, Path, Source, check_kind
 from .fields import (
+    ONE_OR_MORE,
     Reader,
     Section,
     Text,
     at_most,
+    checked_together,
     choice,
     count,
     house_error,
     member,
-    one_or_more,
     quantity,
     sections_of,
     share,
@@ -37,8 +38,8 @@ from .files import check_name, read_file
 from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
-from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
-from .search_space import DTYPES, RANGES
+from .schema import ENGINES
+from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -74,19 +75,19 @@ class PoolSection(Section):
     """prefill, decode, or colocated, which does both."""
     replicas: Annotated[int, count(bounds.Bounds(1, bounds.MAX_GPUS.high, "replicas"))]
     """Engines of this pool that run."""
-    tensor_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    tensor_parallel: Degree = 1
     """TP of one engine."""
-    pipeline_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    pipeline_parallel: Degree = 1
     """PP of one engine."""
-    data_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    data_parallel: Degree = 1
     """DP within one engine, of a mixture of experts."""
-    expert_parallel: Annotated[int, count(bounds.DEGREE)] = 1
+    expert_parallel: Degree = 1
     """EP of one engine, TP x DP where it is above 1."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
+    weight_dtype: WeightDtype | None = None
     """Precision of the weights; default: the workload's."""
-    kv_dtype: Annotated[str, choice(*KV_DTYPES)] | None = None
+    kv_dtype: KvDtype | None = None
     """Precision of the KV cache; default: the workload's."""
-    speculative_tokens: Annotated[int, count(bounds.SPECULATIVE_TOKENS)] = 0
+    speculative_tokens: DraftedTokens = 0
     """Tokens drafted for each request and step, by the workload's model.speculation."""
     max_num_seqs: Annotated[int, count(bounds.MAX_NUM_SEQS)]
     """Most requests that run in one engine at once."""
@@ -98,6 +99,16 @@ class PoolSection(Section):
     """SLO classes whose requests this pool gets; default: all."""
     isl: IslRange | None = None
     """Input lengths of the requests that this pool gets; default: all."""
+
+
+def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
+    """There is a pool at least, and prefill and decode pools are there together."""
+    if not pools:
+        yield (), "is empty, but a fleet has one pool at least"
+    roles = {str(pool.get("role", "")).lower() for pool in pools if isinstance(pool, Mapping)}
+    for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+        if role in roles and partner not in roles:
+            yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"
 
 
 class FleetFile(Section):
@@ -115,21 +126,11 @@ class FleetFile(Section):
     """The engines' own memory fraction [1], as in a workload; default: the workload's."""
     pools: Annotated[
         list[PoolSection],
+        checked_together(_role_faults),
         at_most(int(bounds.MAX_POOLS.high), "pools"),
-        one_or_more(PoolSection),
+        ONE_OR_MORE,
     ]
     """The pools that run."""
-
-    @field_validator("pools")
-    @classmethod
-    def _serve(cls, pools: list[PoolSection]) -> list[PoolSection]:
-        roles = {pool.role for pool in pools}
-        if not roles:
-            raise house_error("is empty, but a fleet has one pool at least")
-        for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
-            if role in roles and partner not in roles:
-                raise house_error(f"has {role} pools but no {partner} pool, without which they serve nothing")
-        return pools
 
 
 TOKENS_COVER_REQUESTS = "tokens_cover_requests"

@@ -26,6 +26,7 @@ from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
+from .engines import DRAFTED
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import sound_sections
 from .files import check_name
@@ -56,7 +57,6 @@ from .schema import (
     WorkloadFile,
 )
 from .search_space import search_space
-from .speculation import DRAFTED
 from .yaml_source import MAX_DEPTH, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
+from costmodel.engine_arrays import TABLES, Conditions, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import EngineOverhead, ServingPolicy
+from costmodel.host import ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Pools, Steady, closed_loop, engine_times
 from costmodel.quoting import shown
@@ -277,20 +277,6 @@ class Batch:
         """Whether prefill and decode are apart."""
         return self.deployments[0].decode is not None
 
-    def policy_of(self, policy: ServingPolicy) -> ServingPolicy:
-        """The engine's policy with the token budget of these deployments."""
-        return replace(policy, token_budget=self.token_budget)
-
-    def prefill_engines(self, overhead: EngineOverhead) -> EngineArrays:
-        """Engines that prefill."""
-        return engine_arrays(self.model, [deployment.prefill for deployment in self.deployments], overhead)
-
-    def decode_engines(self, overhead: EngineOverhead) -> EngineArrays:
-        """Engines that decode."""
-        return engine_arrays(
-            self.model, [deployment.decode or deployment.prefill for deployment in self.deployments], overhead
-        )
-
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
@@ -322,9 +308,10 @@ def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
 
 def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
-    policy = batch.policy_of(policy)
-    prefill = batch.prefill_engines(policy.overhead)
-    decode = batch.decode_engines(policy.overhead) if batch.split else prefill
+    policy = replace(policy, token_budget=batch.token_budget)
+    prefill = engine_arrays(batch.model, [row.prefill for row in batch.deployments], policy.overhead)
+    decoding = [row.decode for row in batch.deployments if row.decode is not None]
+    decode = engine_arrays(batch.model, decoding, policy.overhead) if decoding else prefill
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 

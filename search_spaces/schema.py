@@ -28,18 +28,17 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.lengths import Lengths
 from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.prefix_cache import Times, exponential, from_quantiles
 from costmodel.quoting import shown
-from costmodel.transformer import DTYPE_BYTES
 from search_spaces import bounds
-from search_spaces.bounds import Bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
+from search_spaces.engines import SpeculationSection
 from search_spaces.faults import Path
 from search_spaces.fields import (
+    ONE_OR_MORE,
     Section,
     Text,
     at_most,
@@ -50,7 +49,6 @@ from search_spaces.fields import (
     member,
     member_or_file,
     number,
-    one_or_more,
     quantity,
     share,
     short_for,
@@ -58,7 +56,7 @@ from search_spaces.fields import (
 from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
-from search_spaces.speculation import SpeculationSection
+from search_spaces.search_space import KvDtype, SearchSection, WeightDtype
 from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
@@ -314,130 +312,6 @@ class LengthsSection(Section):
             yield f"needs exactly one of histogram, trace, or isl and osl together, but {words}"
 
 
-WEIGHT_DTYPES = tuple(DTYPE_BYTES)
-SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")
-"""Precisions that engines load into 16 bit by themselves (`--dtype auto`), which all compute as fast as bf16."""
-KV_DTYPES = ("bf16", "fp8")
-PRESETS = ("quick", "standard", "wide")
-
-
-def _ascending(values: list[int]) -> list[int]:
-    if not values:
-        raise house_error("is empty, but needs at least one value")
-    return sorted(set(values))
-
-
-class Span(Section):
-    """Values spread evenly on a logarithmic scale."""
-
-    low: Annotated[int, count(bounds.WHOLE)] = Field(alias="from")
-    """Least value."""
-    high: Annotated[int, count(bounds.WHOLE)] = Field(alias="to")
-    """Greatest value."""
-
-    @field_validator("high")
-    @classmethod
-    def _not_below(cls, high: int, info: ValidationInfo) -> int:
-        if high < info.data.get("low", 1):
-            raise house_error(f"{high} is below from {info.data['low']}")
-        return high
-
-
-def _within_bounds(limits: Bounds) -> AfterValidator:
-    """Check the values, or the ends of the span, against the bounds of their key."""
-
-    def check(values: list[int] | Span) -> list[int] | Span:
-        ends = (values.low, values.high) if isinstance(values, Span) else values
-        beyond = next((value for value in ends if not limits.holds(value)), None)
-        if beyond is not None:
-            raise house_error(f"{beyond} is out of range; {limits.sentence()}")
-        return values
-
-    return AfterValidator(check)
-
-
-_Degree = Annotated[int, count(bounds.DEGREE)]
-_Whole = Annotated[int, count(bounds.WHOLE)]
-Degrees = Annotated[
-    list[_Degree],
-    at_most(bounds.MAX_VALUES, "values"),
-    one_or_more(_Degree),
-    AfterValidator(_ascending),
-]
-_Values = Annotated[
-    list[_Whole],
-    at_most(bounds.MAX_VALUES, "values"),
-    one_or_more(_Whole),
-    AfterValidator(_ascending),
-]
-_Sizes = Annotated[
-    Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")],
-    Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
-]
-Seqs = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_SEQS)]
-Chunks = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_BATCHED_TOKENS)]
-
-
-def _once_each(words: tuple[str, ...]) -> AfterValidator:
-    """At least one word, each once, in the order in which they are listed here."""
-
-    def check(values: list[str]) -> list[str]:
-        if not values:
-            raise house_error("is empty, but needs at least one dtype")
-        return [word for word in words if word in values]
-
-    return AfterValidator(check)
-
-
-_WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
-_KvDtype = Annotated[str, choice(*KV_DTYPES)]
-_WeightDtypes = Annotated[list[_WeightDtype], one_or_more(_WeightDtype), _once_each(WEIGHT_DTYPES)]
-_KvDtypes = Annotated[list[_KvDtype], one_or_more(_KvDtype), _once_each(KV_DTYPES)]
-_Role = Annotated[Role, member(Role)]
-_Drafted = Annotated[int, count(bounds.SPECULATIVE_TOKENS)]
-_DraftedTokens = Annotated[
-    list[_Drafted], at_most(bounds.MAX_VALUES, "values"), one_or_more(_Drafted), AfterValidator(_ascending)
-]
-
-
-class SearchSection(Section):
-    """Which engine settings are tried: a preset, and ranges that replace parts of it."""
-
-    preset: Annotated[str, choice(*PRESETS)] = "standard"
-    """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[list[_Role], one_or_more(_Role)] | None = None
-    """Roles that engines may take."""
-    tensor_parallel: Degrees | None = None
-    """Tensor-parallel degrees; each must divide the model's heads."""
-    pipeline_parallel: Degrees | None = None
-    """Pipeline stages."""
-    expert_parallel: Degrees | None = None
-    """Ranks over which the experts are spread; 1: experts are split by tensor."""
-    data_parallel: Degrees | None = None
-    """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
-    max_num_seqs: Seqs | None = None
-    """Most requests that run at once in one engine: values, or {from, to}."""
-    max_num_batched_tokens: Chunks | None = None
-    """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
-    max_gpus_per_engine: Annotated[int, count(bounds.GPUS_PER_ENGINE)] | None = None
-    """Most GPUs in one engine."""
-    weight_dtype: _WeightDtypes | None = None
-    """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
-    kv_dtype: _KvDtypes | None = None
-    """Precisions of the KV cache that may be used; default: the model section's."""
-    speculative_tokens: _DraftedTokens | None = None
-    """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
-
-    @field_validator("roles")
-    @classmethod
-    def _serve(cls, roles: list[Role]) -> list[Role]:
-        if not roles:
-            raise house_error("is empty, but needs at least one role")
-        if len(set(roles)) == 1 and Role.COLOCATED not in roles:
-            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
-        return roles
-
-
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 ENGINES = ("vllm", "sglang", "trtllm")
 
@@ -478,9 +352,9 @@ class ModelSection(Section):
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
     architecture: Text | None = None
     """Instead of a name: path to an architecture file (`pdplan models CONFIG -o FILE`), relative to this file."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
+    weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
-    kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
+    kv_dtype: KvDtype = "bf16"
     """Precision of the KV cache."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
@@ -744,13 +618,13 @@ class WorkloadFile(Section):
         list[SloClass],
         checked_together(_class_faults),
         at_most(bounds.MAX_CLASSES, "classes"),
-        one_or_more(SloClass),
+        ONE_OR_MORE,
     ]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
         list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        one_or_more(str | AcceleratorSection),
+        ONE_OR_MORE,
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None

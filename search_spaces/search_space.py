@@ -9,20 +9,136 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shortened
-from costmodel.transformer import SoftmaxAttention, Transformer
+from costmodel.transformer import DTYPE_BYTES, SoftmaxAttention, Transformer
 
-from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, SPECULATIVE_TOKENS
+from .bounds import (
+    DEGREE,
+    GPUS_PER_ENGINE,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+    MAX_VALUES,
+    SPECULATIVE_TOKENS,
+    WHOLE,
+    Bounds,
+)
 from .catalog import normalized_name
 from .enumeration import Shape, attention_heads
-from .fields import Reader, choice, count, member
+from .fields import ONE_OR_MORE, Reader, Section, at_most, choice, count, house_error, member
 from .problem import Problem, SearchSpace
-from .schema import KV_DTYPES, WEIGHT_DTYPES, SearchSection, Span
 from .yaml_source import parse_value, shipped_table
+
+WEIGHT_DTYPES = tuple(DTYPE_BYTES)
+SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")
+"""Precisions that engines load into 16 bit by themselves (`--dtype auto`), which all compute as fast as bf16."""
+KV_DTYPES = ("bf16", "fp8")
+PRESETS = ("quick", "standard", "wide")
+
+
+def _ascending(values: list[int]) -> list[int]:
+    if not values:
+        raise house_error("is empty, but needs at least one value")
+    return sorted(set(values))
+
+
+class Span(Section):
+    """Values spread evenly on a logarithmic scale."""
+
+    low: Annotated[int, count(WHOLE)] = Field(alias="from")
+    """Least value."""
+    high: Annotated[int, count(WHOLE)] = Field(alias="to")
+    """Greatest value."""
+
+    @field_validator("high")
+    @classmethod
+    def _not_below(cls, high: int, info: ValidationInfo) -> int:
+        if high < info.data.get("low", 1):
+            raise house_error(f"{high} is below from {info.data['low']}")
+        return high
+
+
+def _within_bounds(limits: Bounds) -> AfterValidator:
+    """Check the values, or the ends of the span, against the bounds of their key."""
+
+    def check(values: list[int] | Span) -> list[int] | Span:
+        ends = (values.low, values.high) if isinstance(values, Span) else values
+        beyond = next((value for value in ends if not limits.holds(value)), None)
+        if beyond is not None:
+            raise house_error(f"{beyond} is out of range; {limits.sentence()}")
+        return values
+
+    return AfterValidator(check)
+
+
+Degree = Annotated[int, count(DEGREE)]
+WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
+KvDtype = Annotated[str, choice(*KV_DTYPES)]
+DraftedTokens = Annotated[int, count(SPECULATIVE_TOKENS)]
+_Whole = Annotated[int, count(WHOLE)]
+W = TypeVar("W")
+_Ascending = Annotated[list[W], at_most(MAX_VALUES, "values"), ONE_OR_MORE, AfterValidator(_ascending)]
+_Sizes = Annotated[
+    Annotated[_Ascending[_Whole], Tag("<values>")] | Annotated[Span, Tag("<span>")],
+    Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
+]
+Seqs = Annotated[_Sizes, _within_bounds(MAX_NUM_SEQS)]
+Chunks = Annotated[_Sizes, _within_bounds(MAX_NUM_BATCHED_TOKENS)]
+
+
+def _once_each(words: tuple[str, ...]) -> AfterValidator:
+    """At least one word, each once, in the order in which they are listed here."""
+
+    def check(values: list[str]) -> list[str]:
+        if not values:
+            raise house_error("is empty, but needs at least one dtype")
+        return [word for word in words if word in values]
+
+    return AfterValidator(check)
+
+
+class SearchSection(Section):
+    """Which engine settings are tried: a preset, and ranges that replace parts of it."""
+
+    preset: Annotated[str, choice(*PRESETS)] = "standard"
+    """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
+    roles: Annotated[list[Annotated[Role, member(Role)]], ONE_OR_MORE] | None = None
+    """Roles that engines may take."""
+    tensor_parallel: _Ascending[Degree] | None = None
+    """Tensor-parallel degrees; each must divide the model's heads."""
+    pipeline_parallel: _Ascending[Degree] | None = None
+    """Pipeline stages."""
+    expert_parallel: _Ascending[Degree] | None = None
+    """Ranks over which the experts are spread; 1: experts are split by tensor."""
+    data_parallel: _Ascending[Degree] | None = None
+    """Data-parallel ranks of the attention inside one engine (mixtures of experts)."""
+    max_num_seqs: Seqs | None = None
+    """Most requests that run at once in one engine: values, or {from, to}."""
+    max_num_batched_tokens: Chunks | None = None
+    """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
+    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
+    """Most GPUs in one engine."""
+    weight_dtype: Annotated[list[WeightDtype], ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = None
+    """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
+    kv_dtype: Annotated[list[KvDtype], ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
+    """Precisions of the KV cache that may be used; default: the model section's."""
+    speculative_tokens: _Ascending[DraftedTokens] | None = None
+    """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
+
+    @field_validator("roles")
+    @classmethod
+    def _serve(cls, roles: list[Role]) -> list[Role]:
+        if not roles:
+            raise house_error("is empty, but needs at least one role")
+        if len(set(roles)) == 1 and Role.COLOCATED not in roles:
+            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+        return roles
+
 
 SEQS_FACTOR = 2**0.5
 TOKENS_FACTOR = 2.0

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Transformer
 from search_spaces.echo import init_text
-from search_spaces.schema import SearchSection, Span, json_schema
-from search_spaces.search_space import allowed_degrees, search_space, sizes, tensor_parallel_fits
+from search_spaces.schema import json_schema
+from search_spaces.search_space import SearchSection, Span, allowed_degrees, search_space, sizes, tensor_parallel_fits
 from search_spaces.yaml_source import parse_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
