@@ -73,12 +73,17 @@ def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | N
 
     >>> nearest_name("h20O", ["H20", "H100", "H200"])
     'H200'
+    >>> nearest_name("H201", ["H20", "H100", "H200"])
+    'H200'
     >>> nearest_name("foo", ["BLOOM-176B", "H800"]) is None
     True
     """
     by_plain = {_plain(candidate): candidate for candidate in names}
-    close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=least)
-    return by_plain[close[0]] if close else None
+    plain = _plain(name[:LONGEST_NAME])
+    close = difflib.get_close_matches(plain, by_plain, n=3, cutoff=least)
+    # a wrong letter is a commoner slip than a missing one, and difflib prefers the shorter name
+    slips = [near for near in close if len(near) == len(plain) and sum(map(str.__ne__, near, plain)) <= 1]
+    return by_plain[(slips or close)[0]] if close else None
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,7 @@ from costmodel.transformer import (
     ELEMENT_BYTES,
     MXFP4_GROUP,
     Attention,
+    CompressedAttention,
     FeedForward,
     LatentAttention,
     LayerGroup,
@@ -99,7 +100,10 @@ def weight_scale(quantization: object, dtype: str, where: str) -> WeightScale | 
     """
     if dtype == "bf16" or not isinstance(quantization, Mapping):
         return None
-    scales = {_scale(spec, dtype, where) for spec in _weight_specs(quantization)}
+    specs = _weight_specs(quantization)
+    if quantization.get("config_groups"):  # of several formats, the scale of the main one
+        specs = [spec for spec in specs if _spec_format(spec, where) == dtype] or specs
+    scales = {_scale(spec, dtype, where) for spec in specs}
     if len(scales) != 1:
         raise ArchitectureError(
             f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
@@ -119,10 +123,9 @@ def quantized_parts(
     apart: experts stand beside the dense block rather than in it (Gemma 4). Where an exception spares single layers
     only, the part counts as quantised throughout.
     """
-    is_ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
+    is_ignored = _matcher(_exceptions(quantization, where), where)
     targets = [target for group in _groups(quantization) for target in _entries(group, "targets", where)]
-    by_class = any(not target.startswith("re:") and "." not in target for target in targets)  # every linear layer
-    is_target = _matcher(targets, where) if targets and not by_class else None
+    is_target = _matcher(targets, where) if targets and not _by_class(targets) else None
     modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer, apart)]
     spared_modules: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
     for piece, name in modules:
@@ -130,14 +133,19 @@ def quantized_parts(
     return frozenset(piece for piece, flags in spared_modules.items() if 2 * sum(flags) < len(flags))
 
 
-def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
-    """Dtype of each part in a checkpoint that lists its modules one by one (`quantized_layers`); empty in any other.
+def mixed_formats(
+    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
+) -> dict[Part, str]:
+    """Dtype of each part in a checkpoint with several of them; empty in any other, and of parts that stay at 16 bit.
 
-    A part has the format of most of its modules that are listed; with quant_method fp8 the others are fp8.
+    A part has the format of most of its modules. These are listed one by one (`quantized_layers`: with quant_method
+    fp8 the others are fp8), or meant by the targets of several groups (`config_groups`).
     """
-    modules = quantization.get("quantized_layers") if isinstance(quantization, Mapping) else None
-    if not isinstance(quantization, Mapping) or not isinstance(modules, Mapping):
+    if not isinstance(quantization, Mapping):
         return {}
+    modules = quantization.get("quantized_layers")
+    if not isinstance(modules, Mapping):
+        return _grouped_formats(quantization, layers, where, apart)
     votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
     for module, spec in modules.items():
         piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
@@ -145,6 +153,41 @@ def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
             votes[piece][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
     rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
     return rest | {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
+
+
+def _grouped_formats(
+    quantization: Mapping[str, Any], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
+) -> dict[Part, str]:
+    """Format of most modules of each part, where groups have several; a group of named modules outweighs one of all."""
+    rules: list[tuple[bool, Callable[[str], bool], str]] = []
+    for group in _groups(quantization):
+        targets = _entries(group, "targets", where)
+        if isinstance(group.get("weights"), Mapping):
+            whole = {"format": quantization.get("format"), **group["weights"]}
+            rules.append((_by_class(targets), _matcher(targets, where), _spec_format(whole, where)))
+    if len({dtype for _, _, dtype in rules}) < 2:
+        return {}
+    rules.sort(key=lambda rule: rule[0])
+    is_ignored = _matcher(_exceptions(quantization, where), where)
+    votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
+    for number, layer in enumerate(layers):
+        for piece, name in _modules(number, *layer, apart):
+            formats = (dtype for by_class, matches, dtype in rules if by_class or matches(name))
+            votes[piece]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
+    main = {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
+    return {piece: dtype for piece, dtype in main.items() if dtype != "bf16"}
+
+
+def _by_class(targets: Sequence[str]) -> bool:
+    """Whether targets mean every linear layer, by the name of a class."""
+    return any(not target.startswith("re:") and "." not in target for target in targets)
+
+
+def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
+    """Modules that stay at 16 bit, by any method's field; AutoRound writes them among layers with bits of their own."""
+    own = quantization.get("extra_config")
+    spared = (name for name, spec in own.items() if spec.get("bits", 0) >= 16) if isinstance(own, Mapping) else ()
+    return [*(entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)), *spared]
 
 
 _MODULE_MARKS = {
@@ -168,7 +211,7 @@ def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | Non
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
-    group = spec.get("group_size", spec.get("q_group_size"))
+    group = spec.get("group_size", spec.get("q_group_size", _torchao_group(spec)))
     if group is None:
         group = _default_group(spec, dtype)
     if dtype == "fp8" or group is None or group == WHOLE_CHANNEL:
@@ -187,7 +230,14 @@ def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
     if dtype == "fp4":
         return MXFP4_GROUP if method in {"mxfp4", "quark"} or "mxfp4" in str(spec.get("format")) else NVFP4_GROUP
     if dtype == "int4":
-        return {"awq": 128, "gptq": 128, "modelopt": 128, "bitsandbytes": BITSANDBYTES_GROUP}.get(method)
+        return {
+            "auto-round": 128,
+            "torchao": 128,
+            "awq": 128,
+            "gptq": 128,
+            "modelopt": 128,
+            "bitsandbytes": BITSANDBYTES_GROUP,
+        }.get(method)
     return None
 
 
@@ -231,6 +281,8 @@ def _by_bits(kind: object, bits: object, where: str) -> str:
 
 
 def _integers(quantization: Mapping[str, Any], where: str) -> str:
+    if str(quantization.get("data_type", "int")) in {"mx_fp", "nv_fp", "mx_fp4", "nv_fp4"}:  # AutoRound
+        return _by_bits("float", quantization.get("bits"), where)
     loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
     return _by_bits("int", quantization.get("bits", quantization.get("w_bit", loaded)), where)
 
@@ -254,6 +306,26 @@ def _global_weight(quantization: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return weight if isinstance(weight, Mapping) else None
 
 
+def _torchao(quantization: Mapping[str, Any], where: str) -> str:
+    """The weight format by the class name of torchao's config, such as Int4WeightOnlyConfig."""
+    return _format_of("quant_type", _torchao_name(quantization), "torchao", where)
+
+
+def _torchao_group(quantization: Mapping[str, Any]) -> object:
+    """Weights that share a scale [1], as torchao's config has them; None where it is silent or another method's."""
+    kind = quantization.get("quant_type")
+    kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
+    values = kind.get("_data") if kind else quantization.get("quant_type_kwargs")
+    return values.get("group_size") if isinstance(values, Mapping) else None
+
+
+def _torchao_name(quantization: Mapping[str, Any]) -> object:
+    kind = quantization.get("quant_type")
+    kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
+    name = kind.get("_type") if isinstance(kind, Mapping) else kind
+    return name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
+
+
 def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     groups = quantization.get("config_groups")
     return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
@@ -264,14 +336,20 @@ def _group_weights(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _compressed_tensors(quantization: Mapping[str, Any], where: str) -> str:
-    kind = "float" if "fp4" in str(quantization.get("format")) else "int"
     formats = {
-        _by_bits(weights.get("type", kind), weights.get("num_bits"), where) for weights in _group_weights(quantization)
+        _spec_format({"format": quantization.get("format"), **weights}, where)
+        for weights in _group_weights(quantization)
     }
     if len(formats) != 1:
         formats_text = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
         raise ArchitectureError(f"{where}: 'config_groups' states {formats_text}, but pdplan needs exactly one")
     return formats.pop()
+
+
+def _spec_format(spec: Mapping[str, Any], where: str) -> str:
+    """Weight format of a group of compressed-tensors or ModelOpt."""
+    kind = "float" if "fp4" in str(spec.get("format")) else "int"
+    return _by_bits(spec.get("type", kind), spec.get("num_bits"), where)
 
 
 def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
@@ -304,20 +382,22 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
 
 def _modules(number: int, attention: Attention, feed_forward: FeedForward, apart: bool) -> Iterator[tuple[Part, str]]:
     """Names under which Hugging Face checkpoints file the matrices of one layer."""
-    layer = f"model.layers.{number}"
+    layer, inner = f"model.layers.{number}", "ffn" if isinstance(attention, CompressedAttention) else "mlp"
     for name in _mixer_modules(attention):
         yield Part.ATTENTION, f"{layer}.{name}"
     for name in ("gate_proj", "up_proj", "down_proj"):
         if feed_forward.experts:
-            yield Part.EXPERTS, f"{layer}.{'experts' if apart else 'mlp.experts'}.0.{name}"
+            yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}"
         if feed_forward.intermediate:
-            block = "mlp.shared_experts" if feed_forward.experts and not apart else "mlp"
+            block = f"{inner}.shared_experts" if feed_forward.experts and not apart else inner
             yield Part.FEED_FORWARD, f"{layer}.{block}.{name}"
 
 
 def _mixer_modules(attention: Attention) -> tuple[str, ...]:
     if isinstance(attention, LinearAttention):
         return ("linear_attn.in_proj_qkvz", "linear_attn.out_proj")
+    if isinstance(attention, CompressedAttention):  # DeepSeek-V4
+        return tuple(f"attn.{name}" for name in ("fused_wqa_wkv", "wq_b", "wo_a", "wo_b"))
     names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     if isinstance(attention, LatentAttention):
         queries = ("q_a_proj", "q_b_proj") if attention.query_rank else ("q_proj",)
@@ -331,7 +411,10 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
     "mxfp4": "fp4",
     "awq": _integers,
     "gptq": _integers,
+    "auto-round": _integers,
+    "autoround": _integers,
     "bitsandbytes": _integers,
+    "torchao": _torchao,
     "compressed-tensors": _compressed_tensors,
     "modelopt": lambda quantization, where: (
         "bf16"  # only the KV cache is quantised

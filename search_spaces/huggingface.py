@@ -300,7 +300,8 @@ def _quantization(
 ) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]]]:
     """The checkpoint's dtype, the parts that have it, and the dtypes of parts that have another one."""
     quantization = fields.get("quantization_config")
-    formats = mixed_formats(quantization, fields.where)
+    apart = bool(fields.flag("enable_moe_block"))
+    formats = mixed_formats(quantization, layers, fields.where, apart=apart)
     if formats:
         main = (
             Part.EXPERTS if Part.EXPERTS in formats and any(block.experts for _, block in layers) else Part.FEED_FORWARD
@@ -312,7 +313,6 @@ def _quantization(
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()
     own = frozenset({(Part.EXPERTS, "mxfp4")}) if fields.text("expert_dtype") == "fp4" != weight_dtype else frozenset()
-    apart = bool(fields.flag("enable_moe_block"))
     return weight_dtype, quantized_parts(quantization, layers, fields.where, apart=apart), own
 
 
@@ -451,6 +451,8 @@ def mixers_of(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers whose heads attend the blocks that an indexer selects (MiniMax-M3)."""
+    if fields.get("index_topk_blocks") is not None:  # as transformers 5 writes it
+        return tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or (None,) * layers)
     sparse = fields.get("sparse_attention_config")
     if not isinstance(sparse, Mapping) or not sparse.get("use_sparse_attention"):
         return (False,) * layers
@@ -460,6 +462,8 @@ def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return tuple(map(bool, switches))
 
 
+SELECTING = "minimax_m3_sparse"
+"""Word of transformers 5 for layers that attend selected blocks."""
 NO_INDEX = {"index_heads": 0, "index_dim": 0}
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""
@@ -495,6 +499,10 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> S
 
 
 def _index(fields: ConfigFields) -> dict[str, int]:
+    """Widths of an indexer of blocks, in an object of their own or, in transformers 5, beside the other fields."""
+    if fields.get("index_topk_blocks") is not None:
+        keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
+        return fields.widths("index") | {"index_topk": keys}
     sparse = ConfigFields(f"{fields.where}: 'sparse_attention_config'", fields.get("sparse_attention_config"), {})
     return {
         "index_heads": sparse.count("sparse_num_index_heads"),

@@ -351,7 +351,7 @@ class ModelSection(Section):
     config: Text | None = None
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
     architecture: Text | None = None
-    """Instead of a name: path to an architecture file (`pdplan models CONFIG -o FILE`), relative to this file."""
+    """Instead of a name: path to an architecture file (`pdplan models --from CONFIG -o FILE`), relative to this file."""
     weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: KvDtype = "bf16"
@@ -611,7 +611,7 @@ class WorkloadFile(Section):
     name: Text | None = None
     """Name of the problem; default: the file's."""
     model: Annotated[ModelSection, short_for(ModelSection, "name")]
-    """The model; a single word is its name."""
+    """The model, such as `model: Llama-3.1-70B`: a name that `pdplan models` lists, or a mapping."""
     workload: WorkloadSection
     """The demand."""
     slo: Annotated[

@@ -48,6 +48,10 @@ KIMI_IGNORE = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*ml
         ({"quant_method": "gptq", "bits": 8}, "int8", ALL),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", ALL),
         ({"quant_method": "compressed-tensors", **FP8_EXPERTS}, "fp8", ONLY_EXPERTS),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "int4", ALL),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32}, "fp4", ALL),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}}}, "int8", ALL),
+        ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, "fp8", ALL),
     ],
 )  # fmt: skip
 def test_quantisation(quantization: dict[str, Any], dtype: str, parts: frozenset[Part]) -> None:
@@ -108,3 +112,27 @@ def test_a_checkpoint_weighs_what_its_files_do(name: str, gigabytes: float) -> N
     """Sizes of the repositories on Hugging Face, which for Kimi includes the vision tower (1 GB)."""
     model = load_model(name)
     assert model.weight_bytes(model.native_weight_dtype) / 1e9 == pytest.approx(gigabytes, rel=0.003)
+
+
+def weights(bits: int, kind: str, group: int | None) -> dict[str, Any]:
+    return {"num_bits": bits, "type": kind, "group_size": group, "symmetric": True}
+
+
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> None:
+    groups = [
+        {"targets": ["re:.*self_attn.*"], "weights": weights(8, "float", None)},
+        {"targets": ["Linear"], "weights": weights(4, "float", 16)},
+    ]
+    groups = groups if heads_first else groups[::-1]
+    config = {
+        **MOE,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
+        },
+    }
+    model = parse_config(config, "mixed")
+    assert model.part_dtype(Part.ATTENTION, "fp4") == "fp8"
+    assert model.part_dtype(Part.FEED_FORWARD, "fp4") == "fp4"
+    assert model.weight_scale == WeightScale(1, 16, 1.0)
