@@ -178,7 +178,9 @@ def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], 
     assert shown.stdout.rstrip().endswith(f"Next: pdplan simulate {file} --alternative {number}")
     compared = json.loads(within("compare", file, "--alternative", number, "--format", "json").stdout)
     assert compared
-    served = json.loads(within("simulate", file, "--alternative", number, "--requests", 500, "--replications", 1, "--json").stdout)
+    served = json.loads(
+        within("simulate", file, "--alternative", number, "--requests", 500, "--replications", 1, "--json").stdout
+    )
     assert served["requests"] == 500
     deployed = within("deploy", file, "--alternative", number, "--target", "vllm", "-o", tmp_path / "deploy")
     assert deployed.returncode == 0, deployed.stderr
