@@ -1,8 +1,8 @@
 """The pages of docs/ show what the program prints: their commands are run in order, and words and numbers compared.
 
-A page's files are examples/ and its YAML blocks that begin with `# NAME.yaml`; a page of docs/appendix also has those of
-the page of its name. `| head -N` shows the first lines. PDPLAN_UPDATE_GOLDEN=1 writes the outputs into the pages; read
-the diff.
+A page's files are examples/ and its YAML blocks that begin with `# NAME.yaml`; a page of docs/appendix also has those
+of the page of its name. `| head -N` shows the first lines. PDPLAN_UPDATE_GOLDEN=1 writes the outputs into the pages;
+read the diff.
 """
 
 from __future__ import annotations
