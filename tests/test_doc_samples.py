@@ -1,7 +1,8 @@
 """The pages of docs/ show what the program prints: their commands are run in order, and words and numbers compared.
 
-A page's files are its YAML blocks that begin with `# NAME.yaml`; a page of docs/appendix also has those of the page of
-its name. `| head -N` shows the first lines. PDPLAN_UPDATE_GOLDEN=1 writes the outputs into the pages; read the diff.
+A page's files are examples/ and its YAML blocks that begin with `# NAME.yaml`; a page of docs/appendix also has those
+of the page of its name. `| head -N` shows the first lines. PDPLAN_UPDATE_GOLDEN=1 writes the outputs into the pages;
+read the diff.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def test_the_page_shows_what_the_program_prints(page: Path, tmp_path: Path, monk
         text = source.read_text("utf-8") if source.exists() else ""
         for name, content in re.findall(r"```yaml\n# (\S+\.yaml)\n(.*?)```", text, re.S):
             (tmp_path / name).write_text(content, "utf-8")
+    (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     if os.environ.get("PDPLAN_UPDATE_GOLDEN"):

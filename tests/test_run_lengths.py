@@ -71,7 +71,14 @@ def test_the_interval_of_a_fleet_for_long_answers_holds_its_long_run_value() -> 
 
 def rows(time: float, slots: float) -> list[Binding]:
     return [
-        binding("time", "prefill-1", time, 1.0, "1", "prefill-1 can take 43 % more load: prompts then wait too long."),
+        binding(
+            "time",
+            "prefill-1",
+            time,
+            1.0,
+            "1",
+            "prefill-1 can take 43 % more load: beyond that, prompts wait too long.",
+        ),
         binding("slots", "decode-1", slots, 1.0, "1", "decode-1 can take 145 % more load: others wait."),
         binding("budget", "fleet", 24.0, 25.0, "$/h", "$24.00/h used; the budget is $25.00/h."),
     ]
@@ -84,8 +91,7 @@ def simulated(goodput: float | None, fails: float | None) -> Simulation:
 def test_a_formula_that_promises_too_little_or_too_much_is_mended() -> None:
     low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0))
     assert [row.used for row in low] == pytest.approx([10 / 14, 10 / 14, 24.0])
-    room = "decode-1 can take 40 % more load, as the simulation of the whole fleet shows"
-    assert low[1].sentence == f"{room}; beyond it, by formula, others wait."
+    assert low[1].sentence == "decode-1 can take 40 % more load in simulation: beyond that, by formula, others wait."
     high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0))
     assert [row.used for row in high] == pytest.approx([10 / 14, 0.4, 24.0])
     assert high[0].slack == pytest.approx(1 - 10 / 14)

@@ -144,7 +144,7 @@ def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path
     assert plan.cost_usd_per_hour is not None
     assert plan.pools[0].speculative_tokens > 0
     assert plan.cost_usd_per_hour < (slow.cost_usd_per_hour or math.inf)
-    assert "tokens of a request, if eagle3 drafts are accepted" in speculation_sentence(plan)
+    assert "70 % of the first eagle3 drafts are accepted, as stated in your file" in speculation_sentence(plan)
     rows = [row.cost_usd_per_hour for row in plan.alternatives if row.kind == "no_speculation"]
     assert rows == [slow.cost_usd_per_hour]
 

@@ -38,6 +38,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
+    risk = "" if evaluation.outcome == "misses" else risk_sentence(plan)
     return Document(
         headline=said(
             headline(evaluation),
@@ -46,7 +47,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
         ),
         sections=(
             Section(table=fleet_table(plan.pools, brief=False)),
-            Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk_sentence(plan))),
+            Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
             Section(
                 sentences=said(
                     day_price_sentence(plan),
@@ -181,4 +182,4 @@ def cheapest_risk_sentence(evaluation: FleetEvaluation) -> str:
     best, saving = evaluation.cheapest, evaluation.saving_usd_per_hour
     if best is None or not has_fleet(best) or saving is None or saving <= 0.0:
         return ""
-    return risk_sentence(best, "Risk of the cheapest fleet")
+    return risk_sentence(best, "Risk of the cheapest fleet").replace("this fleet", "it")

@@ -269,7 +269,7 @@ def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
     name = words.alternative_name(row)
     if is_recommended:
-        name = f"recommended (also {join_words(same)})" if same else "recommended"
+        name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
     return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 
