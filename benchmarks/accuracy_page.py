@@ -135,7 +135,6 @@ def _fitted(error: ServingError) -> str:
             ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
             ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("prompts of equal length that one waits for", lambda p: f"{p.equal_wait:.2f}"),
             ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
             ("later requests that find all others' prompts ahead of them", lambda p: percentage(p.handover_burst)),

@@ -8,13 +8,12 @@ scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fit
 public recipe in place of the label (`serving_layouts`).
 
 Per engine, the time before a prompt starts; for all engines together, the time of the host per step (what a request
-adds stays as it is in the catalog, since no row shows it), what launching a kernel takes, the wait of equal lengths,
-three figures of disaggregation and one of lanes; for each generation of GPUs, how much later than its prompt's steps a
-first token comes. With
-r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that
-are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR,
-which is what theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error is
-that of the fits that never saw the model.
+adds stays as it is in the catalog, since no row shows it), what launching a kernel takes, three figures of
+disaggregation and one of lanes; for each generation of GPUs, how much later than its prompt's steps a first token
+comes. With r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which
+counts rows that are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull
+towards PRIOR, which is what theory says, settles what the rows leave open. One fit with all models goes into the
+catalog; its error is that of the fits that never saw the model.
 """
 
 from __future__ import annotations
@@ -50,14 +49,12 @@ PRIOR = {"arrival_ms": (20.0, 0.7)}
 SHARED_PRIOR = {
     "step_us": (400.0, 0.5),
     "launch_us": (40.0, 1.0),
-    "equal_wait": (2.0, 0.5),
     "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
     "handover_burst": (0.06, 0.5),
     PREFILL_SHARE: (0.25, 0.5),
 }
-"""The same of what all engines share. Of equal prompts that come one after the other, each waits for the rest of one
-step and, as tokens are read a step late, for another one."""
+"""The same of what all engines share."""
 WITH_POLICY = tuple(name for name in SHARED_PRIOR if name not in ("step_us", PREFILL_SHARE))
 """Those of them that stand with each engine's serving policy."""
 FACTOR = (1.3, 0.3)
