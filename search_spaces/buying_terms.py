@@ -278,9 +278,9 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
     """The same with other values of the forecast."""
     if not changes:
         return section
-    stated = section.demand.model_dump(exclude_none=True) | dict(changes)
+    forecast = section.demand.model_dump(exclude_none=True) | dict(changes)
     try:
-        demand = section_of(stated, DemandSection, ("demand",))
+        demand = section_of(forecast, DemandSection, ("demand",))
     except InputError as error:
         raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
     return section.model_copy(update={"demand": demand})

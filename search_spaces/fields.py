@@ -321,9 +321,9 @@ class Section(BaseModel):
     """Keys of which exactly one must stand there, where a section has such."""
 
     @classmethod
-    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+    def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """What is wrong with the keys that have a value, whatever it is."""
-        present = [name for name in cls.forms if name in stated]
+        present = [name for name in cls.forms if name in section]
         if cls.forms and len(present) != 1:
             words = f"has {' and '.join(present)}" if present else "has none of them"
             yield f"needs exactly one of {', '.join(cls.forms)}, but {words}"
@@ -335,9 +335,9 @@ class Section(BaseModel):
         if not isinstance(value, dict):
             return handler(value)
         names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        stated = {key: item for key, item in value.items() if item is not None or key not in names}
-        sentences = cls.key_faults(stated) if stated.keys() <= names else ()  # a misspelled one may be any of them
-        return _all_at_once(stated, handler, (((), sentence) for sentence in sentences))
+        section = {key: item for key, item in value.items() if item is not None or key not in names}
+        sentences = cls.key_faults(section) if section.keys() <= names else ()  # a misspelled one may be any of them
+        return _all_at_once(section, handler, (((), sentence) for sentence in sentences))
 
 
 T = TypeVar("T")

@@ -336,8 +336,8 @@ class _Reading:
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
         search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
-        stated = {"accelerators": offers, "constraints": limits, "search": search}
-        return problem_of(inputs | stated, self.source.name, self.base)
+        sections = {"accelerators": offers, "constraints": limits, "search": search}
+        return problem_of(inputs | sections, self.source.name, self.base)
 
 
 def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:

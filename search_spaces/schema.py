@@ -220,8 +220,8 @@ class LengthDistribution(Section):
     def lengths(self) -> Lengths:
         """The same made discrete."""
         if self.lognormal is not None:
-            stated = self.lognormal
-            return discrete.lognormal(median=stated.median, p99=stated.p99, maximum=stated.maximum)
+            tail = self.lognormal
+            return discrete.lognormal(median=tail.median, p99=tail.p99, maximum=tail.maximum)
         return discrete.fixed(self.fixed or 0.0) if self.quantiles is None else discrete.from_quantiles(self.quantiles)
 
 
@@ -301,12 +301,12 @@ class LengthsSection(Section):
     """Free text: where the lengths come from."""
 
     @classmethod
-    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+    def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """Exactly one form, of which one is two keys."""
-        if ("isl" in stated) != ("osl" in stated):
-            yield f"has {'isl' if 'isl' in stated else 'osl'} alone, but needs both isl and osl"
+        if ("isl" in section) != ("osl" in section):
+            yield f"has {'isl' if 'isl' in section else 'osl'} alone, but needs both isl and osl"
             return
-        present = [form for form in ("histogram", "trace", "isl and osl") if form.split()[0] in stated]
+        present = [form for form in ("histogram", "trace", "isl and osl") if form.split()[0] in section]
         if len(present) != 1:
             words = f"has {', '.join(present)}" if present else "has none of them"
             yield f"needs exactly one of histogram, trace, or isl and osl together, but {words}"
@@ -414,26 +414,26 @@ class WorkloadSection(Section):
     its path, relative to this file. Default: the trace of the lengths, unless burstiness or diurnal is stated."""
 
     @classmethod
-    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+    def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """One rate, and nothing beside sessions that follows from them."""
-        yield from super().key_faults(stated)
-        has_rate = "request_rate" in stated or "diurnal" in stated
-        if "sessions" in stated:
-            own_rate = _states(stated["sessions"], "rate")
+        yield from super().key_faults(section)
+        has_rate = "request_rate" in section or "diurnal" in section
+        if "sessions" in section:
+            own_rate = _states(section["sessions"], "rate")
             for name in ("prefix_hit_share", "reuse_interval", "recorded"):
-                if name in stated:
+                if name in section:
                     yield f"has {name} and sessions, but it follows from the sessions; leave it out"
             if own_rate and has_rate:
                 yield "has sessions.rate and a rate of requests, but needs one of them"
         else:
-            own_rate = _states(stated.get("lengths"), "trace")
-            if "reuse_interval" in stated and "prefix_hit_share" not in stated:
+            own_rate = _states(section.get("lengths"), "trace")
+            if "reuse_interval" in section and "prefix_hit_share" not in section:
                 yield "has reuse_interval, but nothing to find; state prefix_hit_share"
-        if "request_rate" in stated and "diurnal" in stated:
+        if "request_rate" in section and "diurnal" in section:
             yield "has request_rate and diurnal, but needs one of them"
         if not has_rate and not own_rate:
             yield "needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own"
-        if "diurnal" in stated and "recorded" in stated:
+        if "diurnal" in section and "recorded" in section:
             yield "has diurnal and recorded, but a recording has its own times; state request_rate"
 
     @property
@@ -491,13 +491,13 @@ class SloClass(SloLimits):
         return e2e
 
     @classmethod
-    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+    def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """Limits that bound the whole request, and one goal."""
-        limits = [name for name in ("ttft", "tpot") if name in stated]
-        if "e2e" not in stated and len(limits) < 2:
+        limits = [name for name in ("ttft", "tpot") if name in section]
+        if "e2e" not in section and len(limits) < 2:
             words = f"has {limits[0]} alone" if limits else "has none of them"
             yield f"needs ttft and tpot, or e2e, but {words}; e2e: 5min leaves a request its time"
-        if "attainment" in stated and "percentile" in stated:
+        if "attainment" in section and "percentile" in section:
             yield "has attainment and percentile, which mean the same; keep one of them"
 
 
@@ -557,9 +557,9 @@ class AcceleratorSection(Section):
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @classmethod
-    def key_faults(cls, stated: Mapping[str, Any]) -> Iterator[str]:
+    def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """GPUs that are priced are owned."""
-        if "owned_price" in stated and "owned" not in stated:
+        if "owned_price" in section and "owned" not in section:
             yield "has owned_price, but no owned GPUs; state how many, such as owned: 64"
 
 
