@@ -101,12 +101,20 @@ def is_overloaded(pool: Pool) -> bool:
     return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
 
 
+def engine_title(name: str) -> str:
+    """An engine as its makers write it; a name that no target knows, as a plan may have, as it is.
+
+    >>> engine_title("vllm"), engine_title("mine")
+    ('vLLM', 'mine')
+    """
+    return target_of(name).title if name in TARGET_NAMES else name
+
+
 def serving_words(plan: Plan) -> str:
     """Say which engine serves, and on which target the plan has to run where it was planned for one."""
     target = plan.provenance.inputs.get("target")
     has_target = target not in {None, NO_TARGET}
-    title = target_of(plan.engine).title if plan.engine in TARGET_NAMES else plan.engine
-    return f"{clean(title, 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
+    return f"{clean(engine_title(plan.engine), 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
 
 
 def has_fleet(plan: Plan) -> bool:
