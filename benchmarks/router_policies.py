@@ -1,7 +1,7 @@
 """Which engine the engines' own routers send a request to: the one with the fewest, or any.
 
     python benchmarks/router_policies.py [--router vllm|sglang] [--python PYTHON] [--requests 400] [--engines 3]
-                                         [--texts 12]
+                                         [--texts 12] [--kill]
 
 Starts the router (vllm-router comes with the extra `test`; --python names the Python that has sglang-router) before
 mock engines on loopback, which take one prompt after another, of exponential times, and all answers at once. Poisson
@@ -9,7 +9,9 @@ arrivals keep them busy for 0.8 of the time. Prints for every policy, of one sta
 that went to an engine with the fewest of that moment, where engines had different numbers of them (by chance about 40 %
 of three engines), and the mean and P90 of the time that a request takes. With --texts every prompt is one of so many
 long texts with a few words behind it, and the share of those is printed too that met the engine of the last one with
-their text.
+their text. With --kill the first engine of the first stage dies under a steady load instead, behind the router as
+`pdplan deploy` writes it: prints the requests that fail. It exits with 1 where one fails that was sent over 15 s after
+the death.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +51,8 @@ WORDS = 60
 """Characters by which a text is known."""
 START = 60.0
 """Longest time that a router may take to start [s]."""
+LIVES, WATCHED, BETWEEN, OUTAGE = 5.0, 35.0, 0.05, 15.0
+"""Times of --kill [s]: until an engine dies, how long requests are sent after that, between two, the longest outage."""
 BLOCKS = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids": [1], "remote_host": "127.0.0.1"}
 
 
@@ -67,6 +72,7 @@ class Engine:
     last: dict[str, Engine] = field(default_factory=dict)
     back: list[bool] = field(default_factory=list)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    runner: web.AppRunner | None = None
 
     async def get(self, _request: web.Request) -> web.Response:
         """Healthy, with one model."""
@@ -105,11 +111,11 @@ async def serving(engines: Sequence[Engine]) -> AsyncIterator[None]:
             app = web.Application(client_max_size=2**24)
             app.router.add_get("/{path:.*}", one.get)
             app.router.add_post("/{path:.*}", one.post)
-            runner = web.AppRunner(app, access_log=None)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
+            one.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+            await one.runner.setup()
+            stack.push_async_callback(one.runner.cleanup)
             one.port = free_port()
-            await web.TCPSite(runner, "127.0.0.1", one.port).start()
+            await web.TCPSite(one.runner, "127.0.0.1", one.port).start()
         yield
 
 
@@ -139,47 +145,92 @@ def command(router: str, python: str, stages: Sequence[list[Engine]], policy: Se
     return [*program, *words, split, *ends]
 
 
-async def times_behind(words: list[str], port: int, asked: argparse.Namespace) -> list[float]:
-    """Times that requests take behind a router [s]; raises TimeoutError where it does not start."""
-    draw, taken = random.Random(7), list[float]()
+@contextlib.asynccontextmanager
+async def started(words: list[str], port: int) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
+    """A router that runs; yields what sends a prompt and says how long it took [s].
 
-    async def ask(session: ClientSession, prompt: str) -> None:
-        body = {"model": "model", "prompt": prompt, "max_tokens": 5}
-        begin = time.monotonic()
-        async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as reply:
-            await reply.text()
-            reply.raise_for_status()
-        taken.append(time.monotonic() - begin)
-
+    Raises TimeoutError where the router does not start.
+    """
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         async with ClientSession(timeout=ClientTimeout(600)) as session:
+
+            async def ask(prompt: str) -> float:
+                body = {"model": "model", "prompt": prompt, "max_tokens": 5}
+                begin = time.monotonic()
+                async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as reply:
+                    await reply.text()
+                    reply.raise_for_status()
+                return time.monotonic() - begin
+
             async with asyncio.timeout(START):
-                while not taken:
+                while True:
                     with contextlib.suppress(ClientError):
-                        await ask(session, "0.001")
+                        await ask("0.001")
+                        break
                     await asyncio.sleep(0.2)
-            under_way = []
-            texts = [" ".join(str(draw.random()) for _ in range(40)) for _ in range(asked.texts or asked.requests)]
-            for number in range(asked.requests):
-                await asyncio.sleep(draw.expovariate(LOAD * asked.engines / SECONDS))
-                text = draw.choice(texts) if asked.texts else texts[number]
-                prompt = f"{text} {number} {draw.expovariate(1.0 / SECONDS):.4f}"
-                under_way.append(asyncio.create_task(ask(session, prompt)))
-            await asyncio.gather(*under_way)
+            yield ask
     finally:
         process.terminate()
         process.wait(20)
-    return taken[1:]
+
+
+async def times_behind(words: list[str], port: int, asked: argparse.Namespace) -> list[float]:
+    """Times that requests take behind a router [s]."""
+    draw = random.Random(7)
+    async with started(words, port) as ask:
+        under_way = []
+        texts = [" ".join(str(draw.random()) for _ in range(40)) for _ in range(asked.texts or asked.requests)]
+        for number in range(asked.requests):
+            await asyncio.sleep(draw.expovariate(LOAD * asked.engines / SECONDS))
+            text = draw.choice(texts) if asked.texts else texts[number]
+            prompt = f"{text} {number} {draw.expovariate(1.0 / SECONDS):.4f}"
+            under_way.append(asyncio.create_task(ask(prompt)))
+        return list(await asyncio.gather(*under_way))
+
+
+async def outage_row(arguments: argparse.Namespace, roles: Sequence[str], outages: list[float]) -> list[str]:
+    """Cells of a killed engine; the time between its death and the last request that failed goes into `outages` [s]."""
+    stages = made_stages(roles, arguments.engines)
+    sent: list[tuple[float, bool]] = []
+    async with serving([one for stage in stages for one in stage]):
+        port = free_port()
+        words = command(arguments.router, arguments.python, stages, (BALANCES, *router_limits(prefixes=False)), port)
+        async with started(words, port) as ask:
+            dies, under_way = time.monotonic() + LIVES, []
+
+            async def send(number: int) -> None:
+                at, answered = time.monotonic() - dies, False
+                with contextlib.suppress(ClientError):
+                    await ask(f"{number} 0.01")
+                    answered = True
+                sent.append((at, answered))
+
+            for number in range(round((LIVES + WATCHED) / BETWEEN)):
+                if number == round(LIVES / BETWEEN):
+                    victim = stages[0][0].runner
+                    assert victim is not None
+                    await victim.cleanup()
+                    dies = time.monotonic()
+                under_way.append(asyncio.create_task(send(number)))
+                await asyncio.sleep(BETWEEN)
+            await asyncio.gather(*under_way)
+    failed = [at for at, answered in sent if not answered]
+    outages.append(max(failed, default=0.0))
+    return [" and ".join(roles), f"{len(sent)}", f"{len(failed)}", f"{outages[-1]:.1f}"]
+
+
+def made_stages(roles: Sequence[str], count: int) -> list[list[Engine]]:
+    """Mock engines of each role, so many."""
+    stages: list[list[Engine]] = [[] for _ in roles]
+    for role, stage in zip(roles, stages, strict=True):
+        stage += [Engine(role, stage) for _ in range(count)]
+    return stages
 
 
 async def row_of(arguments: argparse.Namespace, roles: Sequence[str], policy: Sequence[str]) -> list[str]:
     """Cells of one policy."""
-    stages = []
-    for role in roles:
-        stage: list[Engine] = []
-        stage += [Engine(role, stage) for _ in range(arguments.engines)]
-        stages.append(stage)
+    stages = made_stages(roles, arguments.engines)
     async with serving([one for stage in stages for one in stage]):
         port = free_port()
         words = command(arguments.router, arguments.python, stages, policy, port)
@@ -201,10 +252,19 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--engines", type=int, default=3, help="of each role")
     parser.add_argument("--texts", type=int, default=0, help="that prompts begin with; 0: all differ")
+    parser.add_argument("--kill", action="store_true", help="an engine dies; how long do requests fail")
     arguments = parser.parse_args()
+    stages = (("prefill", "decode"), ("colocated",))
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # SGLang's router also asks in HTTP/2
+    if arguments.kill:
+        outages: list[float] = []
+        rows = [["engines", "requests", "failed", "last sent s after the kill"]]
+        rows += [asyncio.run(outage_row(arguments, roles, outages)) for roles in stages]
+        print_table(rows)
+        sys.exit(max(outages) > OUTAGE)
     again = ["as the text before"] * bool(arguments.texts)
     rows = [["engines", "policy", "to one of the fewest", *again, "mean s", "P90 s"]]
-    for roles in (("prefill", "decode"), ("colocated",)):
+    for roles in stages:
         rows += [asyncio.run(row_of(arguments, roles, policy)) for policy in POLICIES]
     print_table(rows)
 

@@ -16,6 +16,7 @@ from search_spaces.problem import target_of
 
 from .deploy import facts
 from .deploy.deployment import UndeployableError
+from .deploy.describe import describe
 from .deploy.files import planned_target, target_files, targets_of
 from .numbers import is_number
 from .text import clean
@@ -86,6 +87,27 @@ def deploy_sentence(plan: Plan) -> str:
     if runs.again is None:
         return f"{able}{reasons}"
     return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
+
+
+def backend_sentence(plan: Plan) -> str:
+    """Say that different GPU types have to share one attention backend, which step times do not allow for; else empty.
+
+    Empty too where views cannot tell (`described_by_catalog`).
+    """
+    if not described_by_catalog(plan):
+        return ""
+    try:
+        pools = describe(plan, Options(plan.engine, facts.checked_version(plan.engine, None))).pools
+    except InputError:
+        return ""
+    backend = pools[0].settings.attention_backend
+    if backend is None:
+        return ""
+    gpus = join_words(list(dict.fromkeys(pool.accelerator for pool in pools)))
+    return (
+        f"Risk: to hand over KV, {gpus} all run the attention backend {backend}. Step times are predicted for the "
+        "backend that each would choose by itself."
+    )
 
 
 def _target_words(name: str, engine: str) -> str:

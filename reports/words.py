@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.problem import NO_TARGET, TARGETS
+from search_spaces.problem import NO_TARGET
 
 from .asked import ClassTarget, asked
 from .numbers import (
@@ -101,13 +101,21 @@ def is_overloaded(pool: Pool) -> bool:
     return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
 
 
+def engine_title(name: str) -> str:
+    """An engine as its makers write it; a name that no target knows, as a plan may have, as it is.
+
+    >>> engine_title("vllm"), engine_title("mine")
+    ('vLLM', 'mine')
+    """
+    return target_of(name).title if name in TARGET_NAMES else name
+
+
 def serving_words(plan: Plan) -> str:
     """Say which engine serves, and on which other target the plan has to run where it was planned for one."""
-    titles = {target.name: target.title for target in TARGETS}
     target, engine = plan.provenance.inputs.get("target"), plan.engine
-    title = titles.get(engine, clean(engine, 20))
+    title = clean(engine_title(engine), 20)
     is_alone = target in {None, NO_TARGET, engine}
-    return title if is_alone else f"{title} with {titles.get(str(target), clean(str(target), 20))}"
+    return title if is_alone else f"{title} with {clean(engine_title(str(target)), 20)}"
 
 
 def has_fleet(plan: Plan) -> bool:

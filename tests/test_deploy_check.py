@@ -270,11 +270,11 @@ REFUSED: list[tuple[tuple[Case, ...], Ask, str, str]] = [
     ((APART, Case("decode")), Ask(), "dynamo", "NVIDIA Dynamo 1.6.1 does not hand over with; plan again with pdplan "),
     ((APART, Case("decode")), Ask(), "dynamo", "or choose --target vllm or llmd, which run this plan as it is$"),
     ((Case("colocated", ep=8, dp=8, seqs=100, tokens=8192),), Ask(MOE), "vllm", "100 is not a multiple of DP 8"),
-    (PAIR, Ask(engine="sglang"), "vllm", "evaluated for sglang, which target vllm does not run; .* sglang or dynamo, "),
+    (PAIR, Ask(engine="sglang"), "vllm", "evaluated for SGLang, which target vllm does not run; .* sglang or dynamo, "),
     ((Case("colocated", tp=2, dp=2, ep=4, tokens=8192),), Ask(MOE, engine="trtllm"), "trtllm", "all ranks or none"),
     ((ALONE, Case("prefill", seqs=8), Case("decode")), Ask(), "dynamo", "in one engine and hands others over"),
     ((ALONE,), Ask(weight_dtype="int4"), "vllm", "assumes int4 weights, but Llama-3.1-8B is published in bf16"),
-    (TWO_GPUS, Ask("DeepSeek-V3", "fp8", "fp8"), "vllm", "no attention kernel of vllm runs latent attention with fp8 "),
+    (TWO_GPUS, Ask("DeepSeek-V3", "fp8", "fp8"), "vllm", "no attention kernel of vLLM runs latent attention with fp8 "),
     ((Case("colocated", "MI300X"),), Ask(), "dynamo", "MI300X is a GPU of amd, .*choose --target vllm"),
     ((ALONE,), Ask(draft="eagle3", drafted=1), "vllm", "by eagle3, but nothing says with which weights; state model."),
     (

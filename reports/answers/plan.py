@@ -26,7 +26,7 @@ from reports.figures import (
     worst_tail,
 )
 from reports.json_text import plan_json, plan_record
-from reports.next_steps import deploy_sentence, next_command
+from reports.next_steps import backend_sentence, deploy_sentence, next_command
 from reports.numbers import (
     MISSING,
     count,
@@ -127,6 +127,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
                 verdict.speculation_sentence(plan),
+                backend_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
@@ -158,6 +159,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
+                backend_sentence(plan),
                 deploy_sentence(plan),
             ),
         ),

@@ -23,6 +23,7 @@ from optimizer.fleets.evaluate import replicas_at
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
+from reports.words import engine_title
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.enumeration import block_tokens, speculation_of
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
@@ -68,7 +69,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     version = facts.engine_version(options.target, options.version, plan.engine)
     if version is None:
         engine = target_of(options.target).engines[0]
-        reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
+        reason = f"the plan was evaluated for {engine_title(plan.engine)}, which target {options.target} does not run"
         raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
@@ -156,8 +157,9 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     for dtype in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
         if native != "bf16" or dtype not in facts.fact("on_the_fly", plan.engine):
             raise InputError(
-                f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and {plan.engine} "
-                f"does not convert it while loading; name a checkpoint in {dtype} with --model"
+                f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and "
+                f"{engine_title(plan.engine)} does not convert it while loading; name a "
+                f"checkpoint in {dtype} with --model"
             )
     return _findable(_checkpoint_name(plan, problem), "the model's name")
 
@@ -357,7 +359,7 @@ def _attention_backend(plan: Plan, vendor: str, model: Transformer, kv_dtype: st
         return None
     if model.is_latent and kv_dtype not in kernels["latent_kv"]:
         raise InputError(
-            f"no attention kernel of {plan.engine} runs latent attention with {kv_dtype} KV on all of "
+            f"no attention kernel of {engine_title(plan.engine)} runs latent attention with {kv_dtype} KV on all of "
             f"{', '.join(gpus)}; plan with kv_dtype: bf16, or with one accelerator"
         )
     return str(kernels["latent" if model.is_latent else "plain"])
