@@ -6,7 +6,7 @@ means by a name that is no checkpoint's: the instruction-tuned one, of the same 
 none was published) and `config` (Hugging Face's fields).
 Listing the names opens no file; an entry is parsed when it is asked for.
 
-`pdplan models --from CONFIG -o FILE` writes an architecture file; `model: {architecture: FILE}` plans with it. The keys of a
+`pdplan models CONFIG -o FILE` writes an architecture file; `model: {architecture: FILE}` plans with it. The keys of a
 mixer and of a feed-forward are the fields of `costmodel.attention` and `costmodel.transformer`, described there.
 """
 

@@ -351,7 +351,7 @@ class ModelSection(Section):
     config: Text | None = None
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
     architecture: Text | None = None
-    """Instead of a name: path to an architecture file (`pdplan models --from CONFIG -o FILE`), relative to this file."""
+    """Instead of a name: path to an architecture file, which `pdplan models --from CONFIG -o FILE` writes."""
     weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: KvDtype = "bf16"
