@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from types import MappingProxyType
 
@@ -196,22 +196,46 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
 
 
 def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
-    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do.
-
-    Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
-    """
-    replicas = np.array([pool.replicas for pool in fleet.pools])
+    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do."""
+    replicas = tuple(pool.replicas for pool in fleet.pools)
     if not holds_at(instance, fleet, volume):
-        return replicas
-    price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
-    for index in sorted(range(len(price)), key=lambda number: -price[number]):
-        low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
-        while high - low > 1:
-            replicas[index] = (low + high) // 2
-            meets_goals = holds_at(instance, fleet.resized(replicas), volume)
-            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
-        replicas[index] = high
-    return replicas
+        return np.array(replicas)
+    prices = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
+    return np.array(
+        fewest_replicas(
+            replicas, prices, lambda counts: holds_at(instance, fleet.resized(np.array(counts)), volume), least
+        )
+    )
+
+
+def fewest_replicas(
+    replicas: Sequence[int], prices: Sequence[float], holds: Callable[[tuple[int, ...]], bool], least: int = 1
+) -> tuple[int, ...]:
+    """Fewest replicas of each pool with which a fleet holds, `least` at least, from some with which it does.
+
+    Pool after pool, the dearest first by `prices`, gives up what it can; the others stay as they are by then.
+    """
+    counts = tuple(replicas)
+
+    for index in sorted(range(len(counts)), key=lambda number: -prices[number]):
+        before, after = counts[:index], counts[index + 1 :]
+        too_few = partial(_misses, holds, before, after)
+        counts = (*before, bisection(min(least, counts[index]) - 1, counts[index], too_few)[1], *after)
+    return counts
+
+
+def _misses(
+    holds: Callable[[tuple[int, ...]], bool], before: tuple[int, ...], after: tuple[int, ...], count: int
+) -> bool:
+    return not holds((*before, count, *after))
+
+
+def bisection(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int]:
+    """The last number that is good and the first that is not, between `low`, which is, and `high`, which is not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low, high
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
-from optimizer.fleets.evaluate import largest_load
+from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.pool import pool_state
@@ -22,7 +21,6 @@ from optimizer.loads.instance import Instance, at_quantile, instance_of_problem,
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
-from optimizer.search.search import bisected
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import judged_fleet
@@ -133,19 +131,13 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def verdict(counts: tuple[int, ...]) -> Verdict:
         return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
 
-    def too_few(counts: tuple[int, ...], index: int, count: int) -> bool:
-        return not verdict(_with(counts, index, count)).held
-
     def judged(label: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, label, verdict(counts))
 
     more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
-    needed_replicas: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
+    enough = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
-    for index in sorted(range(len(pools)), key=lambda index: (-prices[index], index)) if needed_replicas else ():
-        needed_replicas = _with(
-            needed_replicas, index, bisected(0, needed_replicas[index], partial(too_few, needed_replicas, index))[1]
-        )
+    needed_replicas = fewest_replicas(enough, prices, lambda counts: verdict(counts).held)
     less = [(pool.name, index) for index, pool in enumerate(pools) if needed_replicas and needed_replicas[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, class_goals, holds_at, still_holds
+from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -41,7 +41,7 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem, Routing, any_target
 
 from .bound import keeping_up
-from .search import BESIDE, TIMES, FleetSearch, bisected, evaluated, most_engines, settled, unmixed
+from .search import BESIDE, TIMES, FleetSearch, evaluated, most_engines, settled, unmixed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -55,16 +55,12 @@ SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
 PARTNERS = 2
 """Pools of each role beside which the other stage of a disaggregated fleet is mixed."""
-AGAIN = 1.2
-"""Factor on how busy engines would be for each order in which they missed: those that are as much busier come first."""
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 IDLE = 1e-6
 """Multiple of the demand at which an engine idles."""
 CUTS = 7
 """Cuts that are looked at for the same pools."""
-CLOSE = 0.01
-"""Difference in the busy shares of two pools that counts as none [1]."""
 
 
 Parts = Sequence[tuple[int, Fleet]]
@@ -75,8 +71,8 @@ Solve = Callable[[Instance], Fleet]
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
 Proposal = tuple[float, int, int, Pick, int, int]
-"""How busy the pools would be, AGAIN times as much for each order before; number of the order, and of the stage; the
-first pool, the setting of the second, and the step between sizes of the first."""
+"""How busy the pools would be; number of the order, and of the stage; the first pool, the setting of the second, and
+the step between sizes of the first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,8 +122,6 @@ class Order:
         """Where to cut between two places: where both pools are as busy, or halfway to either end; or nowhere."""
         place, lean_at = np.arange(self.first.size, dtype=np.float64), self.first / counts[0] - self.second / counts[1]
         low, high = np.interp(between, place, lean_at)
-        if high - low < CLOSE and self.cuts is None:
-            return None
         at = float(np.interp(np.clip(0.0, low, high) if balanced else (low + high) / 2.0, lean_at, place))
         if self.cuts is None:
             return at
@@ -192,7 +186,7 @@ class Mixing:
                 for part in stages_of(self.best):
                     self._wait(part)
             if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (AGAIN * busy, number + 1, place, first, second, step))
+                heapq.heappush(self.waiting, (busy, number + 1, place, first, second, step))
 
     # --- what is proposed -------------------------------------------------------------------------------------------
 
@@ -311,7 +305,7 @@ class Mixing:
             fleets[count] = fleet_with(count)
             return fleets[count] is None
 
-        count = bisected(0, most, misses)[1]
+        count = bisection(0, most, misses)[1]
         self.best = fleet_with(count, self._by_length(stage, first[0], second)) or fleets[count]
         self.cost = math.inf if self.best is None else fleet_cost(self.search.instance, self.best)
         return True

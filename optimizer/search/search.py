@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
     Evaluation,
+    bisection,
     class_attainment,
     class_goals,
     goodput_volume,
@@ -284,16 +285,8 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
 def _fewest_beside(search: FleetSearch, prefill: tuple[int, int], most: int, decode: tuple[int, int]) -> Picks:
     """The fewest prefill engines, at least those picked, that hold beside decode engines; `most` do."""
     setting, least = prefill
-    count = bisected(least - 1, most, lambda count: not search.holds(((setting, count), decode)))[1]
+    count = bisection(least - 1, most, lambda count: not search.holds(((setting, count), decode)))[1]
     return (setting, count), decode
-
-
-def bisected(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int]:
-    """The last number that is good and the first that is not, between `low`, which is, and `high`, which is not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if good(middle) else (low, middle)
-    return low, high
 
 
 def most_engines(
@@ -322,7 +315,7 @@ def _affordable(
     """Engines of a setting that cost less than `ceiling` beside others, `FleetSearch.most` at most; those picked do."""
     setting, least = pick
     most = max(search.most(setting), least) + 1
-    return bisected(least, most, lambda count: _price(search, problem, ((setting, count), *other_picks)) < ceiling)[0]
+    return bisection(least, most, lambda count: _price(search, problem, ((setting, count), *other_picks)) < ceiling)[0]
 
 
 def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import goodput_volume, promise
+from optimizer.fleets.evaluate import bisection, goodput_volume, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -456,11 +456,12 @@ def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Ite
 
 def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
-    for count in range(fleet.pools[index].replicas, 0, -1):
+
+    def fits(count: int) -> bool:
         fewer = with_replicas(fleet, index, count)
-        if fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer):
-            return count
-    return 0
+        return fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer)
+
+    return bisection(0, fleet.pools[index].replicas + 1, fits)[0]
 
 
 def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:

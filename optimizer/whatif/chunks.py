@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
-from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import SimulatedLatencies
@@ -131,12 +131,9 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
 def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
     """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
 
-    def meets(count: int) -> bool:
-        return holds_at(instance, with_replicas(fleet, index, count))
+    def misses(count: int) -> bool:
+        return not holds_at(instance, with_replicas(fleet, index, count))
 
-    count, most = fleet.pools[index].replicas, MOST_TIMES * fleet.pools[index].replicas
-    while count <= most and not meets(count):
-        count += 1
-    while 1 < count <= most and meets(count - 1):
-        count -= 1
+    most = MOST_TIMES * fleet.pools[index].replicas
+    count = bisection(0, most + 1, misses)[1]
     return None if count > most else with_replicas(fleet, index, count)
