@@ -14,8 +14,8 @@ from optimizer.plans.proof import OPTIMAL_GAP, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
+from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
-from search_spaces.speculation import shipped_acceptance
 
 from .numbers import (
     count,
