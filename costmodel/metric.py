@@ -1,6 +1,6 @@
 """The metrics of a request that an SLO may limit: one table, from which all else follows.
 
-A metric of later tokens is added by a row here, a property of that name of `simulator.result.Result`, which measures
+A metric of single gaps is added by a row here, a property of that name of `simulator.metrics.Result`, which measures
 it, and its formula in `optimizer.fleets.evaluate.FORMULAS`.
 """
 
@@ -30,16 +30,34 @@ class Metric(StrEnum):
     ITL_P99 = "itl_p99"
 
 
+class Scope(StrEnum):
+    """What time of a request a metric measures.
+
+    A request's time is bounded by limits of its first and of its later tokens together, or of the whole request. A
+    limit of single gaps bounds none: those that it does not count may take any time.
+    """
+
+    FIRST = "first"
+    LATER = "later"
+    GAPS = "gaps"
+    WHOLE = "whole"
+
+
+BOUNDING: Final = ((Scope.FIRST, Scope.LATER), (Scope.WHOLE,))
+"""Scopes whose limits together bound the time of a request; a class needs those of a row here."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricRow:
     """One metric in the table.
 
-    label: its name in tables; limit: what a limit on it is called; words: what it is, for the schema of the workload
-    file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit [s], as a larger number
-    reads as milliseconds just as well; example, span: values and a range for its lever; rounding: by how much more than
-    its limit still keeps it [1].
+    scope: what it measures; label: its name in tables; limit: what a limit on it is called; words: what it is, for the
+    schema of the workload file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit
+    [s], as a larger number reads as milliseconds just as well; example, span: values and a range for its lever;
+    rounding: by how much more than its limit still keeps it [1].
     """
 
+    scope: Scope
     label: str
     limit: str
     words: str
@@ -53,6 +71,7 @@ class MetricRow:
 METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
     {
         Metric.TTFT: MetricRow(
+            scope=Scope.FIRST,
             label="TTFT",
             limit="limit of TTFT, of every class or of one: ttft.CLASS",
             words="Limit of the time to first token [s]; may be left out beside e2e.",
@@ -62,6 +81,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             span="300ms:2s",
         ),
         Metric.TPOT: MetricRow(
+            scope=Scope.LATER,
             label="TPOT",
             limit="limit of TPOT, likewise",
             words="Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside "
@@ -73,6 +93,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             rounding=1e-12,
         ),
         Metric.E2E: MetricRow(
+            scope=Scope.WHOLE,
             label="e2e",
             limit="limit of whole requests, likewise",
             words="Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot.",
@@ -82,6 +103,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             span="5s:30s",
         ),
         Metric.ITL_P99: MetricRow(
+            scope=Scope.GAPS,
             label="ITL p99",
             limit="limit of ITL p99, likewise",
             words="Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
@@ -107,3 +129,21 @@ def limits_of(**limits: float | None) -> dict[Metric, float]:
     """
     by_metric = {Metric(name): limit for name, limit in limits.items() if limit is not None and not math.isinf(limit)}
     return {metric: by_metric[metric] for metric in Metric if metric in by_metric}
+
+
+def metrics_of(*scopes: Scope) -> tuple[Metric, ...]:
+    """The metrics of any of these scopes, in the order of the table.
+
+    >>> metrics_of(Scope.LATER, Scope.GAPS)
+    (<Metric.TPOT: 'tpot'>, <Metric.ITL_P99: 'itl_p99'>)
+    """
+    return tuple(metric for metric, row in METRICS.items() if row.scope in scopes)
+
+
+def tightest(limits: Mapping[Metric, float], scope: Scope) -> float:
+    """The least of the limits of a scope [s]; infinity where there is none.
+
+    >>> tightest({Metric.TTFT: 1.0, Metric.E2E: 20.0}, Scope.WHOLE)
+    20.0
+    """
+    return min((limits.get(metric, math.inf) for metric in metrics_of(scope)), default=math.inf)

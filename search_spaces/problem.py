@@ -19,7 +19,7 @@ from typing import Any, Final
 from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.metric import Metric
+from costmodel.metric import Metric, Scope, tightest
 from costmodel.speculation import Speculation
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
@@ -47,18 +47,18 @@ class Slo:
 
     @property
     def ttft(self) -> float:
-        """The limit of TTFT [s]; infinity where there is none."""
-        return self.limit(Metric.TTFT)
+        """The limit of the time to first token [s]; infinity where there is none."""
+        return tightest(self.limits, Scope.FIRST)
 
     @property
     def tpot(self) -> float:
-        """The limit of TPOT [s]; infinity where there is none."""
-        return self.limit(Metric.TPOT)
+        """The limit of the mean time of a later token [s]; infinity where there is none."""
+        return tightest(self.limits, Scope.LATER)
 
     @property
     def e2e(self) -> float:
         """The limit of the time from arrival to last token [s]; infinity where there is none."""
-        return self.limit(Metric.E2E)
+        return tightest(self.limits, Scope.WHOLE)
 
 
 class Billing(StrEnum):

@@ -232,15 +232,15 @@ SETTERS: Mapping[str, Setter] = {
 """What those levers do that do not set one value; the rows of all are in levers.yaml."""
 
 
-def _lever(name: str, row: Mapping[str, Any] | None) -> Lever:
-    if row is None:
-        metric = METRICS[Metric(name)]
-        return Lever(metric.example, metric.limit, kind=Kind.DURATION, classes=True)
+def _lever(row: Mapping[str, Any]) -> Lever:
     return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
 
 
 _TABLE = shipped_table("search_spaces", "levers.yaml")
-LEVERS: Mapping[str, Lever] = MappingProxyType({name: _lever(name, row) for name, row in _TABLE.items()})
+LEVERS: Mapping[str, Lever] = MappingProxyType(
+    {name: _lever(row) for name, row in _TABLE.items()}
+    | {str(metric): Lever(row.example, row.limit, kind=Kind.DURATION, classes=True) for metric, row in METRICS.items()}
+)
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
 
 

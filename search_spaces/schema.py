@@ -6,6 +6,7 @@ The docstring under each attribute is its documentation and becomes its descript
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.lengths import Lengths
-from costmodel.metric import METRICS, Metric, limits_of
+from costmodel.metric import BOUNDING, METRICS, Metric, limits_of, metrics_of
 from costmodel.prefix_cache import Times, exponential, from_quantiles
 from costmodel.quoting import shown
 from search_spaces import bounds
@@ -457,6 +458,12 @@ SloLimits = create_model("SloLimits", __base__=Section, **_LIMITS)
 """A limit on each metric of the table."""
 
 
+BOUNDING_LIMITS = [
+    names for scopes in BOUNDING for names in itertools.product(*([str(m) for m in metrics_of(s)] for s in scopes))
+]
+"""Limits that together bound the time of a request; a class needs those of a row."""
+
+
 class SloClass(SloLimits):
     """A service level: what share of its requests must be within all its limits.
 
@@ -464,7 +471,7 @@ class SloClass(SloLimits):
     parts would let it take for ever.
     """
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["ttft", "tpot"]}, {"required": ["e2e"]}]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [*names]} for names in BOUNDING_LIMITS]})
 
     name: Text = "default"
     """Name of the class."""
@@ -493,10 +500,11 @@ class SloClass(SloLimits):
     @classmethod
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """Limits that bound the whole request, and one goal."""
-        limits = [name for name in ("ttft", "tpot") if name in section]
-        if "e2e" not in section and len(limits) < 2:
+        if not any(section.keys() >= {*names} for names in BOUNDING_LIMITS):
+            limits = [name for names in BOUNDING_LIMITS for name in names if name in section]
+            needs = ", or ".join(" and ".join(names) for names in BOUNDING_LIMITS)
             words = f"has {limits[0]} alone" if limits else "has none of them"
-            yield f"needs ttft and tpot, or e2e, but {words}; e2e: 5min leaves a request its time"
+            yield f"needs {needs}, but {words}; e2e: 5min leaves a request its time"
         if "attainment" in section and "percentile" in section:
             yield "has attainment and percentile, which mean the same; keep one of them"
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.metric import Metric, limits_of
+from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
-from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.evaluate import FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
@@ -46,6 +46,12 @@ def test_limits_that_may_stand_together(tmp_path: Path, limits: dict[str, str], 
     assert (found.ttft, found.tpot, found.e2e) == meant
     echo = json.loads(json.dumps(problem.inputs, allow_nan=False))
     assert problem_of(echo, "echo", tmp_path).slos == problem.slos
+
+
+def test_every_metric_of_later_tokens_has_a_formula_and_every_metric_is_measured() -> None:
+    assert set(FORMULAS) == set(metrics_of(Scope.LATER, Scope.GAPS))
+    assert set(METRICS) == set(Metric)
+    assert all(hasattr(Result, metric) for metric in Metric)
 
 
 @pytest.fixture(scope="module")

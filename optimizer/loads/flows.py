@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.metric import Metric
+from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.prefix_cache import Reuse
-from search_spaces.problem import Problem
+from search_spaces.problem import Problem, Slo
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -21,9 +23,6 @@ BoolArray = NDArray[np.bool_]
 
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
-
-SPLIT = (Metric.TTFT, Metric.TPOT, Metric.E2E)
-"""Metrics whose limits are those of the flows' first and later tokens."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Flows:
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
     ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
-    others: limits (flows,) of every other metric that some class limits but the end-to-end time [s];
+    others: limits (flows,) of every metric of single gaps that some class limits [s];
     reuse: where memory decides what is found (`history` by flow, which the past tokens have in them). Then each flow
     with a history has another, of no share itself, for those of its requests whose history is gone. missed (flows,):
     index of that one, or of the flow itself; source (flows,): the way back.
@@ -123,12 +122,13 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
     keep, past = share > 0.0, np.tile(load.reusable_tokens, classes)
 
-    def limits(metric: Metric) -> FloatArray:
-        return np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo]
+    def limits(of: Callable[[Slo], float]) -> FloatArray:
+        return np.array([of(slo_class) for slo_class in problem.slos])[slo]
 
-    e2e = limits(Metric.E2E)
-    ttft = np.minimum(limits(Metric.TTFT), np.where(osl > 1.0, first_share, 1.0) * e2e)
-    tpot = np.minimum(limits(Metric.TPOT), (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
+    e2e = limits(lambda slo_class: slo_class.e2e)
+    ttft = np.minimum(limits(lambda slo_class: slo_class.ttft), np.where(osl > 1.0, first_share, 1.0) * e2e)
+    later = (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0)
+    tpot = np.minimum(limits(lambda slo_class: slo_class.tpot), later)
     flows = Flows(
         slo=slo[keep],
         isl=isl[keep],
@@ -143,9 +143,9 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         missed=np.arange(int(keep.sum())),
         source=np.arange(int(keep.sum())),
         others={
-            metric: limits(metric)[keep]
-            for metric in Metric
-            if metric not in SPLIT and any(metric in slo_class.limits for slo_class in problem.slos)
+            metric: limits(methodcaller("limit", metric))[keep]
+            for metric in metrics_of(Scope.GAPS)
+            if any(metric in slo_class.limits for slo_class in problem.slos)
         },
     )
     if load.reuse is None:
@@ -177,5 +177,5 @@ def _with_misses(flows: Flows) -> Flows:
 
 def splits(problem: Problem) -> Iterator[Flows]:
     """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
-    has_e2e = any(Metric.E2E in slo.limits for slo in problem.slos)
-    return (make_flows(problem, share) for share in (FIRST_SHARES if has_e2e else FIRST_SHARES[:1]))
+    has_whole = any(math.isfinite(slo.e2e) for slo in problem.slos)
+    return (make_flows(problem, share) for share in (FIRST_SHARES if has_whole else FIRST_SHARES[:1]))

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
-from costmodel.metric import Metric
+from costmodel.metric import METRICS, Metric, Scope
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 from search_spaces.checks import impossible_faults
@@ -394,27 +394,28 @@ def floors(instance: Instance) -> list[Floor]:
     return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
 
 
+_STEP = "a decode step of one request"
+
+
 def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iterator[Floor]:
     """Those of class `k`; prompt (flows,), step: the shortest of any engine [s]."""
     flows, slo = instance.flows, instance.problem.slos[k]
     own = flows.slo == k
     share, later = flows.share[own], flows.osl[own] - 1.0
-    scope = f"that attainment {slo.attainment:g} includes"
+    included = f"that attainment {slo.attainment:g} includes"
+    whole = _share_quantile(prompt[own] + later * step, share, slo.attainment)
+    token = (step if share[later > 0.0].sum() / share.sum() > 1.0 - slo.attainment else 0.0, "", _STEP)
     least = {
-        Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {scope}"),
-        Metric.TPOT: (step, "", "a decode step of one request"),
-        Metric.ITL_P99: (step, "", "a decode step of one request"),
-        Metric.E2E: (
-            _share_quantile(prompt[own] + later * step, share, slo.attainment),
-            " alone",
-            f"the requests {scope}",
-        ),
+        Scope.FIRST: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}"),
+        Scope.LATER: token,
+        Scope.GAPS: token,
+        Scope.WHOLE: (whole, " alone", f"the requests {included}"),
     }
-    if share[later > 0.0].sum() / share.sum() <= 1.0 - slo.attainment:
-        del least[Metric.TPOT], least[Metric.ITL_P99]
-    for metric, (floor, alone, work) in least.items():
-        if (limit := slo.limit(metric)) < floor:
-            scale, unit = (1.0, "s") if metric is Metric.E2E else (1e3, "ms")
+    for metric, limit in slo.limits.items():
+        scope = METRICS[metric].scope
+        floor, alone, work = least[scope]
+        if limit < floor:
+            scale, unit = (1.0, "s") if scope is Scope.WHOLE else (1e3, "ms")
             yield Floor(
                 k,
                 metric,

@@ -519,7 +519,7 @@ def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, B
         for metric in instance.flows.others:
             tokens |= measured(result, metric) > objective.limit(metric)
         late_first = ~(result.ttft <= objective.ttft)  # also where there is none
-        if Metric.E2E in objective.limits:  # late as a whole: by whatever took more of the time
+        if math.isfinite(objective.e2e):  # late as a whole: by whatever took more of the time
             late_first |= ~tokens & (result.ttft > 0.5 * result.e2e)
         first |= misses & late_first
         later |= misses & ~late_first
