@@ -70,7 +70,7 @@ CANNOT_START = {
         "model_and_one_request_fit",
     ),
     "tokens": ({}, [POOL | {"max_num_batched_tokens": 32}], "32 is below max_num_seqs 64", "tokens_cover_requests"),
-    "engine": ({"engine": "trtllm"}, [POOL | {"gpu": "MI300X"}], "trtllm", "engine_runs_there"),
+    "engine": ({"engine": "trtllm"}, [POOL | {"gpu": "MI300X"}], "TensorRT-LLM", "engine_runs_there"),
     "pipeline": ({}, [PREFILL, DECODE | {"pipeline_parallel": 2}], "PP 2 of decode", "decode_is_one_stage"),
     "precision": ({}, [PREFILL, DECODE | {"kv_dtype": "fp8"}], "KV dtype bf16 of prefill", "kv_dtypes_agree"),
 }

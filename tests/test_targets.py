@@ -116,7 +116,7 @@ def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: py
     file, plan, deployed = tiny(tmp_path), tmp_path / "plan", tmp_path / "deployed"
     asked = ["optimize", str(file), "--effort", "quick", "-q", "--target", "dynamo"]
     assert run([*asked, "-o", str(plan), "--deploy", str(deployed)]) == 0
-    assert "vllm (target dynamo)" in " ".join(capsys.readouterr().out.split())
+    assert "vLLM with NVIDIA Dynamo" in " ".join(capsys.readouterr().out.split())
     assert (deployed / "dgd.yaml").exists()
     assert run(["deploy", str(plan / "plan.json"), "-q", "-o", str(tmp_path / "other")]) == 0
     assert (tmp_path / "other" / "dgd.yaml").exists()
