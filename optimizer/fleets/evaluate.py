@@ -396,7 +396,20 @@ def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
 
 
 def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
-    """TTFT: queue, prompt, and where roles are apart the hand-over, the rest of a decode step and the first own one."""
+    """TTFT at each pool that computes prompts: a fixed offset of each flow and a random delay [s].
+
+        TTFT = D + f s                  colocated
+        TTFT = D + f s + x + Y          where roles are apart
+        D    = wait for an engine where all are busy, else the rest of a step in progress
+
+    D: `queues.prefill.prompt_wait`, with `with_seats` where batches fill up; `first_token.Delay` adds the rest of a
+    step. s: the prompt's steps once started (`pool_state`, latency). f: `EngineTable.first_token_of`. x: the transfer
+    that no step hides (`first_token.hidden_transfer`). Y: waits for cards (`card_wait`), then the rest of a decode step
+    and the first own one (`entry_steps`), summed by `hand_over_waits`.
+
+    HTTP and tokenizing (`ServingPolicy.arrival`) and the fixed time of a hand-over (`handover`) are not in it, nor in
+    the simulator. Only the closed loop (`queues.steady_state`) has them.
+    """
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     mixes, first = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
