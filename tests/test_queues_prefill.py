@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -128,6 +129,19 @@ class TestWait:
         found = prompt_wait(given_)
         assert found.chance == pytest.approx(0.6, rel=1e-6)
         assert found.mean == pytest.approx(0.5 / 0.4, rel=0.01)
+
+    @pytest.mark.parametrize("quantile", [0.9, 0.95, 0.99])
+    @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
+    def test_the_tail_of_md1_is_exact(self, rho: float, quantile: float) -> None:
+        """Erlang's M/D/1: P(W > t) = 1 - (1 - rho) sum of (-u)^j exp(u) / j!, u = rho (t - j); exponential: 5 % off."""
+
+        def late(t: float) -> float:
+            terms = (math.exp(rho * (t - j)) * (-rho * (t - j)) ** j / math.factorial(j) for j in range(int(t) + 1))
+            return 1.0 - (1.0 - rho) * sum(terms)
+
+        found = prompt_wait(Prompts(np.array([rho]), ONE, ONE, 1e-6, 1.0, 1.0))
+        at = float(np.interp(quantile - 1.0, -found.chance * found.late, found.seconds))
+        assert late(1.01 * at) < 1.0 - quantile < late(0.985 * at)
 
     @pytest.mark.parametrize(("rate", "scv"), [(0.3, 1.0), (0.6, 1.0), (0.8, 1.0), (0.6, 4.0)])
     def test_one_engine_against_a_queue_walked_through(self, rate: float, scv: float) -> None:
