@@ -278,7 +278,7 @@ def deployment_options(
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
     from reports.deploy.files import planned_target
-    from search_spaces.problem import TARGET_NAMES
+    from search_spaces.target_names import TARGET_NAMES
 
     name, targets = target or planned_target(plan), TARGET_NAMES
     if name not in targets:

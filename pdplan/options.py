@@ -22,11 +22,6 @@ from .console import Console
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
-TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
-"""Names of `search_spaces.problem.TARGETS`, which is slow to import."""
-NO_TARGET = "none"
-"""`search_spaces.problem.NO_TARGET`."""
-
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
 

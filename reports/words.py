@@ -12,7 +12,8 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.problem import NO_TARGET, TARGET_NAMES, target_of
+from search_spaces.problem import target_of
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from .asked import ClassTarget, asked
 from .numbers import (

@@ -31,7 +31,7 @@ from .enumeration import (
     refusal,
 )
 from .faults import Fault
-from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
+from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
@@ -41,6 +41,7 @@ from .schema import (
     WorkloadSection,
 )
 from .search_space import SearchSection, allowed_degrees, search_space
+from .target_names import NO_TARGET
 
 SHOWN_DEGREES = 8
 

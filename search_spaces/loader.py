@@ -33,7 +33,6 @@ from .files import check_name
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
-    NO_TARGET,
     Constraints,
     Gateway,
     Goal,
@@ -57,6 +56,7 @@ from .schema import (
     WorkloadFile,
 )
 from .search_space import search_space
+from .target_names import NO_TARGET
 from .yaml_source import MAX_DEPTH, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]

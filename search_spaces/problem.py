@@ -27,6 +27,7 @@ from costmodel.workload import Workload
 from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, Source
 from .recorded import Recorded
+from .target_names import TARGET_NAMES, TargetName
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +380,18 @@ _APART: Final = frozenset({Role.PREFILL, Role.DECODE})
 _ALONE: Final = frozenset({Role.COLOCATED})
 _BOTH: Final = frozenset({"nvidia", "amd"})
 TARGETS: Final[tuple[Target, ...]] = (
-    Target("vllm", "vLLM", ("vllm",), _ALONE, by_class=True, stage_by_stage=("vllm",), vendors=_BOTH, cpu=True),
     Target(
-        "dynamo",
+        TargetName.VLLM.value,
+        "vLLM",
+        ("vllm",),
+        _ALONE,
+        by_class=True,
+        stage_by_stage=("vllm",),
+        vendors=_BOTH,
+        cpu=True,
+    ),
+    Target(
+        TargetName.DYNAMO.value,
         "NVIDIA Dynamo",
         ("vllm", "sglang", "trtllm"),
         _APART,
@@ -390,7 +400,7 @@ TARGETS: Final[tuple[Target, ...]] = (
         resends=True,
     ),
     Target(
-        "llmd",
+        TargetName.LLMD.value,
         "llm-d",
         ("vllm",),
         counts=Balancing.FEWEST_TOKENS,
@@ -398,12 +408,19 @@ TARGETS: Final[tuple[Target, ...]] = (
         vendors=_BOTH,
         pods=True,
     ),
-    Target("sglang", "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH),
-    Target("trtllm", "TensorRT-LLM", ("trtllm",), _ALONE, by_class=True, stage_by_stage=("trtllm",), spans=False),
+    Target(
+        TargetName.SGLANG.value, "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH
+    ),
+    Target(
+        TargetName.TRTLLM.value,
+        "TensorRT-LLM",
+        ("trtllm",),
+        _ALONE,
+        by_class=True,
+        stage_by_stage=("trtllm",),
+        spans=False,
+    ),
 )
-TARGET_NAMES: Final = tuple(target.name for target in TARGETS)
-NO_TARGET: Final = "none"
-"""In place of a target: fleets that no target runs may be planned too."""
 
 
 def undeployed(accelerator: Accelerator) -> str:

@@ -54,10 +54,11 @@ from search_spaces.fields import (
     share,
     short_for,
 )
-from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
+from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
 from search_spaces.search_space import KvDtype, SearchSection, WeightDtype
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]

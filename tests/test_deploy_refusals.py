@@ -10,7 +10,7 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.files import deployment_files
-from search_spaces.problem import TARGET_NAMES
+from search_spaces.target_names import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.test_balancing import judged, simulated
 

@@ -13,13 +13,13 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from pdplan import options as command_line
 from pdplan.cli import run
 from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.loader import load_problem
-from search_spaces.problem import TARGET_NAMES, TARGETS, Balancing, Pools, Problem, Routing, target_of
+from search_spaces.problem import TARGETS, Balancing, Pools, Problem, Routing, target_of
+from search_spaces.target_names import TARGET_NAMES
 from tests.running import tiny
 
 TWO_CLASSES = [
@@ -29,7 +29,7 @@ TWO_CLASSES = [
 
 
 def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
-    assert TARGET_NAMES == command_line.TARGETS == tuple(facts.fact("targets"))
+    assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(facts.fact("targets"))
     for one in TARGETS:
         assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
     connectors = facts.hand_over_of("dynamo", ())

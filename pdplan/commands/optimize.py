@@ -15,9 +15,7 @@ from pdplan.console import Console
 from pdplan.exits import ExitCode, stop_on_interrupt
 from pdplan.files import stated_fleet
 from pdplan.options import (
-    NO_TARGET,
     PATH,
-    TARGETS,
     Choice,
     collected,
     confidence_option,
@@ -32,6 +30,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import SEED, Bounds
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -49,7 +48,7 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "-t",
     "--target",
-    type=Choice((*TARGETS, NO_TARGET)),
+    type=Choice((*TARGET_NAMES, NO_TARGET)),
     help="Search only fleets that this target can run; none searches all. Overrides the file's. Default: fleets that "
     "at least one target of the engine can run.",
 )

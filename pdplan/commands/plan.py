@@ -15,7 +15,6 @@ from pdplan.console import Console
 from pdplan.files import check_files, read_fleet, read_plan, show_view, view_of, view_options
 from pdplan.options import (
     PATH,
-    TARGETS,
     Choice,
     alternative_option,
     console_options,
@@ -23,6 +22,7 @@ from pdplan.options import (
     pairs,
     pass_console,
 )
+from search_spaces.target_names import TARGET_NAMES
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -103,7 +103,7 @@ def compare(
 @click.option(
     "-t",
     "--target",
-    type=Choice(TARGETS),
+    type=Choice(TARGET_NAMES),
     help="What runs the replicas; default: the plan's target, else plain files for the plan's engine.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")

@@ -22,7 +22,8 @@ from reports.verdict import kept_by_requests
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
-from search_spaces.problem import NO_TARGET, TARGET_NAMES, Pools, length_routers, target_of
+from search_spaces.problem import Pools, length_routers, target_of
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from . import facts, lint
 from .deployment import Deployment, Device, Options, Reason, Routing, UndeployableError
