@@ -329,7 +329,8 @@ class Target:
     engines: serving engines that it runs, its own before all; parts: roles whose pools its router tells apart by prompt
     length; by_class: whether it also does so by SLO class; counts: how its router chooses an engine within a pool;
     stage_by_stage: engines that hand over from a pipeline of several stages there; spans: whether it starts engines of
-    several nodes; vendors: whose GPUs its files ask for.
+    several nodes; vendors: whose GPUs its files ask for; pods: whether it is in Kubernetes; cpu: whether it has a build
+    for CPUs; resends: whether its router sends the requests of a worker that dies to another one.
     """
 
     name: str
@@ -341,6 +342,9 @@ class Target:
     stage_by_stage: tuple[str, ...] = ()
     spans: bool = True
     vendors: frozenset[str] = frozenset({"nvidia"})
+    pods: bool = False
+    cpu: bool = False
+    resends: bool = False
 
     @property
     def gateway(self) -> Gateway:
@@ -375,9 +379,25 @@ _APART: Final = frozenset({Role.PREFILL, Role.DECODE})
 _ALONE: Final = frozenset({Role.COLOCATED})
 _BOTH: Final = frozenset({"nvidia", "amd"})
 TARGETS: Final[tuple[Target, ...]] = (
-    Target("vllm", "vLLM", ("vllm",), _ALONE, by_class=True, stage_by_stage=("vllm",), vendors=_BOTH),
-    Target("dynamo", "NVIDIA Dynamo", ("vllm", "sglang", "trtllm"), _APART, stage_by_stage=("sglang", "trtllm")),
-    Target("llmd", "llm-d", ("vllm",), counts=Balancing.FEWEST_TOKENS, stage_by_stage=("vllm",), vendors=_BOTH),
+    Target("vllm", "vLLM", ("vllm",), _ALONE, by_class=True, stage_by_stage=("vllm",), vendors=_BOTH, cpu=True),
+    Target(
+        "dynamo",
+        "NVIDIA Dynamo",
+        ("vllm", "sglang", "trtllm"),
+        _APART,
+        stage_by_stage=("sglang", "trtllm"),
+        pods=True,
+        resends=True,
+    ),
+    Target(
+        "llmd",
+        "llm-d",
+        ("vllm",),
+        counts=Balancing.FEWEST_TOKENS,
+        stage_by_stage=("vllm",),
+        vendors=_BOTH,
+        pods=True,
+    ),
     Target("sglang", "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH),
     Target("trtllm", "TensorRT-LLM", ("trtllm",), _ALONE, by_class=True, stage_by_stage=("trtllm",), spans=False),
 )

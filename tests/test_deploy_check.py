@@ -20,9 +20,9 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
-from reports.deploy.files import RECORD, TARGETS, deployment_files, recorded_options, refuse_faults, rule_faults
+from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.formats import load_yaml
-from reports.deploy.lint import RULES, Started
+from reports.deploy.lint import RULES, Started, emission_faults
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of, two_classes
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -58,7 +58,7 @@ def mutants(path: str, text: str) -> Iterator[str]:
         yield from (text.replace(command, shlex.join(words)) for words in changed(shlex.split(command)))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WRITERS)
 def test_a_change_of_one_place_is_told(target: str) -> None:
     tried = 0
     for path, whole in example(target)[1].items():
@@ -68,7 +68,7 @@ def test_a_change_of_one_place_is_told(target: str) -> None:
     assert tried > 200 // STRIDE
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WRITERS)
 def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
     """Comments, the order of keys, and how YAML quotes and folds."""
     planned = example(target)[1]
@@ -247,6 +247,18 @@ def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: 
     assert rule in {broken for broken, _ in checked.breaks}, checked.breaks
     with pytest.raises(InputError, match=r"^the deployment breaks the rule \w+: "):
         refuse_faults(deployment, changed)
+
+
+def test_a_file_that_no_rule_reads_and_a_name_without_a_file_are_not_written() -> None:
+    _, files = example("vllm")
+    assert list(emission_faults(files, files["README.md"])) == []
+    (unit,) = emission_faults({**files, "units/prefill.service": "[Service]\nExecStart=/bin/false\n"}, "")
+    assert unit[0] == "files_are_read"
+    assert "units/prefill.service" in unit[1]
+    less = {path: text for path, text in files.items() if path != "slurm.sh"}
+    assert list(emission_faults(less, files["README.md"])) == [
+        ("page_names_files", "README.md names slurm.sh, which is not written")
+    ]
 
 
 def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None:

@@ -24,7 +24,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from reports.deploy.checking import checked_directory
 from reports.deploy.deployment import Device, Options
-from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
+from reports.deploy.files import MARKER, WRITERS, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
 from search_spaces.models import load_model
@@ -77,7 +77,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
     return "-" in (text[0], label[0], image[0]) or place or (pods and not LABEL.fullmatch(label))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WRITERS)
 @settings(deadline=None, max_examples=10)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
@@ -143,7 +143,7 @@ def test_options_of_no_use_are_refused(target: str, more: dict[str, Any], senten
         deployment_files(plan_of(), options(target, **more))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WRITERS)
 def test_files_are_written_whole_and_the_same_again(target: str, tmp_path: Path) -> None:
     plan, asked = plan_of(ask=Ask(engine=ENGINES[target])), options(target)
     written = write_deployment(plan, asked, tmp_path / "one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -247,32 +247,45 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         how if words.has_fleet(plan) and not brief else "",
         *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
     )
-    columns: list[Column | str] = [
-        Column("#", "right"),
-        Column("alternative", shrink=True, lines=6),
-        Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8),
-        *("#$/h", "#extra"),
-        *([] if brief else [Column("SLO met", "right", optional=True)]),
-    ]
+    shown = [pair for pair in _ALTERNATIVE_COLUMNS if not (brief and pair[0].optional)]
     tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
-    cells = [(str(number), *_alternative_row(row, plan))[: len(columns)] for number, row in rows]
+    cells = [tuple(cell(number, row, plan) for _, cell in shown) for number, row in rows]
     charts = () if brief else fleets_charts(plan)
-    return Section("" if brief else "Alternatives", table=table_of(columns, cells, tones), notes=notes, charts=charts)
-
-
-def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
-    is_recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
-    extra = (
-        signed_percent((price - own) / own)
-        if words.is_feasible(row) and not is_recommended and price and own
-        else MISSING
+    return Section(
+        "" if brief else "Alternatives",
+        table=table_of([column for column, _ in shown], cells, tones),
+        notes=notes,
+        charts=charts,
     )
-    fleet = " + ".join(words.limited_cell(pool) for pool in row.pools[:6])
+
+
+def _alternative_name(row: Alternative, plan: Plan) -> str:
+    if row.kind != "recommended":
+        return words.alternative_name(row)
     same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
-    name = words.alternative_name(row)
-    if is_recommended:
-        name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
-    return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
+    return f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
+
+
+def _extra_cost(row: Alternative, plan: Plan) -> str:
+    price, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
+    if row.kind == "recommended" or not words.is_feasible(row) or not price or not own:
+        return MISSING
+    return signed_percent((price - own) / own)
+
+
+def _alternative_fleet(row: Alternative) -> str:
+    return " + ".join(words.limited_cell(pool) for pool in row.pools[:6]) or words.why_not_sentence(row) or MISSING
+
+
+_ALTERNATIVE_COLUMNS: Final[tuple[tuple[Column, Callable[[int, Alternative, Plan], str]], ...]] = (
+    (Column("#", "right"), lambda number, _row, _plan: str(number)),
+    (Column("alternative", shrink=True, lines=6), lambda _number, row, plan: _alternative_name(row, plan)),
+    (Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8), lambda _number, row, _plan: _alternative_fleet(row)),
+    (Column("$/h", "right"), lambda _number, row, _plan: money(row.cost_usd_per_hour)),
+    (Column("extra", "right"), lambda _number, row, plan: _extra_cost(row, plan)),
+    (Column("SLO met", "right", optional=True), lambda _number, row, _plan: percent(row.attainment)),
+)
+"""Columns of the alternatives, each with its cell of (number, alternative, plan); a brief table has no optional one."""
 
 
 def _reason(row: Alternative, plan: Plan) -> str:

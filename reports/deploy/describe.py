@@ -28,7 +28,7 @@ from search_spaces.engines import load_engine_memory, load_engine_overhead, load
 from search_spaces.enumeration import block_tokens, speculation_of
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
-from search_spaces.problem import Problem, target_of
+from search_spaces.problem import TARGETS, Problem, target_of
 from search_spaces.recorded import Recorded
 
 from . import facts
@@ -126,8 +126,9 @@ def _check_options(plan: Plan, options: Options) -> None:
 
 def _check_cpu(plan: Plan, options: Options) -> None:
     """Refuse what vLLM's build for CPUs, which computes in 32 bit, does not run."""
-    if options.target != "vllm":
-        raise InputError(f"--device cpu is for --target vllm, not for {options.target}")
+    if not target_of(options.target).cpu:
+        able = " or ".join(target.name for target in TARGETS if target.cpu)
+        raise InputError(f"--device cpu is for --target {able}, not for {options.target}")
     for pool in plan.pools:
         for label, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
             if dtype != "bf16":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -46,23 +46,19 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """How a target's files are written.
-
-    url: where its clients send requests, seen from the benchmark; pods: in Kubernetes.
-    """
+class Writer:
+    """What writes a target's files; url: where its clients send requests, seen from the benchmark."""
 
     files: Callable[[Deployment], dict[str, str]]
     url: str = "http://127.0.0.1:{port}"
-    pods: bool = False
 
 
-TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(vllm_files),
-    "dynamo": Target(dynamo_files, "http://{name}-frontend.{space}:{port}", pods=True),
-    "llmd": Target(llmd_files, "http://{name}-epp.{space}", pods=True),
-    "sglang": Target(sglang_files),
-    "trtllm": Target(trtllm_files),
+WRITERS: Final[Mapping[str, Writer]] = {
+    "vllm": Writer(vllm_files),
+    "dynamo": Writer(dynamo_files, "http://{name}-frontend.{space}:{port}"),
+    "llmd": Writer(llmd_files, "http://{name}-epp.{space}"),
+    "sglang": Writer(sglang_files),
+    "trtllm": Writer(trtllm_files),
 }
 
 
@@ -112,13 +108,14 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     """
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
-    target = TARGETS[options.target]
-    files = target.files(deployment)
+    writer, target = WRITERS[options.target], target_of(options.target)
+    files = writer.files(deployment)
     refuse_faults(deployment, files)
     files |= monitoring_files(deployment, pods=target.pods)
-    url = target.url.format(name=deployment.name, space=options.namespace, port=facts.fact("ports", "http"))
+    url = writer.url.format(name=deployment.name, space=options.namespace, port=facts.fact("ports", "http"))
     files |= benchmark_files(deployment, url, in_cluster=target.pods)
-    page = f"{MARKER}\n{readme_page(plan, deployment, pods=target.pods)}"
+    page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
+    refuse([*lint.emission_faults(files, page)])
     return {README: page, RECORD: record_text(deployment), **files}
 
 
@@ -140,7 +137,7 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         raise InputError(
             "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
         )
-    if options.claim is not None and not TARGETS[target.name].pods:
+    if options.claim is not None and not target.pods:
         raise InputError(f"--claim is for pods, and target {target.name} has none")
     if options.claim is not None and deployment.local_weights:
         raise InputError(
@@ -197,7 +194,11 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
 
 def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
     """Raise InputError with the first rule that the files break, read back as their programs would read them."""
-    broken = rule_faults(deployment, files)
+    refuse(rule_faults(deployment, files))
+
+
+def refuse(broken: Sequence[tuple[str, str]]) -> None:
+    """Raise InputError with the first of the rules that are broken, (rule, sentence)."""
     if broken:
         rule, sentence = broken[0]
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, PdplanError
 from costmodel.quoting import shown
 
 
@@ -92,6 +92,8 @@ _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
 def render(template: str, **values: Any) -> str:
     """Fill a template, such as "vllm/router.sh", in the quoting of its format."""
     ending = template[template.rindex(".") :]
+    if ending not in _QUOTING:
+        raise PdplanError(f"{template}: how {ending} is quoted is not known; `_QUOTING` has {', '.join(_QUOTING)}")
     return _environment(ending).get_template(f"{template}.j2").render(**values)
 
 

@@ -8,6 +8,7 @@ with what pdplan writes (`checking`). The rules on hand-overs are those that the
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 import shlex
@@ -23,6 +24,7 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from search_spaces.enumeration import cannot_talk
+from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings
@@ -362,7 +364,7 @@ def _split(settings: Settings) -> Parallelism:
 
 def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Pods ask for nodes of the GPU that the pool was planned on, by a label that a node can carry."""
-    if deployment.options.target not in {"dynamo", "llmd"}:
+    if not target_of(deployment.options.target).pods:
         return
     for launch, pool in fleet.pairs:
         if launch.label != pool.node_label:
@@ -388,8 +390,8 @@ def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  #
 
 def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """A replica that is down gets no requests after two failed checks, five seconds apart; Dynamo hands its own on."""
-    target = deployment.options.target
-    if target == "dynamo":
+    target = target_of(deployment.options.target)
+    if target.resends:
         for path, text in fleet.files.items():
             if "--router-mode\n" in text and "--migration-limit\n" not in text and "round-robin" not in text:
                 yield f"{path}: without --migration-limit, the requests of a worker that dies are lost"
@@ -399,7 +401,7 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
             words = shlex.split(line, comments=True)
             if words[:1] == ["server"] and words[3:] != checks:
                 yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
-    elif target in {"vllm", "sglang"}:
+    elif not target.pods and deployment.engine in facts.fact("router"):
         words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
         for name, value in health_flags().items():
             file_value = words[words.index(name) + 1] if name in words[:-1] else "not stated"
@@ -426,6 +428,34 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """Every rule by name, in the order in which they are told."""
+
+
+AROUND: Final = re.compile(
+    r"README\.md|deployment\.json|(benchmark|monitoring)/.+|hosts\.env|workers/.+\.yaml|compose/.+\.yaml|slurm\.sh"
+    r"|router\.(sh|cfg)|disagg_config\.yaml|dgd-with-planner\.yaml|planner-configmap\.yaml|control\.yaml"
+    r"|router-configmap\.yaml|support\.yaml|model-cache\.yaml|kustomization\.yaml|epp-config\.yaml"
+    r"|router-values\.yaml|inferencepool\.yaml|autoscale\.yaml"
+)
+"""Files around the engines, or that start the same ones in another way; `checking` compares them as a whole."""
+NAMED: Final = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yaml))(?=[`\s])")
+"""Files that a page names."""
+
+
+def emission_faults(files: Mapping[str, str], page: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with the set of files that pdplan itself is about to write, as (rule, sentence).
+
+    Every file starts engines in a way that `launches` reads back, or is known to stand around them; and the page names
+    no file that is not among them.
+    """
+    for path in files:
+        if not any(pattern.fullmatch(path) for pattern in (SCRIPT, MANIFEST, AROUND)):
+            yield (
+                "files_are_read",
+                f"no rule reads {path}: `SCRIPT` or `MANIFEST` of lint.py has to, or `AROUND` to name it",
+            )
+    for name in sorted(set(NAMED.findall(page))):
+        if not fnmatch.filter(files, name):
+            yield "page_names_files", f"README.md names {name}, which is not written"
 
 
 def faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,6 @@ from search_spaces.problem import target_of
 from . import facts
 from .deployment import ClassLimits, Deployment, Options
 from .describe import describe, told_apart
-from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, objects, render
 from .gateway import by_size, bytes_per_token, chosen_by, class_names, gateway_rules, pool_lines, tolerance_sentence
@@ -77,7 +77,7 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         knows_prefixes=deployment.routes_by_prefix and not scatters,
         counted=deployment.router.value.replace("_", " "),
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
-        ucx=vendor_fact(first_pool, "ucx") if target in {"dynamo", "llmd"} else "",
+        ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
     return tuple(SettingRow(*row) for row in rows)
 
@@ -88,20 +88,21 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
-def start_steps(deployment: Deployment, *, pods: bool) -> list[Raw]:
-    """How the target is started, a sentence or more for each step; pods: in Kubernetes."""
-    instances = () if pods else place(deployment)
+def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
+    """How the target is started, a sentence or more for each step; files: those that are written, by path."""
+    target = target_of(deployment.options.target)
+    instances = () if target.pods else place(deployment)
     return _lines(
         "readme/steps.md",
         deployment,
-        title=target_of(deployment.options.target).title,
-        pods=pods,
+        files=files,
+        title=target.title,
+        pods=target.pods,
         chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=facts.fact("gateway", "version"),
         port=facts.fact("ports", "http"),
         hosts=[host.name for host in hosts_of(instances)],
         routers=[host.name for host in router_hosts(instances)],
-        can_plan=can_plan(deployment),
         watched=bool(watches(deployment)),
         secret=SECRET,
         cache=CACHE_FILE,
@@ -138,8 +139,9 @@ def scattered_words(deployment: Deployment) -> str:
     )
 
 
-def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
-    """The page of a deployment; pods: in Kubernetes."""
+def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
+    """The page of a deployment; files: those that are written, by path."""
+    pods = target_of(deployment.options.target).pods
     router_plan, options = behind(plan, deployment.router), deployment.options
     pools = [
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
@@ -154,7 +156,7 @@ def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
         stated=plan.status is Status.STATED,
         pools=deployment.pools,
         routes=pool_lines(deployment) if deployment.parted else [],
-        steps=start_steps(deployment, pods=pods),
+        steps=start_steps(deployment, files),
         fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
         most_room=facts.TEMPLATE_TOKENS,
