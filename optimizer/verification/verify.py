@@ -413,7 +413,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
 
     def sized(setting: int, index: int | None) -> Iterator[Named]:
-        engine = search.pool(setting, 1)
+        engine = search.pool(setting, search.most(setting))
         if index is not None:
             engine = replace(engine, name=fleet.pools[index].name, route=fleet.pools[index].route)
         swapped_fleet = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
