@@ -361,8 +361,7 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
         few_pools = f"Cheapest fleet found: {which} is cheaper{at_prices}."
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
-                f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one "
-                "does."
+                f"By formula a fleet for {hourly(bound)} meets the SLO; the simulation confirmed none below this price."
             )
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."

@@ -55,8 +55,7 @@ def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequenc
         if first.setdefault(name, index) != index:
             yield Fault(
                 ("accelerators", index, "name"),
-                f"{shown(entries[index].name)} is {shown(name)}, which stands here already as "
-                f"accelerators.{first[name]}",
+                f"{shown(entries[index].name)} is {shown(name)}, which accelerators.{first[name]} lists already",
             )
 
 

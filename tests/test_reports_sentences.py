@@ -20,7 +20,7 @@ def plan() -> Plan:
 
 
 def test_proof(plan: Plan) -> None:
-    dearer = "By formula a fleet for $48.34/h meets the SLO; in simulation no cheaper fleet than this one does."
+    dearer = "By formula a fleet for $48.34/h meets the SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
     least = "No fleet of any shape can cost less than $30.00/h under this model."

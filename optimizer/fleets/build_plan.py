@@ -467,7 +467,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
-    shared = f" (its prompt time of {percentage(prompt_time, 1)} grows by less: prompts that wait share steps)"
+    shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
         room = f"can take {percentage(headroom.load - 1.0)} more load: beyond that,"

@@ -142,7 +142,8 @@ def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     """The share of the class that suffers most, and why it misses."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
-    why = " once a burst has filled its KV memory" if row.stuck else ", and its queues grow" if row.overloaded else ""
+    stuck = ": after a burst fills its KV memory, it does not recover"
+    why = stuck if row.stuck else ", and its queues grow" if row.overloaded else ""
     subject = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
     return f"{percent_beside(row.attainment[worst], goals[worst])} of {subject} meet the SLO{why}"
 

@@ -153,7 +153,8 @@ def hand_over_sentence(plan: Plan) -> str:
         return ""
     longest = max(transfers, key=lambda move: move.seconds_per_request)
     return (
-        f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
+        f"The longest KV hand-over, from {clean(longest.source, 30)} to {clean(longest.target, 30)}, takes "
+        f"{duration(longest.seconds_per_request)} for a mean request there: "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )
 

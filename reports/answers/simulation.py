@@ -109,8 +109,8 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
         precision += " and takes too many requests"
     return (
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
-        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to within "
-        f"{percent(width).removeprefix('<')} (95 % interval){precision}.",
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Shares are known to "
+        f"±{percent(width).removeprefix('<').removesuffix('%')}percentage points (95 % interval){precision}.",
     )
 
 
