@@ -146,6 +146,11 @@ class ConfigFields:
         value: bool | None = self._typed(field, bool, "true or false")
         return value
 
+    def number(self, field: str) -> float | None:
+        """A number, or None where the config is silent."""
+        value: float | None = self._typed(field, int | float, "a number")
+        return value
+
     def text(self, field: str) -> str | None:
         """A string, or None where the config is silent."""
         value: str | None = self._typed(field, str, "a string")

@@ -186,7 +186,8 @@ def _by_class(targets: Sequence[str]) -> bool:
 def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
     """Modules that stay at 16 bit, by any method's field; AutoRound writes them among layers with bits of their own."""
     own = quantization.get("extra_config")
-    spared = (name for name, spec in own.items() if spec.get("bits", 0) >= 16) if isinstance(own, Mapping) else ()
+    layers = own.items() if isinstance(own, Mapping) else ()
+    spared = (name for name, spec in layers if isinstance(spec, Mapping) and spec.get("bits") in (16, 32))
     return [*(entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)), *spared]
 
 
@@ -315,7 +316,7 @@ def _torchao_group(quantization: Mapping[str, Any]) -> object:
     """Weights that share a scale [1], as torchao's config has them; None where it is silent or another method's."""
     kind = quantization.get("quant_type")
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
-    values = kind.get("_data") if kind else quantization.get("quant_type_kwargs")
+    values = kind.get("_data") if isinstance(kind, Mapping) else quantization.get("quant_type_kwargs")
     return values.get("group_size") if isinstance(values, Mapping) else None
 
 

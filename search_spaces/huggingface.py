@@ -246,8 +246,8 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
 def _adjusted_width(fields: ConfigFields, width: int) -> int:
     """Two thirds of a width, times a factor, rounded up to a multiple (`Lfm2MLP`)."""
     multiple = fields.count("block_multiple_of")
-    factor = fields.get("block_ffn_dim_multiplier")
-    scaled = int((1.0 if factor is None else float(factor)) * int(2 * width / 3))
+    factor = fields.number("block_ffn_dim_multiplier")
+    scaled = int((1.0 if factor is None else factor) * int(2 * width / 3))
     return -(-scaled // multiple) * multiple
 
 
