@@ -70,7 +70,7 @@ def sentences(text: str) -> list[str]:
     return [
         " ".join(sentence.split())
         for paragraph in re.split(r"\n\s*\n", lines)
-        for sentence in re.split(r"(?<=[.:;?!])\s+", paragraph)
+        for sentence in re.split(r"(?:(?<=[.:;?!])|(?<=[.:;?!]\*\*))\s+", paragraph)
     ]
 
 
