@@ -229,6 +229,7 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "experts_per_token": max(group.feed_forward.experts_per_token for group in model.layers),
         "native_weight_dtype": model.native_weight_dtype,
         "quantized_parts": sorted(model.quantized) if model.native_weight_dtype != "bf16" else [],
+        "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
         "max_position": model.max_position,
         "source": model.source,
         "date": model.date,

@@ -202,6 +202,8 @@ def test_gpus_lists_the_catalog() -> None:
 def test_the_catalogs_models_are_understood_as_they_were() -> None:
     """Every family's notation: parameters, kinds of attention, experts and KV bytes per token of each model."""
     assert_golden("models", within("models").stdout)
+    page = within("models", "DeepSeek-V4-Flash").stdout
+    assert "fp8, attention and feed_forward; mxfp4, experts" in page
 
 
 def test_estimate_prints_one_engine() -> None:

@@ -326,6 +326,14 @@ def _late(entry: dict[str, Any], dtype: str) -> str:
     return count(entry["kv_bytes_per_token_beyond_windows"][dtype])
 
 
+def _weights(entry: dict[str, Any]) -> str:
+    """The checkpoint's dtype and the parts that have it, then those of parts with one of their own."""
+    own, main = entry["own_dtypes"], [part for part in entry["quantized_parts"] if part not in entry["own_dtypes"]]
+    formats = [(entry["native_weight_dtype"], main)]
+    formats += [(dtype, [part for part in own if own[part] == dtype]) for dtype in sorted(set(own.values()))]
+    return "; ".join(f"{dtype}, {' and '.join(parts)}" if parts else dtype for dtype, parts in formats)
+
+
 def _model_page(entry: dict[str, Any]) -> Document:
     from search_spaces.models import served_checkpoint
 
@@ -333,7 +341,6 @@ def _model_page(entry: dict[str, Any]) -> Document:
     late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
     checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
-    narrow_parts = f", {' and '.join(entry['quantized_parts'])}" if entry["quantized_parts"] else ""
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which a token meets {count(entry['active_parameters'])}"),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
@@ -342,7 +349,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
         ("", f"{late} once all windows are full" if _has_windows(entry) else ""),
         ("served as", checkpoint or ""),
         ("state", f"{si(entry['state_bytes_per_request'], 'B')} per request, whatever its length"),
-        ("weights", f"{entry['native_weight_dtype']}{narrow_parts}"),
+        ("weights", _weights(entry)),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),
         ("source", entry["source"] + (f" ({entry['date']})" if entry["date"] else "")),
     )
