@@ -218,7 +218,8 @@ def _share(value: object) -> float:
     try:
         return float(number(SHARE).read(value))
     except InputError as error:
-        raise InputError(f"{error}; call a column of requests count") from None
+        is_count = isinstance(value, int | float) and value > SHARE.high
+        raise InputError(f"{error}; call a column of requests count" if is_count else str(error)) from None
 
 
 def _recording(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:

@@ -217,17 +217,16 @@ def fewest_replicas(
     """
     counts = tuple(replicas)
 
+    def resized(index: int, count: int) -> tuple[int, ...]:
+        return (*counts[:index], count, *counts[index + 1 :])
+
+    def too_few(index: int, count: int) -> bool:
+        return not holds(resized(index, count))
+
     for index in sorted(range(len(counts)), key=lambda number: -prices[number]):
-        before, after = counts[:index], counts[index + 1 :]
-        too_few = partial(_misses, holds, before, after)
-        counts = (*before, bisection(min(least, counts[index]) - 1, counts[index], too_few)[1], *after)
+        fewest = bisection(min(least, counts[index]) - 1, counts[index], partial(too_few, index))[1]
+        counts = resized(index, fewest)
     return counts
-
-
-def _misses(
-    holds: Callable[[tuple[int, ...]], bool], before: tuple[int, ...], after: tuple[int, ...], count: int
-) -> bool:
-    return not holds((*before, count, *after))
 
 
 def bisection(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int]:

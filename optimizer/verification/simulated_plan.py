@@ -93,11 +93,16 @@ class SimulationRequest:
     until: float | None = None
 
     @property
+    def runs(self) -> int:
+        """Runs that are made at least."""
+        return self.replications or 1
+
+    @property
     def work(self) -> int:
         """Requests of all runs together, about; the most that there may be where a precision was asked for."""
         if self.until is not None:
             return MOST_UNTIL
-        runs = (self.replications or 1) + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        runs = self.runs + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
         return self.requests * runs
 
     @property
@@ -110,7 +115,7 @@ class SimulationRequest:
         flags = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
         flags |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
         flags |= {"--diurnal"} if self.profile is not None else set()
-        flags |= {"--replications"} if (self.replications or 1) > 1 else set()
+        flags |= {"--replications"} if self.runs > 1 else set()
         for flag, (reason, rivals) in EXCLUDED.items():
             conflicts = [rival for rival in rivals if {flag, rival} <= flags]
             if conflicts:
@@ -258,10 +263,10 @@ def _drawn(
 ) -> list[Demand]:
     """Random requests of each run, at one rate or over a day."""
     if profile is not None:
-        runs = {"requests": request.requests, "seed": request.seed, "replications": request.replications or 1}
+        runs = {"requests": request.requests, "seed": request.seed, "replications": request.runs}
         return diurnal_demands(instance, fleet, profile, volume=volume, **runs)
     draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
-    return list(map(draws, range(request.replications or 1)))
+    return list(map(draws, range(request.runs)))
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> NDArray[np.float64]:
