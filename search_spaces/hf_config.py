@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Any
@@ -36,26 +36,28 @@ _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
     r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
-_LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})
-"""Counts that some configs write once for every layer (Hunyuan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
     """How families write their configs.
 
-    aliases: spellings of a field; understood: fields that mean something in every family; defaults, own: by model_type,
-    what a config leaves unsaid and the fields that mean something there alone; layers: words for kinds of layers;
-    widths: fields of a mixer; quantization: words for weight formats.
+    aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
+    understood: fields that mean something in every family; defaults, own: by model_type, what a config leaves unsaid
+    and the fields that mean something there alone; layers: words for kinds of layers; widths: fields of a mixer;
+    quantization: words for weight formats; assumed: what an architecture file has for a missing field, or the field
+    whose value it has.
     """
 
     aliases: Mapping[str, Sequence[str]]
+    by_layer: Mapping[str, str]
     understood: frozenset[str]
     defaults: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, frozenset[str]]
     layers: Mapping[str, Mapping[Any, Any]]
     widths: Mapping[str, Mapping[str, str]]
     quantization: Mapping[str, Mapping[str, str]]
+    assumed: Mapping[str, Any]
 
     def spellings(self, field: str) -> Sequence[str]:
         """The names under which configs write a field."""
@@ -77,13 +79,13 @@ def notation() -> Notation:
             defaults.setdefault(name, {}).update(group.get("defaults", {}))
             own.setdefault(name, set()).update(group.get("fields", ()))
     aliases = {alias for names in table["aliases"].values() for alias in names}
-    understood = (aliases | set(table["understood"])).difference(*own.values())
+    understood = (aliases | set(table["understood"]) | set(table["by_layer"])).difference(*own.values())
     return Notation(
         aliases=table["aliases"],
         understood=frozenset(understood),
         defaults=defaults,
         own={name: frozenset(names) for name, names in own.items()},
-        **{key: table[key] for key in ("layers", "widths", "quantization")},
+        **{key: table[key] for key in ("by_layer", "layers", "widths", "quantization", "assumed")},
     )
 
 
@@ -106,6 +108,21 @@ class ConfigFields:
     def missing(self, field: str, reason: str = UNGUESSED) -> ArchitectureError:
         """The error for a field that is not there."""
         return self.error(f"config.json lacks {shown(field)}; {reason}")
+
+    def of_layers(self, count: int) -> list[ConfigFields]:
+        """The fields of each layer: where a layer has values of its own, these outweigh the common ones."""
+        own: list[dict[str, Any]] = [{} for _ in range(count)]
+        for field, common in notation().by_layer.items():
+            if isinstance(self.values.get(field), list):
+                for layer, value in enumerate(self.sequence(field, count) or ()):
+                    own[layer] |= {field: None, common: value}
+        listed = self._typed("per_layer_config", Mapping, "an object") or {}  # transformers 5
+        for number, values in listed.items():
+            if not str(number).isdecimal() or int(number) >= count or not isinstance(values, Mapping):
+                raise self.error(f"'per_layer_config' must have an object for each of {count} layers that it names")
+            own[int(number)] |= values
+        distinct = {repr(values): replace(self, values={**self.values, **values}) for values in own if values}
+        return [distinct.get(repr(values), self) for values in own]
 
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
@@ -198,8 +215,6 @@ class ConfigFields:
         return next((name for name in names if self.values.get(name) is not None), field)
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
-        if field in _LISTED and isinstance(value, list) and value and value.count(value[0]) == len(value):
-            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
         return value

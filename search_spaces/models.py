@@ -255,6 +255,7 @@ def attention_kind(attention: Attention) -> str:
         case SoftmaxAttention():
             kind = "MHA" if attention.kv_heads == attention.heads else f"GQA-{attention.kv_heads}"
             kind += " + index" if attention.index_topk else ""
+            kind += " of earlier KV" if attention.reads_earlier_kv else ""
     return kind if attention.window is None else f"{kind}, window {attention.window}"
 
 
@@ -408,8 +409,8 @@ class ArchitectureFile(Section):
     """Whether the output head shares them."""
     max_position: Positive
     """Longest ISL + OSL [token]."""
-    position_embeddings: Count = 0
-    """Rows of a learned table of positions."""
+    looked_up: Annotated[int, count(Bounds(0, 10**12))] = 0
+    """Weights of tables that are looked up beside the embedding: learned positions, embeddings of each layer."""
     weights: Annotated[str, choice(*sorted(STORED_BYTES))] = "bf16"
     """Dtype of the published checkpoint."""
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
@@ -432,7 +433,7 @@ class ArchitectureFile(Section):
             layers=tuple(map(self._group, self.layers)),
             tied_embeddings=self.tied_embeddings,
             max_position=self.max_position,
-            position_embeddings=self.position_embeddings,
+            looked_up=self.looked_up,
             native_weight_dtype=self.weights,
             quantized=self.quantized,
             source=self.source,
@@ -478,7 +479,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         "vocab": model.vocab,
         "tied_embeddings": model.tied_embeddings,
         "max_position": model.max_position,
-        **({"position_embeddings": model.position_embeddings} if model.position_embeddings else {}),
+        **({"looked_up": model.looked_up} if model.looked_up else {}),
         "weights": model.native_weight_dtype,
         "quantized": sorted(map(str, model.quantized)),
         **({"own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)}} if model.own_dtypes else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ SHAPES = ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size
 @pytest.mark.parametrize("field", [*SHAPES, "max_position_embeddings"])
 @pytest.mark.parametrize("value", [-1, 0, 1.5, float("nan"), "64", True, [64], {}, 10**12])
 def test_nonsense_values_are_named(field: str, value: Any) -> None:
-    assert f"'{field}' is " in error_of(**{field: value})
+    assert re.search(f"'{field}' (is|has) ", error_of(**{field: value}))
     assert f"lacks '{field}'" in error_of(without=field)
 
 
@@ -244,7 +245,7 @@ def test_what_is_missing_or_contradicts_itself_is_named(fields: dict[str, Any], 
 
 UNKNOWN = (
     "mamba_d_state ssm_state_size hybrid_override_pattern linear_attn_config compress_ratios swa_num_attention_heads "
-    "num_kv_shared_layers attn_config cross_attention_layers routed_expert_hidden_size is_encoder_decoder "
+    "attn_config cross_attention_layers routed_expert_hidden_size is_encoder_decoder "
     "global_head_dim dense_intermediate_size moe_latent_size layer_group_size mla_use_output_gate enable_moe_block "
     "num_dense_layers o_groups adapter_rank num_mem_blocks expert_dtype"
 )
