@@ -52,7 +52,13 @@ DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 in blocks of 16 with an 8-bit one."""
 MXFP4_GROUP = 32
 """Weights that share a scale in MXFP4 [1] (OCP Microscaling Formats 1.0, table 1); NVFP4 has 16."""
-STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / MXFP4_GROUP, "w8a16": 1.0}
+STORED_BYTES = {
+    **DTYPE_BYTES,
+    "mxfp4": 0.5 + 1 / MXFP4_GROUP,
+    "w8a16": 1.0,
+    "int3": 0.375 + 2 / 128,
+    "int2": 0.25 + 2 / 128,
+}
 """The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
 
 

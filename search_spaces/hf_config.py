@@ -22,7 +22,8 @@ LARGEST = 10**8
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-UNGUESSED = "pdplan does not guess architectures"
+MOST_SHOWN = 3
+"""Fields that are not understood, of those that an error names."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
@@ -45,8 +46,8 @@ class Notation:
     aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
     understood: fields that mean something in every family; defaults, own: by model_type, what a config leaves unsaid
     and the fields that mean something there alone; layers: words for kinds of layers; widths: fields of a mixer;
-    quantization: words for weight formats; assumed: what an architecture file has for a missing field, or the field
-    whose value it has.
+    quantization: words for weight formats; assumed: what an architecture file has for a missing field: a value, "=" and
+    another field that has it, or a list of one value for every layer.
     """
 
     aliases: Mapping[str, Sequence[str]]
@@ -105,9 +106,12 @@ class ConfigFields:
         """An error that says in which config it is."""
         return ArchitectureError(f"{self.where}: {text}")
 
-    def missing(self, field: str, reason: str = UNGUESSED) -> ArchitectureError:
-        """The error for a field that is not there."""
-        return self.error(f"config.json lacks {shown(field)}; {reason}")
+    def missing(self, field: str, reason: str = "") -> ArchitectureError:
+        """The error for a field that is not there, by the name that its family has for it; reason: why it is needed."""
+        names = notation().spellings(field)
+        name = next((name for name in names if name in self.understood), names[0])
+        text = "; ".join(filter(None, (f"config.json lacks {shown(name)}", reason, WAY_OUT)))
+        return ArchitectureError(f"{self.where}: {text}", missing=name)
 
     def of_layers(self, count: int) -> list[ConfigFields]:
         """The fields of each layer: where a layer has values of its own, these outweigh the common ones."""
@@ -140,7 +144,7 @@ class ConfigFields:
         value = self.get(field)
         return None if value is None else self._whole(self._spelling(field), value, low)
 
-    def count(self, field: str, reason: str = UNGUESSED) -> int:
+    def count(self, field: str, reason: str = "") -> int:
         """A whole number of at least 1 that must be there."""
         value = self.optional(field, low=1)
         if value is None:
@@ -231,13 +235,35 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = not_understood(fields)
     if gaps and not lenient:
-        raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
+        more = f" and {len(gaps) - MOST_SHOWN} more" if len(gaps) > MOST_SHOWN else ""
+        raise fields.error(
+            f"config.json has {', '.join(gaps[:MOST_SHOWN])}{more}, which pdplan does not model; {WAY_OUT}"
+        )
     return fields
 
 
 def not_understood(fields: ConfigFields) -> tuple[str, ...]:
     """The fields that shape the model in a way that is not modeled, each with its value."""
     return tuple(f"{shown(field)} = {shorten(fields.values[field])}" for field in fields.unknown())
+
+
+def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:
+    """A config with a value for the field that it lacks, to be corrected by hand, and that field with its value.
+
+    Raises the error where it is about another fault, or the value is no remedy.
+    """
+    field = error.missing.rpartition(".")[2]
+    section = text_section(config)
+    values = config if section is None else config[section]
+    if not field or values.get(field) is not None:
+        raise error
+    value = notation().assumed.get(field, 1)
+    if isinstance(value, str):
+        value = values.get(value.removeprefix("="), 1) if value.startswith("=") else value
+    if isinstance(value, list):
+        value = value * ConfigFields(field, values, {}).count("num_hidden_layers")
+    values = {**values, field: value}
+    return (values if section is None else {**config, section: values}), f"{shown(field)} = {shorten(value)}"
 
 
 def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 from costmodel.transformer import (
+    DTYPE_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -334,8 +335,11 @@ def _quantization(
     weight_dtype = weight_format(quantization, fields.where)
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()
+    parts = quantized_parts(quantization, layers, fields.where, apart=apart)
+    if weight_dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
+        return "int4", parts, frozenset((piece, weight_dtype) for piece in parts)
     own = frozenset({(Part.EXPERTS, "mxfp4")}) if fields.text("expert_dtype") == "fp4" != weight_dtype else frozenset()
-    return weight_dtype, quantized_parts(quantization, layers, fields.where, apart=apart), own
+    return weight_dtype, parts, own
 
 
 # Token mixers: which kind each layer has, and its widths.
@@ -527,7 +531,9 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
     head_dim = stated("head_dim")
     if head_dim is None:
         if hidden % heads and not fields.flag("floored_head_dim"):
-            raise fields.error(f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}")
+            raise fields.missing(
+                "head_dim", f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}"
+            )
         head_dim = hidden // heads
     return SoftmaxAttention(
         hidden=hidden,

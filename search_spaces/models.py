@@ -28,6 +28,7 @@ from pydantic import Field, create_model
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
+    DTYPE_BYTES,
     STORED_BYTES,
     Attention,
     CompressedAttention,
@@ -45,7 +46,7 @@ from costmodel.units import MIB
 from .bounds import Bounds
 from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
-from .hf_config import not_understood, open_config
+from .hf_config import completed, not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .yaml_source import read_source, shipped_table
@@ -316,7 +317,7 @@ def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
 
 
 def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
-    """A model for an architecture file, and the fields of its config that are not understood and left out.
+    """A model for an architecture file, and what of its config is not understood or missing, in sentences.
 
     Raises as `load_model` does, where what is left does not make a model.
     """
@@ -324,8 +325,13 @@ def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
         return load_model(name_or_path), ()
     except ArchitectureError:
         config, name = _named_config(Path(name_or_path).expanduser(), name_or_path)
-        model = parse_config(config, name, source=name_or_path, lenient=True)
-        return model, not_understood(open_config(config, name, lenient=True))
+    gaps = [f"Not understood, and left out: {gap}" for gap in not_understood(open_config(config, name, lenient=True))]
+    while True:
+        try:
+            return parse_config(config, name, source=name_or_path, lenient=True), tuple(gaps)
+        except ArchitectureError as error:
+            config, gap = completed(config, error)
+            gaps.append(f"Missing, and assumed: {gap}")
 
 
 def read_config(path: Path, model_name: str) -> dict[str, Any]:
@@ -411,7 +417,7 @@ class ArchitectureFile(Section):
     """Longest ISL + OSL [token]."""
     looked_up: Annotated[int, count(Bounds(0, 10**12))] = 0
     """Weights of tables that are looked up beside the embedding: learned positions, embeddings of each layer."""
-    weights: Annotated[str, choice(*sorted(STORED_BYTES))] = "bf16"
+    weights: Annotated[str, choice(*sorted(DTYPE_BYTES))] = "bf16"
     """Dtype of the published checkpoint."""
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
     """Parts that are stored in `weights`; the others are 16-bit."""
@@ -459,7 +465,7 @@ def read_architecture(path: Path) -> Transformer:
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
-    """An architecture file of a model; gaps: what of its config was not understood, as comments at the top."""
+    """An architecture file of a model; gaps: what of its config was not understood or missing, as comments on top."""
     kinds = {shape: kind for kind, shape in MIXERS.items()}
     layers = [
         {
@@ -489,7 +495,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
     }
     head = [
         f"# {model.parameters:,} parameters, {model.active_parameters:,} of them active",
-        *(f"# Not understood, and left out: {gap}" for gap in gaps),
+        *(f"# {gap}" for gap in gaps),
     ]
     body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "\n".join([*head, body])

@@ -248,7 +248,8 @@ def models(
     understands it, or an architecture file.
 
     -o writes an architecture file: the model as groups of equal layers. Fields of a config that are not
-    understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
+    understood are left out, and fields that are missing get a value; comments at its top name both.
+    Plan with it by model: {architecture: FILE}.
     """
     from search_spaces.models import (
         architecture_text,
@@ -268,7 +269,7 @@ def models(
         with value_of("NAME"):
             model, gaps = model_to_edit(name)
         write_text(output, architecture_text(model, gaps), force=force)
-        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} not understood" if gaps else ""))
+        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""))
         return
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
@@ -329,7 +330,7 @@ def _late(entry: dict[str, Any], dtype: str) -> str:
 def _weights(entry: dict[str, Any]) -> str:
     """The checkpoint's dtype and the parts that have it, then those of parts with one of their own."""
     own, main = entry["own_dtypes"], [part for part in entry["quantized_parts"] if part not in entry["own_dtypes"]]
-    formats = [(entry["native_weight_dtype"], main)]
+    formats = [(entry["native_weight_dtype"], main)] if main or not own else []
     formats += [(dtype, [part for part in own if own[part] == dtype]) for dtype in sorted(set(own.values()))]
     return "; ".join(f"{dtype}, {' and '.join(parts)}" if parts else dtype for dtype, parts in formats)
 
