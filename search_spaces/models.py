@@ -286,21 +286,38 @@ def _aliases() -> dict[str, tuple[str, str | None]]:
 
 def _catalog_model(model_name: str) -> Transformer | None:
     """The catalog's model of that name in lower case, with the publisher of a checkpoint or without; or None."""
+    target = _target_of(model_name)
+    return _build(*target) if target else None
+
+
+def _target_of(model_name: str) -> tuple[str, str | None] | None:
+    """Model of the catalog, and its variant, that a name in lower case means."""
     exact = next((name for name in _files() if name.lower() == model_name), None)
     if exact is not None:
-        return _build(exact, None)
+        return exact, None
     spellings = {alias.lower(): target for alias, target in reversed(_aliases().items())}
     checkpoints = {alias.rpartition("/")[2]: target for alias, target in spellings.items()}
-    alias = spellings.get(model_name) or checkpoints.get(model_name)
-    return _build(*alias) if alias else None
+    return spellings.get(model_name) or checkpoints.get(model_name)
 
 
 @cache
 def _build(name: str, variant: str | None) -> Transformer:
     entry = _entry(name)
-    overlay = entry["variants"][variant] if variant else {}
-    model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
+    model = parse_config(_catalog_config(name, variant), name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
+
+
+def _catalog_config(name: str, variant: str | None) -> dict[str, Any]:
+    entry = _entry(name)
+    return {**entry["config"], **(entry["variants"][variant] if variant else {})}
+
+
+def config_of(name_or_path: str) -> dict[str, Any]:
+    """The config.json of a model of the catalog, or of a path; InputError for an architecture file, which has none."""
+    if name_or_path.lower().endswith(ARCHITECTURES):
+        raise InputError(f"model {shown(name_or_path)} is an architecture file; only a config.json can be counted anew")
+    target = _target_of(name_or_path.strip().lower())
+    return _catalog_config(*target) if target else _named_config(Path(name_or_path).expanduser(), name_or_path)[0]
 
 
 def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
