@@ -247,7 +247,9 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
         scale_out=_link(entry.scale_out, accelerator.scale_out),
     )
     quote = accelerator.price_on(basis_of(file.prices)) or accelerator.price
-    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
+    is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
+    alias = entry.name if is_open else ""
+    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias)
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
         offer = replace(offer, usd_per_hour=entry.price, quote=None)
     if not entry.owned:
@@ -268,6 +270,8 @@ def _objective(section: ObjectiveSection) -> Objective:
     return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
 
 
+_NUMBERS = re.compile(r"\d+")
+"""What tells GPUs of one family apart in their names: A100-40 and A100-80."""
 SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
 """Sections of which a word is short for a mapping, with the key that the word is the value of, as in `schema`."""
 SHOWN_OVERRIDE = 60
