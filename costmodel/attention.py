@@ -68,7 +68,8 @@ class SoftmaxAttention:
     which are kept apart all the same (Gemma 4); index_heads, index_dim, index_topk: indexer that selects the keys to
     attend (MiniMax-M3); 0 where all are attended; input_width: of what the projections read, if not the hidden one
     (Zamba2 puts the embedding beside the residual stream); reads_earlier_kv: attends the cache of an earlier layer,
-    and neither makes nor keeps keys and values (Gemma 3n).
+    and neither makes nor keeps keys and values (Gemma 3n);
+    query_rank: rank of the queries (Step-3; 0: full).
     """
 
     is_latent: ClassVar[bool] = False
@@ -86,6 +87,7 @@ class SoftmaxAttention:
     index_topk: int = 0
     input_width: int = 0
     reads_earlier_kv: bool = False
+    query_rank: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -93,12 +95,19 @@ class SoftmaxAttention:
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
         keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else self.value_dim))
         keys_values = 0 if self.reads_earlier_kv else keys_values
+        ups = (Matrix("q_b", self.query_rank, queries, Sharding.COLUMN, Part.ATTENTION),) if self.query_rank else ()
         index = (self.index_heads + 1) * self.index_dim
         indexer = (Matrix("index", self.hidden, index, Sharding.REPLICATED, Part.ATTENTION),) if index else ()
         return (
             Matrix(
-                "qkv", self.input_width or self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, True
+                "qkv",
+                self.input_width or self.hidden,
+                (self.query_rank or queries) + keys_values,
+                Sharding.COLUMN,
+                Part.ATTENTION,
+                merged=True,
             ),
+            *ups,
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
             *indexer,
         )

@@ -44,10 +44,10 @@ class Notation:
     """How families write their configs.
 
     aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
-    understood: fields that mean something in every family; defaults, own: by model_type, what a config leaves unsaid
-    and the fields that mean something there alone; layers: words for kinds of layers; widths: fields of a mixer;
-    quantization: words for weight formats; assumed: what an architecture file has for a missing field: a value, "=" and
-    another field that has it, or a list of one value for every layer.
+    understood: fields that mean something in every family; defaults, own, spells: by model_type, what a config leaves
+    unsaid, the fields that mean something there alone, and where it has a field of another name; layers: words for
+    kinds of layers; widths: fields of a mixer; quantization: words for weight formats; assumed: what an architecture
+    file has for a missing field: a value, "=" and another field that has it, or a list of one value for every layer.
     """
 
     aliases: Mapping[str, Sequence[str]]
@@ -55,6 +55,7 @@ class Notation:
     understood: frozenset[str]
     defaults: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, frozenset[str]]
+    spells: Mapping[str, Mapping[str, str]]
     layers: Mapping[str, Mapping[Any, Any]]
     widths: Mapping[str, Mapping[str, str]]
     quantization: Mapping[str, Mapping[str, str]]
@@ -75,10 +76,13 @@ def notation() -> Notation:
     table = shipped_table("search_spaces", "hf_families.yaml")
     defaults: dict[str, dict[str, Any]] = {}
     own: dict[str, set[str]] = {}
+    spells: dict[str, dict[str, str]] = {}
     for group in table["families"]:
         for name in group["names"]:
             defaults.setdefault(name, {}).update(group.get("defaults", {}))
-            own.setdefault(name, set()).update(group.get("fields", ()))
+            spells.setdefault(name, {}).update(group.get("spells", {}))
+            roots = (path.partition(".")[0] for path in group.get("spells", {}).values())
+            own.setdefault(name, set()).update(group.get("fields", ()), roots)
     aliases = {alias for names in table["aliases"].values() for alias in names}
     understood = (aliases | set(table["understood"]) | set(table["by_layer"])).difference(*own.values())
     return Notation(
@@ -86,6 +90,7 @@ def notation() -> Notation:
         understood=frozenset(understood),
         defaults=defaults,
         own={name: frozenset(names) for name, names in own.items()},
+        spells=spells,
         **{key: table[key] for key in ("by_layer", "layers", "widths", "quantization", "assumed")},
     )
 
@@ -187,8 +192,11 @@ class ConfigFields:
         return None if values is None else tuple(values)
 
     def sequence(self, field: str, length: int) -> list[Any] | None:
-        """A list of one value per layer, or None where the config is silent."""
+        """A list of one value per layer, those of draft layers left out, or None where the config is silent."""
         values: list[Any] | None = self._typed(field, list | tuple, "a list")
+        drafts = self.optional("num_nextn_predict_layers") or 0
+        if values is not None and len(values) == length + drafts:
+            return list(values[:length])
         if values is not None and len(values) != length:
             raise self.error(f"{shown(field)} has {len(values)} entries for {length} layers")
         return values
@@ -202,8 +210,10 @@ class ConfigFields:
         return None if values is None else [bool(value) for value in values]
 
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
-        """A list of layer numbers from 0, or None where the config is silent."""
-        values = self._typed(field, list | tuple, "a list of layer numbers")
+        """Layer numbers from 0, in a list or between commas, or None where the config is silent."""
+        values = self._typed(field, list | tuple | str, "a list of layer numbers")
+        if isinstance(values, str):
+            values = [int(word) if word.strip().isdecimal() else word for word in values.split(",")]
         return None if values is None else frozenset(self._whole(field, item, 0, length - 1) for item in values)
 
     def unknown(self) -> Iterator[str]:
@@ -229,9 +239,11 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
+    config = config.get("thinker_config", config)  # Qwen-Omni, which talks too
     section, shared = text_section(config), ("tie_word_embeddings", "quantization_config", "model_type")
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
+    values = {**values, **_spelled(values, notation().spells.get(family, {}))}
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = not_understood(fields)
     if gaps and not lenient:
@@ -240,6 +252,18 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
             f"config.json has {', '.join(gaps[:MOST_SHOWN])}{more}, which pdplan does not model; {WAY_OUT}"
         )
     return fields
+
+
+def _spelled(values: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that a family has in another place: by the dotted path of each."""
+    spelled: dict[str, Any] = {}
+    for field, path in paths.items():
+        value: Any = values
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            spelled[field] = value
+    return spelled
 
 
 def not_understood(fields: ConfigFields) -> tuple[str, ...]:

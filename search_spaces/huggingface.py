@@ -87,9 +87,10 @@ def parse_config(
 
 
 def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
-    """Weights of learned positions, and of embeddings of tokens for each layer (Gemma 3n)."""
+    """Weights of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat)."""
     offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
     positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
+    positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
     return positions * hidden + (fields.count("vocab_size_per_layer_input") * layers * width if width else 0)
 
 
@@ -211,7 +212,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if not fields.optional("experts"):
+    if (fields.optional("experts") or 0) <= 1:  # Jamba and Hunyuan write 1 where there is no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
     if words is not None:
@@ -544,6 +545,7 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
         window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
         output_gate=_has_output_gate(fields),
         reads_earlier_kv=reads_earlier,
+        query_rank=fields.optional("share_q_dim") or 0,
         shared_kv=kind == "full_attention" and bool(fields.flag("attention_k_eq_v")),
         **(_index(fields) if has_index else {}),
     )
@@ -630,7 +632,9 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
     if fields.get("linear_heads") is not None or fields.get("short_conv_kernel_size") is not None:
         return _kimi_delta(fields, hidden)
     if fields.flag("lightning_attention"):
-        heads = fields.count("num_attention_heads")
+        heads, kv_heads = fields.count("num_attention_heads"), fields.optional("num_kv_heads_for_linear_attn")
+        if kv_heads not in {None, 0, heads}:
+            raise fields.error("config.json shares KV heads in linear attention, which pdplan does not model")
         width = fields.optional("head_dim", low=1) or hidden // heads
         return LinearAttention(hidden, heads, heads, width, width, conv_width=0, scalars=0, products=2)
     key_heads, value_heads = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")

@@ -76,7 +76,7 @@ class Offer:
     owned: GPUs of it that are paid for already, beside those of `inventory`; owned_usd_per_hour: what one of them costs
     still, power and hosting. A fleet takes these first.
     quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
-    alias: how the user wrote a name that leaves open what the catalog's says, such as A100 for A100-80; empty if not so.
+    alias: how the user wrote the name if it leaves open what the catalog's says, such as A100 for A100-80; else empty.
     """
 
     accelerator: Accelerator

@@ -66,16 +66,8 @@ def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str]
             model = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_config(
                 text if known else settings
             )
-        except (
-            ArithmeticError,
-            AttributeError,
-            ImportError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            reason = str(error).partition("\n")[0][:120]
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160]
             raise ArchitectureError(f"{where}: {name} cannot build the model: {reason}") from error
     return by_group((key, value.numel(), value.ndim) for key, value in model.named_parameters()), version
 

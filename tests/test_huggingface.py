@@ -210,6 +210,29 @@ def test_published_sizes(model_type: str) -> None:
     assert model.parameters == pytest.approx(published["parameters"], rel=5e-3)
 
 
+def test_layers_that_read_another_layers_kv_keep_none() -> None:
+    """The last four of eight layers read what earlier ones keep, or every second one does; all attend as many pairs."""
+    plain = parse()
+    for fields in ({"num_kv_shared_layers": 4}, {"use_cla": True, "cla_share_factor": 2}):
+        model = parse(**fields)
+        assert model.kv_bytes_per_token("bf16") == plain.kv_bytes_per_token("bf16") / 2
+        assert plain.parameters - model.parameters == 4 * 64 * 2 * 2 * 8
+        assert {group.attention.prefill_flop_per_pair for group in model.layers} == {
+            plain.layers[0].attention.prefill_flop_per_pair
+        }
+
+
+def test_fields_that_differ_by_layer() -> None:
+    """As a list for all layers, or as an object for some of them (transformers 5)."""
+    model = parse(intermediate_size=[128] * 6 + [256] * 2, per_layer_config={"07": {"head_dim": 16}})
+    widths = [
+        (group.count, group.feed_forward.intermediate, group.attention.kv_elements_per_token) for group in model.layers
+    ]
+    assert widths == [(6, 128, 32), (1, 256, 32), (1, 256, 64)]
+    assert "'per_layer_config' must have" in error_of(per_layer_config={"8": {"head_dim": 16}})
+    assert "'intermediate_size' has 2 entries for 8 layers" in error_of(intermediate_size=[128, 256])
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -153,7 +153,7 @@ def _two_price_lists(problem: Problem) -> str:
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer has to know of accelerators: which are meant; figures assumed, never measured; deployed by no target.
+    """What a buyer has to know of accelerators: how a name is read, figures assumed or never measured, targets lacking.
 
     offers: those that matter, default: all.
     """
