@@ -216,12 +216,19 @@ class ConfigFields:
             values = [int(word) if word.strip().isdecimal() else word for word in values.split(",")]
         return None if values is None else frozenset(self._whole(field, item, 0, length - 1) for item in values)
 
-    def unknown(self) -> Iterator[str]:
-        """Fields that shape attention or experts in a way that pdplan does not model."""
+    def not_understood(self) -> tuple[str, ...]:
+        """The fields that shape attention or experts in a way that pdplan does not model, each with its value."""
         understood = notation().understood | self.understood
-        for field, value in self.values.items():
-            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field):
-                yield field
+        own = self.get("per_layer_config")
+        by_layer = (
+            [values for values in own.values() if isinstance(values, Mapping)] if isinstance(own, Mapping) else []
+        )
+        return tuple(
+            f"{shown(field)} = {shorten(value)}"
+            for values in (self.values, *by_layer)
+            for field, value in values.items()
+            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field)
+        )
 
     def _spelling(self, field: str) -> str:
         """The alias under which the config writes the field."""
@@ -239,13 +246,15 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    config = config.get("thinker_config", config)  # Qwen-Omni, which talks too
-    section, shared = text_section(config), ("tie_word_embeddings", "quantization_config", "model_type")
+    shared, thinker = ("tie_word_embeddings", "quantization_config", "model_type"), config.get("thinker_config")
+    if isinstance(thinker, Mapping):  # Qwen-Omni, which talks too
+        config = {**{key: config[key] for key in shared if key in config}, **thinker}
+    section = text_section(config)
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
     values = {**values, **_spelled(values, notation().spells.get(family, {}))}
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
-    gaps = not_understood(fields)
+    gaps = fields.not_understood()
     if gaps and not lenient:
         more = f" and {len(gaps) - MOST_SHOWN} more" if len(gaps) > MOST_SHOWN else ""
         raise fields.error(
@@ -264,11 +273,6 @@ def _spelled(values: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, A
         if value is not None:
             spelled[field] = value
     return spelled
-
-
-def not_understood(fields: ConfigFields) -> tuple[str, ...]:
-    """The fields that shape the model in a way that is not modeled, each with its value."""
-    return tuple(f"{shown(field)} = {shorten(fields.values[field])}" for field in fields.unknown())
 
 
 def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:

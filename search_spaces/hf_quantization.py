@@ -148,7 +148,7 @@ def mixed_formats(
         return _grouped_formats(quantization, layers, where, apart)
     votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
     for module, spec in modules.items():
-        piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
+        piece = part_of(str(module))
         if piece is not None and isinstance(spec, Mapping):
             votes[piece][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
     rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
@@ -194,9 +194,14 @@ def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
 _MODULE_MARKS = {
     Part.FEED_FORWARD: re.compile(r"shared_expert|mlp\.(gate|up|down|gate_up)_proj|mixer\.(up|down)_proj|ffn\.w\d"),
     Part.EXPERTS: re.compile(r"experts"),
-    Part.ATTENTION: re.compile(r"attn|mixer"),
+    Part.ATTENTION: re.compile(r"att|mixer|mamba|conv"),
 }
 """What tells the part of a module from its name; the first that fits."""
+
+
+def part_of(module: str) -> Part | None:
+    """The part of the model that a module of a checkpoint belongs to; None for other ones."""
+    return next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(module)), None)
 
 
 def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:

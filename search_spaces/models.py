@@ -46,7 +46,7 @@ from costmodel.units import MIB
 from .bounds import Bounds
 from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
-from .hf_config import completed, not_understood, open_config
+from .hf_config import completed, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .yaml_source import read_source, shipped_table
@@ -342,7 +342,8 @@ def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
         return load_model(name_or_path), ()
     except ArchitectureError:
         config, name = _named_config(Path(name_or_path).expanduser(), name_or_path)
-    gaps = [f"Not understood, and left out: {gap}" for gap in not_understood(open_config(config, name, lenient=True))]
+    fields = open_config(config, name, lenient=True)
+    gaps = [f"Not understood, and left out: {gap}" for gap in fields.not_understood()]
     while True:
         try:
             return parse_config(config, name, source=name_or_path, lenient=True), tuple(gaps)

@@ -16,14 +16,15 @@ from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 from costmodel.transformer import Part, Transformer
 
+from .hf_quantization import part_of
+
 EXTRA = ("torch", "transformers")
 AGREEMENT = 0.01
 """Largest difference of two counts that agree [1]."""
-GROUPS = ("embeddings", "attention", "feed-forward", "experts", "norms and biases")
+VECTORS = "norms and biases"
+GROUPS = (*(str(part) for part in Part), VECTORS)
 _OTHER_TOWERS = re.compile(r"vision|visual|audio|image|multi_modal|mtp\.")
 _TABLES = re.compile(r"embed|lm_head|wte|wpe|embd")
-_FEED_FORWARD = re.compile(r"mlp|ffn|feed_forward|router|mixer\.(up|down)_proj|\.w\d\.|fc\d")
-_MIXERS = re.compile(r"att|mamba|mixer|conv|ssm|linear_attn")
 
 
 def has_transformers() -> bool:
@@ -32,18 +33,18 @@ def has_transformers() -> bool:
 
 
 def counted(model: Transformer) -> Counter[str]:
-    """Weights of pdplan's model by group [1]; it leaves norms and biases out."""
-    groups = Counter({"embeddings": model.embedding_elements + model.looked_up})
+    """Weights of pdplan's model by part [1], routers with the feed-forward; it leaves norms and biases out."""
+    parts = Counter[str]({Part.EMBEDDING: model.embedding_elements + model.looked_up})
     for group in model.layers:
-        groups["experts"] += group.weight_sets * group.expert_elements
+        parts[Part.EXPERTS] += group.weight_sets * group.expert_elements
         for matrix in group.matrices:
-            name = "attention" if matrix.part is Part.ATTENTION else "feed-forward"
-            groups[name] += group.weight_sets * matrix.elements
-    return groups
+            part = Part.ATTENTION if matrix.part is Part.ATTENTION else Part.FEED_FORWARD
+            parts[part] += group.weight_sets * matrix.elements
+    return parts
 
 
 def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str], str]:
-    """Weights of the text model by group [1], and the version of transformers that counts them.
+    """Weights of the text model by part [1], and the version of transformers that counts them.
 
     config: a config.json; where: how to call it in messages. Raises ArchitectureError where transformers cannot build
     the model.
@@ -69,27 +70,23 @@ def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str]
         except Exception as error:
             reason = " ".join(str(error).split())[:160]
             raise ArchitectureError(f"{where}: {name} cannot build the model: {reason}") from error
-    return by_group((key, value.numel(), value.ndim) for key, value in model.named_parameters()), version
+    return by_part((key, value.numel(), value.ndim) for key, value in model.named_parameters()), version
 
 
-def by_group(parameters: Iterable[tuple[str, int, int]]) -> Counter[str]:
-    """Elements by group, from names, elements and dimensions of tensors; towers beside the text model are left out.
+def by_part(parameters: Iterable[tuple[str, int, int]]) -> Counter[str]:
+    """Elements by part, from names, elements and dimensions of tensors; towers beside the text model are left out.
 
-    >>> by_group([("model.layers.0.self_attn.q_proj.weight", 64, 2), ("model.layers.0.mlp.experts.down_proj", 96, 3)])
-    Counter({'experts': 96, 'attention': 64})
+    >>> dict(by_part([("layers.0.self_attn.q_proj.weight", 64, 2), ("layers.0.mlp.experts.down_proj", 96, 3)]))
+    {<Part.ATTENTION: 'attention'>: 64, <Part.EXPERTS: 'experts'>: 96}
     """
-    groups = Counter[str]()
+    parts = Counter[str]()
     for name, size, dimensions in parameters:
-        if not _OTHER_TOWERS.search(name):
-            groups[_group_of(name, dimensions)] += size
-    return groups
-
-
-def _group_of(name: str, dimensions: int) -> str:
-    if dimensions < 2:
-        return "norms and biases"
-    if re.search(r"\.\d+\.", name) is None and _TABLES.search(name):
-        return "embeddings"
-    if "experts" in name and "shared" not in name:
-        return "experts"
-    return "attention" if _MIXERS.search(name) and not _FEED_FORWARD.search(name) else "feed-forward"
+        if _OTHER_TOWERS.search(name):
+            continue
+        if dimensions < 2:
+            parts[VECTORS] += size
+        elif _TABLES.search(name) and not re.search(r"\.\d+\.", name):
+            parts[Part.EMBEDDING] += size
+        else:
+            parts[part_of(name) or Part.FEED_FORWARD] += size
+    return parts

@@ -51,7 +51,7 @@ def test_counts_agree_by_group(tmp_path: Path) -> None:
     result = check(tmp_path, GEMMA3N, "--json")
     record = json.loads(result.stdout)
     assert abs(record["difference"]) < 0.01
-    for group in ("embeddings", "attention", "experts"):
+    for group in ("embedding", "attention", "experts"):
         ours, theirs = record["groups"][group]
         assert ours == theirs, group
 
@@ -63,7 +63,7 @@ def test_a_disagreement_shows_the_groups(tmp_path: Path, monkeypatch: pytest.Mon
     result = check(tmp_path, GEMMA3N)
     assert result.return_value == 3
     assert "they disagree" in result.stdout
-    assert "feed-forward" in result.stdout
+    assert "feed_forward" in result.stdout
 
 
 def test_a_model_that_transformers_does_not_know_is_named(tmp_path: Path) -> None:
