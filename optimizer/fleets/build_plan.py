@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.step import StepLoad, engine_arrays, step_time
@@ -57,8 +57,6 @@ from .fleet import (
     pool_gpus,
 )
 from .pool import PoolState, prefix_keeps
-
-FloatArray = NDArray[np.float64]
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -339,7 +337,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
     )
 
 
-def owned_remarks(problem: Problem, gpus: NDArray[np.int64]) -> list[str]:
+def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
     """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
     remarks = []
     for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
@@ -497,7 +495,7 @@ def binding_limits(
     return limits
 
 
-def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
+def fleet_bindings(instance: Instance, cost: float, gpus: IntArray) -> list[Binding]:
     """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
     problem, ceiling = instance.problem, instance.problem.constraints
     rows = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
@@ -18,8 +18,6 @@ from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 
 from .fleet import Fleet, FleetPool
-
-FloatArray = NDArray[np.float64]
 
 SAME_LENGTH = 1e-9
 """Relative difference up to which a length of the routing is that of a flow."""

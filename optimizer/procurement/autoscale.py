@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 
-from .resilience import Progress, judge_long
+from .resilience import judge_long
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Stretch = tuple[float, int, IntArray]
 """A share of an hour [1], the hour, and the replicas then, (pools,)."""
 
@@ -82,7 +80,7 @@ def autoscale(
     request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
     are too few to tell (`judge_long`), 0: by formula.
     """
-    tell = progress or (lambda _label, _share: None)
+    tell = progress or silent
     scaler = _Scaled(instance, fleet, volume, requests)
     needs: dict[float, IntArray] = {}
     for number, level in enumerate(dict.fromkeys(volume.tolist())):

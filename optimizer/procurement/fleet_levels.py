@@ -10,13 +10,22 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
+from optimizer.loads.instance import (
+    Instance,
+    Progress,
+    at_quantile,
+    at_volume,
+    instance_of_problem,
+    make_settings,
+    silent,
+    slow_end,
+)
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -24,10 +33,6 @@ from optimizer.search.search import FleetSearch
 from optimizer.verification.bench import fleet_key
 from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Progress = Callable[[str, float], None]
 
 SAME = 1e-9
 """Relative difference up to which a rate is served by the fleet of a level."""
@@ -177,7 +182,7 @@ def search_levels(
     problem: Problem,
     rates: FloatArray,
     prices: Sequence[Sequence[float]],
-    progress: Progress | None = None,
+    progress: Progress = silent,
     misses: Sequence[SizedFleet] = (),
 ) -> Levels:
     """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
@@ -190,8 +195,7 @@ def search_levels(
     groups = [[(instance, make_settings(instance)) for instance in group] for group in _groups(problem)]
     fleets: list[list[Option]] = []
     for number, rate in enumerate(rates.tolist()):
-        if progress is not None:
-            progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
+        progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
         apart = []
         for group, ways in enumerate(groups):
             searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]

@@ -8,24 +8,21 @@ hands its KV on within its own domain only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge, judge_until, until_decided
 from search_spaces.problem import Billing
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Progress = Callable[[str, float], None]
 Engines = tuple[int, ...]
 """Engines of every pool of a fleet."""
 
@@ -115,8 +112,7 @@ def resilience(
     cases = list(_losses(instance, fleet, count, needed_engines))
     losses = []
     for number, case in enumerate(cases):
-        if progress is not None:
-            progress(f"{case.of} less {case.number} {case.what}", number / len(cases))
+        (progress or silent)(f"{case.of} less {case.number} {case.what}", number / len(cases))
         losses.append(replace(case, judgement=judged(case.left)))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import dearer, dollars, join_words, percentage
@@ -35,7 +36,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
-from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
+from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import (
     HAND_OVER_RULES,

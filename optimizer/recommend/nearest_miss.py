@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.metric import Metric
 from costmodel.words import join_words, percentage
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, fleet_bindings
-from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.loads.instance import Instance, make_settings, planned_instance
 from optimizer.plans.plan import Alternative, Binding
 from optimizer.plans.proof import ROUNDING

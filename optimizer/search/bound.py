@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
@@ -54,10 +54,6 @@ from .fleet_program import (
     fractional_cost,
     pool_limits,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WORK = Work(nodes=200, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""

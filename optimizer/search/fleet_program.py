@@ -26,16 +26,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
 from search_spaces.problem import Billing, Offer, Problem
 
 from .program import Builder, Outcome, Program, solve
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

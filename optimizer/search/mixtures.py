@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, holds_at, still_holds
 from optimizer.fleets.fleet import (
@@ -42,9 +42,6 @@ from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem, R
 
 from .bound import keeping_up
 from .search import BESIDE, TIMES, FleetSearch, evaluated, most_engines, settled, unmixed
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""

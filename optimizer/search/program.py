@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:  # to import it takes a second and a half
     from ortools.math_opt.model_pb2 import ModelProto
@@ -24,8 +26,6 @@ if TYPE_CHECKING:  # to import it takes a second and a half
 else:
     Program = Any
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NEGLIGIBLE = 1e-9
 """Coefficients below this are rounding noise to the solvers, whose feasibility tolerance is coarser."""

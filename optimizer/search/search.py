@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
     Evaluation,
@@ -39,10 +39,6 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from search_spaces.problem import Goal, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 BESIDE, TIMES = 24, 6
 """A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""

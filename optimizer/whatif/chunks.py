@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import SimulatedLatencies
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
@@ -68,7 +68,7 @@ def chunk_curve(
     chunks: Sequence[int],
     *,
     simulated: bool = True,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress = silent,
 ) -> ChunkCurve | Answer:
     """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
 
@@ -94,8 +94,7 @@ def chunk_curve(
     ]
     rows = []
     for number, size in enumerate(fitting):
-        if progress is not None:
-            progress(f"chunk of {size:,} tokens", number / len(fitting))
+        progress(f"chunk of {size:,} tokens", number / len(fitting))
         pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
         with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
         rows.append(_chunk_row(size, with_chunk, simulated=simulated))

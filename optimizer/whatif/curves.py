@@ -28,7 +28,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import SAME_COST, settled
 from optimizer.verification.bench import LEAST_RUNS
@@ -51,8 +51,6 @@ from .answer import (
     problem_at,
     unproven,
 )
-
-Progress = Callable[[str, float], None]
 
 MOST_STEPS: Final = 300
 """Of a curve; more are a range too wide."""
@@ -214,7 +212,7 @@ def frontier(  # noqa: PLR0917
         raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
-    tell = progress or (lambda _label, _share: None)
+    tell = progress or silent
     ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)

@@ -8,14 +8,14 @@ that meets a demand cheaper; what it is worth is how much more demand could be s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from costmodel.errors import InputError
-from optimizer.loads.instance import ENDS, Instance, make_settings, planned_instance, slow_end
+from optimizer.loads.instance import ENDS, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
 from optimizer.recommend.nearest_miss import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
@@ -39,8 +39,6 @@ from .answer import (
     own_value,
 )
 from .curves import break_even
-
-Progress = Callable[[str, float], None]
 
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
@@ -205,8 +203,7 @@ def sensitivity(
         if brake.stopped():
             complete = False
             break
-        if progress is not None:
-            progress(f"varying {lever.key}", number / len(moved_levers))
+        (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
             rows.append(moved(problem, base, lever, here))
     break_evens = []
