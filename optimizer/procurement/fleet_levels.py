@@ -29,9 +29,9 @@ from optimizer.loads.instance import (
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
-from optimizer.search.search import FleetSearch
+from optimizer.search.search import Engines, FleetSearch, engines_of, is_refuted
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
+from optimizer.whatif.answer import cheapest_of, priced, without_prices
 from search_spaces.problem import Problem
 
 SAME = 1e-9
@@ -199,12 +199,11 @@ def search_levels(
         apart = []
         for group, ways in enumerate(groups):
             searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
-            missed_fleets = [
-                sized_fleet
-                for sized_fleet in misses
-                if sized_fleet.group == group and sized_fleet.whole_rate <= rate * (1.0 + SAME)
+            out = [
+                engines_of(miss.instance, miss.fleet)
+                for miss in misses
+                if miss.group == group and miss.whole_rate <= rate * (1.0 + SAME)
             ]
-            out = [Case("", sized_fleet.instance, sized_fleet.fleet) for sized_fleet in missed_fleets]
             cheapest = (_cheapest(group, searches, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
         together = [side_by_side(options) for options in product(*apart)]
@@ -237,7 +236,7 @@ def _groups(problem: Problem) -> list[list[Instance]]:
 
 
 def _cheapest(
-    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Case]
+    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Engines]
 ) -> Option | None:
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best = cheapest_of(searches, market, known_misses)
@@ -246,7 +245,7 @@ def _cheapest(
     search, fleet = best
     if all(offer.inventory != 0 for offer in market.offers):
         mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        missed = is_refuted(Case("", search.instance, mixture), map(engines_of, known_misses))
+        missed = is_refuted(engines_of(search.instance, mixture), known_misses)
         fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
     sized_fleet = SizedFleet(group, search.instance, fleet)
     return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))

@@ -14,13 +14,12 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
+from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
-from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, instance_of_problem, silent, slow_end
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
-from optimizer.plans.proof import Proof
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome

@@ -31,11 +31,9 @@ from optimizer.loads.instance import (
     planned_instance,
     silent,
 )
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
-from optimizer.search.goodput import best_serving, goodput_gap
-from optimizer.search.mixtures import leanest, or_mixed
+from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,

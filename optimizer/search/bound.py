@@ -18,7 +18,7 @@ longer than the mean of what is normally distributed.
 
 Both are linear, so the cheapest whole engines that do the work and leave no more requests late than the goals permit,
 however the demand is routed over however many pools, are a fleet problem like any other, without queues (see
-`fleet_program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
+`program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
 engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half
 of the requests with that limit are late.
 """
@@ -43,7 +43,7 @@ from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.problem import Problem, Slo
 
-from .fleet_program import (
+from .program import (
     Aim,
     Matrices,
     Work,

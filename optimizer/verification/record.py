@@ -21,8 +21,7 @@ from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance, Late
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Status
-from optimizer.plans.proof import Proof
+from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,

@@ -15,9 +15,9 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
 from costmodel.words import percentage
+from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
