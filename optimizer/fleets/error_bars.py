@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
+from costmodel.arrays import FloatArray
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.speculation import Speculation
@@ -29,8 +29,6 @@ from search_spaces.serving_error import (
 
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
-
-FloatArray = NDArray[np.float64]
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),

@@ -21,8 +21,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
 from costmodel.host import EngineOverhead, Scheduler
@@ -39,9 +40,6 @@ from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Prefills = tuple[IntArray, IntArray]
 """Shape and token budget of prefill engines, both (engines,): indices into the table."""
 
@@ -118,9 +116,9 @@ class EngineTable:
     """
 
     shapes: tuple[Shape, ...]
-    offer: NDArray[np.int64]
-    talks: NDArray[np.bool_]
-    domain: NDArray[np.int64]
+    offer: IntArray
+    talks: BoolArray
+    domain: IntArray
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -130,7 +128,7 @@ class EngineTable:
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
-    limits: NDArray[np.int64]
+    limits: IntArray
     chunks: FloatArray
     prefill_alone: FloatArray
     prefill_time: FloatArray
@@ -216,7 +214,7 @@ class EngineTable:
         return np.asarray(self.chunks / self.ranks[:, None])
 
     @property
-    def roomy(self) -> NDArray[np.bool_]:
+    def roomy(self) -> BoolArray:
         """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
         return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
 

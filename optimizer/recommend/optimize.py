@@ -30,14 +30,14 @@ from optimizer.loads.instance import (
     Deadline,
     Instance,
     Late,
+    Progress,
     at_quantile,
     instance_of_problem,
     make_instance,
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
@@ -60,13 +60,12 @@ from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
     Brake,
     Effort,
     FormulaResult,
     Level,
-    Progress,
     Restriction,
     Rival,
     Solution,

@@ -18,7 +18,7 @@ longer than the mean of what is normally distributed.
 
 Both are linear, so the cheapest whole engines that do the work and leave no more requests late than the goals permit,
 however the demand is routed over however many pools, are a fleet problem like any other, without queues (see
-`fleet_program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
+`program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
 engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half
 of the requests with that limit are late.
 """
@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
@@ -43,7 +43,7 @@ from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.problem import Problem, Slo
 
-from .fleet_program import (
+from .program import (
     Aim,
     Matrices,
     Work,
@@ -54,10 +54,6 @@ from .fleet_program import (
     fractional_cost,
     pool_limits,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WORK = Work(nodes=200, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
