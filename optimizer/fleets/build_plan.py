@@ -156,7 +156,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     Steps are as much slower than the expected ones as those that are planned on.
     """
     problem, config = instance.problem, pool_config(instance, pool)
-    engines = engine_arrays(problem.model, [config], instance.overhead)
+    engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(problem.model, engines, load)
     intervals = step_intervals(problem, config)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from optimizer.loads.instance import Instance, instance_of_problem
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import EnginePool
 from search_spaces.fleet_file import StatedPool
@@ -43,7 +43,7 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
         raise InputError(
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
         )
-    instance = instance_of_problem(problem_of_plan(plan, base))
+    instance = make_instance(problem_of_plan(plan, base))
     _check_routes(plan, instance)
     return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
 

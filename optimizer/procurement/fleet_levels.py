@@ -16,7 +16,7 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
+from optimizer.loads.instance import Instance, at_quantile, at_volume, make_instance, make_settings, slow_end
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -223,7 +223,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
     free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
-    whole = instance_of_problem(free)
+    whole = make_instance(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()

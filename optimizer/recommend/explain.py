@@ -27,7 +27,7 @@ from optimizer.loads.instance import (
     Instance,
     Settings,
     at_quantile,
-    instance_of_problem,
+    make_instance,
     make_settings,
     planned_instance,
     slow_end,
@@ -36,7 +36,6 @@ from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
-from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import (
     HAND_OVER_RULES,
     RULES,
@@ -135,8 +134,7 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
-        overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-        searches[wider.space] = at_best_split(planned_instance(wider, overhead))
+        searches[wider.space] = at_best_split(planned_instance(wider))
     roles = wider.space.roles if config.role is None else (config.role,)
     standings = tuple(_standing(searches[wider.space], config, role) for role in roles)
     return Explanation(offer, rulings, unsearched_settings, standings)
@@ -290,7 +288,7 @@ def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
-        expected_instance = instance_of_problem(problem)
+        expected_instance = make_instance(problem)
         check_floors(expected_instance)
     except InputError:  # no engine of what is left is possible at all
         return None

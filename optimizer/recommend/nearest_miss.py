@@ -109,7 +109,7 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
-        free_instance = planned_instance(free_problem, instance.overhead)
+        free_instance = planned_instance(free_problem)
         solution = solution_of(costing_what_is_short(alone, free_instance), effort)
         if solution is None:
             continue
@@ -260,7 +260,7 @@ def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
 def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
     """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
-    return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
+    return planned_instance(with_looser_slos(free, factor, metrics))
 
 
 def goal_missed(name: str, attainment: float, goal: float) -> Binding:

@@ -23,7 +23,6 @@ from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Offer, Problem
 
 from .answer import (
@@ -368,7 +367,7 @@ def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[Shad
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = planned_instance(problem)
     rows = (_shadow_price(instance, effort, *limit) for limit in limits)
     return [row for row in rows if row is not None]
 
