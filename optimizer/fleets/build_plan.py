@@ -25,7 +25,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, factor_at, instance_of_problem, slow_end, step_intervals
+from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -164,7 +164,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     Steps are as much slower than the expected ones as those that are planned on.
     """
     problem, config = instance.problem, pool_config(instance, pool)
-    engines = engine_arrays(problem.model, [config], instance.overhead)
+    engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(problem.model, engines, load)
     intervals = step_intervals(problem, config)
@@ -569,7 +569,7 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
         raise InputError(
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
         )
-    instance = instance_of_problem(problem_of_plan(plan, base))
+    instance = make_instance(problem_of_plan(plan, base))
     _check_routes(plan, instance)
     return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
 

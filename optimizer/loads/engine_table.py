@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
-from costmodel.host import EngineOverhead, Scheduler
+from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import uneven_lanes
@@ -34,7 +34,6 @@ from costmodel.speculation import with_draft
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
-from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
@@ -324,7 +323,7 @@ class _Steps:
         return self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0]
 
 
-def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> EngineTable:
+def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], policy: ServingPolicy) -> EngineTable:
     """Evaluate the cost model once for everything that a search needs of engines."""
     model, space = problem.model, problem.space
     seqs, chunks = batch_sizes(problem), np.array(space.max_num_batched_tokens, dtype=np.float64)
@@ -333,9 +332,8 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
         for name in ("gpus", "pipeline", "data")
     )
-    policy = load_serving_policy(problem.engine)
     uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried_share)
+    steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)

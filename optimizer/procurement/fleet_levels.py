@@ -21,7 +21,7 @@ from optimizer.loads.instance import (
     Progress,
     at_quantile,
     at_volume,
-    instance_of_problem,
+    make_instance,
     make_settings,
     silent,
     slow_end,
@@ -226,7 +226,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
     free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
-    whole = instance_of_problem(free)
+    whole = make_instance(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()

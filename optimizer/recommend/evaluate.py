@@ -18,7 +18,7 @@ from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volum
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, Progress, at_quantile, instance_of_problem, silent, slow_end
+from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
@@ -186,7 +186,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected_instance = instance_of_problem(stated_fleet.problem)
+    expected_instance = make_instance(stated_fleet.problem)
     instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
     masks = [_served(instance, pool) for pool in stated_fleet.pools]
     _check_served(instance, stated_fleet, masks)
@@ -228,7 +228,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     instance = at_quantile(expected_instance, slow_end(problem.confidence))
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))

@@ -32,7 +32,6 @@ from optimizer.loads.instance import (
     Late,
     Progress,
     at_quantile,
-    instance_of_problem,
     make_instance,
     planned_instance,
     slow_end,
@@ -204,7 +203,7 @@ def optimize(
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     check_floors(expected_instance)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
@@ -314,7 +313,7 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
     solution, effort = miss.kept, draft.effort
     instance = replace(solution.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    draft = replace(draft, expected=make_instance(solution.instance.problem))
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
@@ -361,7 +360,7 @@ def plan_below_floor(problem: Problem) -> Plan:
 
     For programs, which read a plan wherever `optimize()` is sound input without an answer.
     """
-    instance = instance_of_problem(problem)
+    instance = make_instance(problem)
     rows = []
     for floor in floors(instance):
         slo = problem.slos[floor.k]
@@ -553,4 +552,4 @@ def _priced(problem: Problem, instance: Instance) -> Instance | None:
         check_shapes(problem, enumerate_shapes(problem))
     except InputError:
         return None
-    return replace(planned_instance(problem, instance.overhead), flows=instance.flows)
+    return replace(planned_instance(problem), flows=instance.flows)

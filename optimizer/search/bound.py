@@ -201,11 +201,11 @@ def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatAr
 
 def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
     """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
-    flows, shape = instance.flows, settings.shape
+    flows, policy = instance.flows, instance.policy
     fastest = np.where(
         (settings.role == COLOCATED)[:, None],
-        _colocated_prompt(instance)[shape, settings.chunk],
-        _handed_over(instance, settings),
+        policy.fixed_ttft(False) + _colocated_prompt(instance)[settings.shape, settings.chunk],
+        policy.fixed_ttft(True) + _handed_over(instance, settings),
     )
     late = fastest > flows.ttft * WITHIN
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
@@ -286,7 +286,7 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
-    key = instance.tables.alike, flows.alike, *(array.tobytes() for array in arrays)
+    key = instance.tables.alike, flows.alike, instance.policy, *(array.tobytes() for array in arrays)
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share

@@ -216,7 +216,12 @@ class FleetSearch:
         if role == DECODE:
             return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
-        slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
+        slack = (
+            flows.ttft
+            - self.instance.policy.fixed_ttft(True)
+            - state.latency
+            - tables.kv_transferred[shape] / tables.link[shape]
+        )
         late = np.where(slack < 0.0, 1.0, 0.0)
         if state.wait is not None:
             late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))

@@ -30,7 +30,7 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
+from optimizer.loads.instance import Deadline, Instance, at_quantile, make_instance, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
@@ -304,7 +304,7 @@ def demand_of(problem: Problem) -> Demand:
 @lru_cache(maxsize=8)
 def slow_instance(demand: Demand) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
-    expected_instance = instance_of_problem(demand.problem)
+    expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
