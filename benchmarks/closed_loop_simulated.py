@@ -117,7 +117,7 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     steady = closed_loop(times, policy, closed, pools)
     kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
     late = (closed.looks - 1.0) / 2.0 * steady.decode_step
-    outside = float((policy.arrival + np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
+    outside = policy.fixed_ttft(False) + float((np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
     users = max(1, round(deployment.concurrency))
     size = round(users * MANY_WAVES)
     places = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
@@ -125,10 +125,9 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
         lengths(float(mean[0, 0]), deployment.spread, place)
         for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
-    pool = engine_pool(deployment, users, int((isl + osl).max()))
-    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=outside)
-    result = simulate(trace, Fleet((pool,)))
-    return outside + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
+    pool = replace(engine_pool(deployment, users, int((isl + osl).max())), fixed_ttft=outside)
+    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), Fleet((pool,)))
+    return float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 
 def compared(sample: int | None) -> list[Compared]:

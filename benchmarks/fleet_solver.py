@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, instance_of_problem  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.fleet_program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
+from optimizer.search.program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
 
 FIRST = Work(nodes=60, time_limit=5.0)
 """A first look for a fleet."""
@@ -164,7 +164,7 @@ def examples() -> None:
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
-        made = instance_of_problem(problem)
+        made = make_instance(problem)
         known = at_best_split(at_quantile(made, slow_end(problem.confidence)))
         fleet = unmixed(known)
         if not fleet.pools:

@@ -9,8 +9,7 @@ from typing import Final
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Range, Status
-from optimizer.plans.proof import OPTIMAL_GAP, is_below
+from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals

@@ -128,7 +128,7 @@ def steps_of(lanes: int) -> GridSteps:
     instance = long_prompts()
     pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
     uneven = float(instance.tables.uneven[pool.shape])
-    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
+    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.policy.overhead, uneven)
 
 
 def toy_lanes(lanes: float, uneven: float) -> GridSteps:
@@ -158,7 +158,7 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     instance = long_prompts()
     tables, shape, packed = instance.tables, shape_with(instance, LANES), steps_of(LANES)
     pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
-    engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.overhead)
+    engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.policy.overhead)
     one = [np.full((1, 1), value) for value in (64.0, float(PROMPT), 100.0, 0.0, 10.0)]
     times = engine_times(instance.problem.model, engine, engine, load_serving_policy("vllm"), ClosedLoad(*one))
     share = times.prompt.shared[0, 0]

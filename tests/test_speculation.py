@@ -17,8 +17,8 @@ from costmodel.simulator import step_seconds
 from costmodel.simulator.steps import cost_steps
 from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.step import StepLoad, step_time_one
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.verification.judge import judge

@@ -14,7 +14,7 @@ The first wave arrives at once, and each of n prompts that come at once waits fo
 f is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
 Later requests come back scattered by their lengths. Colocated requests of equal length start and end together: where
 prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came just
-before. `front` is what a request waits for whatever the load: arrival, and the hand-over and its transfer. `entry` is
+before. `front` is what a request waits for whatever the load: `ServingPolicy.fixed_ttft`, and the transfer. `entry` is
 the decode step that it enters with. The line is what waits outside for memory. With a mean C below one, the deployment
 is idle at times and serves a single request at others: N = 1.
 """
@@ -244,11 +244,11 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     residents = admitted_requests(policy, load, pools)
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
-    front = policy.arrival + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
+    front = policy.fixed_ttft(pools.apart) + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     if pools.apart:
-        front = front + policy.handover + pools.transfer
+        front = front + pools.transfer
     elif not prefills_first:
         front = front + EQUAL_WAIT * load.equality * (1.0 - 1.0 / residents) * prompt.alone
     lockstep = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0

@@ -10,16 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 UNMATCHED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
@@ -186,7 +182,7 @@ def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     return np.asarray(offer_prices(problem, gpus).sum(axis=-1))
 
 
-def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
+def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> BoolArray:
     """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
     limits = problem.constraints
     good = (gpus <= np.array([offer.stock for offer in problem.offers])).all(axis=-1)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
@@ -40,8 +40,6 @@ from optimizer.loads.instance import Instance
 from search_spaces.problem import Balancing
 
 from .fleet import FleetPool
-
-FloatArray = NDArray[np.float64]
 
 KEPT = 6000
 """States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""

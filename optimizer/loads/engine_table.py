@@ -21,11 +21,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
-from costmodel.host import EngineOverhead, Scheduler
+from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import uneven_lanes
@@ -33,15 +34,11 @@ from costmodel.speculation import with_draft
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
-from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Prefills = tuple[IntArray, IntArray]
 """Shape and token budget of prefill engines, both (engines,): indices into the table."""
 
@@ -118,9 +115,9 @@ class EngineTable:
     """
 
     shapes: tuple[Shape, ...]
-    offer: NDArray[np.int64]
-    talks: NDArray[np.bool_]
-    domain: NDArray[np.int64]
+    offer: IntArray
+    talks: BoolArray
+    domain: IntArray
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -130,7 +127,7 @@ class EngineTable:
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
-    limits: NDArray[np.int64]
+    limits: IntArray
     chunks: FloatArray
     prefill_alone: FloatArray
     prefill_time: FloatArray
@@ -216,7 +213,7 @@ class EngineTable:
         return np.asarray(self.chunks / self.ranks[:, None])
 
     @property
-    def roomy(self) -> NDArray[np.bool_]:
+    def roomy(self) -> BoolArray:
         """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
         return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
 
@@ -326,7 +323,7 @@ class _Steps:
         return self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0]
 
 
-def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> EngineTable:
+def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], policy: ServingPolicy) -> EngineTable:
     """Evaluate the cost model once for everything that a search needs of engines."""
     model, space = problem.model, problem.space
     seqs, chunks = batch_sizes(problem), np.array(space.max_num_batched_tokens, dtype=np.float64)
@@ -335,9 +332,8 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
         for name in ("gpus", "pipeline", "data")
     )
-    policy = load_serving_policy(problem.engine)
     uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried_share)
+    steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InfeasibleError
 from costmodel.units import KILO
+from optimizer.loads.instance import Progress, silent
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import settled
 from optimizer.verification.verify import ROUNDS
@@ -36,10 +37,7 @@ from search_spaces.contracts import (
 )
 from search_spaces.problem import Problem
 
-from .fleet_levels import Levels, Option, Progress, SizedFleet, level_rates, search_levels
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from .fleet_levels import Levels, Option, SizedFleet, level_rates, search_levels
 
 GAP = 1e-3
 """Relative gap at which the choice of commitments may stop [1]."""
@@ -165,7 +163,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     looked: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
         misses = [item for item in looked.values() if item.fault]
-        levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
+        levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
             for miss in misses[-1:]:
@@ -175,10 +173,8 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
         fleets = _serving(plan.outcomes)
         new = [sized_fleet for key, sized_fleet in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
         for number, sized_fleet in enumerate(new):
-            if progress is not None:
-                progress(
-                    f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s", 0.7 + 0.3 * number / len(new)
-                )
+            label = f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s"
+            (progress or silent)(label, 0.7 + 0.3 * number / len(new))
             problem_then = sized_fleet.instance.problem
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
@@ -215,7 +211,7 @@ def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
     """The same with the fleets of every level given."""
-    tell = progress or (lambda _label, _share: None)
+    tell = progress or silent
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
     prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
     middle, now = terms.forecast.expected, prospect.first
@@ -279,7 +275,7 @@ class _Prospect:
     probabilities: FloatArray
 
     @property
-    def first(self) -> NDArray[np.bool_]:
+    def first(self) -> BoolArray:
         """Starts in the first month: there a plan is the same on every path."""
         return np.array([start.month == 0 for start in starts_of(self.dispatcher.terms)], dtype=np.bool_)
 

@@ -10,24 +10,29 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance, at_quantile, at_volume, instance_of_problem, make_settings, slow_end
+from optimizer.loads.instance import (
+    Instance,
+    Progress,
+    at_quantile,
+    at_volume,
+    make_instance,
+    make_settings,
+    silent,
+    slow_end,
+)
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
-from optimizer.search.search import FleetSearch
+from optimizer.search.search import Engines, FleetSearch, engines_of, is_refuted
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, cheapest_of, engines_of, is_refuted, priced, without_prices
+from optimizer.whatif.answer import cheapest_of, priced, without_prices
 from search_spaces.problem import Problem
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Progress = Callable[[str, float], None]
 
 SAME = 1e-9
 """Relative difference up to which a rate is served by the fleet of a level."""
@@ -177,7 +182,7 @@ def search_levels(
     problem: Problem,
     rates: FloatArray,
     prices: Sequence[Sequence[float]],
-    progress: Progress | None = None,
+    progress: Progress = silent,
     misses: Sequence[SizedFleet] = (),
 ) -> Levels:
     """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
@@ -190,17 +195,15 @@ def search_levels(
     groups = [[(instance, make_settings(instance)) for instance in group] for group in _groups(problem)]
     fleets: list[list[Option]] = []
     for number, rate in enumerate(rates.tolist()):
-        if progress is not None:
-            progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
+        progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
         apart = []
         for group, ways in enumerate(groups):
             searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
-            missed_fleets = [
-                sized_fleet
-                for sized_fleet in misses
-                if sized_fleet.group == group and sized_fleet.whole_rate <= rate * (1.0 + SAME)
+            out = [
+                engines_of(miss.instance, miss.fleet)
+                for miss in misses
+                if miss.group == group and miss.whole_rate <= rate * (1.0 + SAME)
             ]
-            out = [Case("", sized_fleet.instance, sized_fleet.fleet) for sized_fleet in missed_fleets]
             cheapest = (_cheapest(group, searches, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
         together = [side_by_side(options) for options in product(*apart)]
@@ -223,7 +226,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
     free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
-    whole = instance_of_problem(free)
+    whole = make_instance(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
@@ -233,7 +236,7 @@ def _groups(problem: Problem) -> list[list[Instance]]:
 
 
 def _cheapest(
-    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Case]
+    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Engines]
 ) -> Option | None:
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best = cheapest_of(searches, market, known_misses)
@@ -242,7 +245,7 @@ def _cheapest(
     search, fleet = best
     if all(offer.inventory != 0 for offer in market.offers):
         mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        missed = is_refuted(Case("", search.instance, mixture), map(engines_of, known_misses))
+        missed = is_refuted(engines_of(search.instance, mixture), known_misses)
         fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
     sized_fleet = SizedFleet(group, search.instance, fleet)
     return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))

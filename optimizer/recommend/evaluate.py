@@ -9,17 +9,17 @@ from typing import Final
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
+from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, shared_out, with_names
-from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, at_quantile, instance_of_problem, slow_end
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
-from optimizer.plans.proof import Proof
+from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
@@ -31,7 +31,7 @@ from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
 from .optimize import Draft, optimize, origin_of, with_simulation
-from .search import Brake, Effort, Level, Progress, silent, sure_verdict
+from .search import Brake, Effort, Level, sure_verdict
 
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
@@ -186,7 +186,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected_instance = instance_of_problem(stated_fleet.problem)
+    expected_instance = make_instance(stated_fleet.problem)
     instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
     masks = [_served(instance, pool) for pool in stated_fleet.pools]
     _check_served(instance, stated_fleet, masks)
@@ -228,7 +228,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     instance = at_quantile(expected_instance, slow_end(problem.confidence))
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))

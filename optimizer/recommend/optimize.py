@@ -30,14 +30,13 @@ from optimizer.loads.instance import (
     Deadline,
     Instance,
     Late,
+    Progress,
     at_quantile,
-    instance_of_problem,
     make_instance,
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
@@ -60,13 +59,12 @@ from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
     Brake,
     Effort,
     FormulaResult,
     Level,
-    Progress,
     Restriction,
     Rival,
     Solution,
@@ -205,7 +203,7 @@ def optimize(
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     check_floors(expected_instance)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
@@ -315,7 +313,7 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
     solution, effort = miss.kept, draft.effort
     instance = replace(solution.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    draft = replace(draft, expected=make_instance(solution.instance.problem))
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
@@ -362,7 +360,7 @@ def plan_below_floor(problem: Problem) -> Plan:
 
     For programs, which read a plan wherever `optimize()` is sound input without an answer.
     """
-    instance = instance_of_problem(problem)
+    instance = make_instance(problem)
     rows = []
     for floor in floors(instance):
         slo = problem.slos[floor.k]
@@ -554,4 +552,4 @@ def _priced(problem: Problem, instance: Instance) -> Instance | None:
         check_shapes(problem, enumerate_shapes(problem))
     except InputError:
         return None
-    return replace(planned_instance(problem, instance.overhead), flows=instance.flows)
+    return replace(planned_instance(problem), flows=instance.flows)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
@@ -21,19 +22,18 @@ from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
     ROLES,
-    BoolArray,
     Deadline,
     Instance,
     Late,
+    Progress,
     Settings,
     never,
     planned_instance,
+    silent,
 )
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
-from optimizer.search.goodput import best_serving, goodput_gap
-from optimizer.search.mixtures import leanest, or_mixed
+from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
@@ -71,9 +71,6 @@ STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
-Progress = Callable[[str, float], None]
-"""Told that a stage begins, and the share of the work that is done [1]."""
-
 
 class Level(StrEnum):
     """What `--effort` asks for."""
@@ -100,10 +97,6 @@ class Brake:
     def stopped(self) -> bool:
         """Whether to come to an end."""
         return self.deadline.late() or (self.armed and self.pulled)
-
-
-def silent(label: str, fraction: float) -> None:
-    """Progress that nobody follows, as of a search within a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +413,7 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
     easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
     for easier_problem in easier:
-        solution = None if late() else by_formula(planned_instance(easier_problem, instance.overhead), late, usable)
+        solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
         if solution is not None:
             fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
     return list(fleets.values())

@@ -18,7 +18,7 @@ longer than the mean of what is normally distributed.
 
 Both are linear, so the cheapest whole engines that do the work and leave no more requests late than the goals permit,
 however the demand is routed over however many pools, are a fleet problem like any other, without queues (see
-`fleet_program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
+`program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
 engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half
 of the requests with that limit are late.
 """
@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
@@ -43,7 +43,7 @@ from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.problem import Problem, Slo
 
-from .fleet_program import (
+from .program import (
     Aim,
     Matrices,
     Work,
@@ -54,10 +54,6 @@ from .fleet_program import (
     fractional_cost,
     pool_limits,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WORK = Work(nodes=200, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
@@ -205,11 +201,11 @@ def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatAr
 
 def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
     """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
-    flows, shape = instance.flows, settings.shape
+    flows, policy = instance.flows, instance.policy
     fastest = np.where(
         (settings.role == COLOCATED)[:, None],
-        _colocated_prompt(instance)[shape, settings.chunk],
-        _handed_over(instance, settings),
+        policy.fixed_ttft(False) + _colocated_prompt(instance)[settings.shape, settings.chunk],
+        policy.fixed_ttft(True) + _handed_over(instance, settings),
     )
     late = fastest > flows.ttft * WITHIN
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
@@ -290,7 +286,7 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
-    key = instance.tables.alike, flows.alike, *(array.tobytes() for array in arrays)
+    key = instance.tables.alike, flows.alike, instance.policy, *(array.tobytes() for array in arrays)
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share

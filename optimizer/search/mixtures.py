@@ -11,6 +11,14 @@ is shared. That order knows nothing of queues: where it fails, the flows are cut
 a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows thresholds of length
 only, the order is that length, and no length is shared. Moving the cut gives one pool more to do and the other less: so
 where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut holds.
+
+The fleet of most goodput, or of most goodput per dollar, among those that hold when they are evaluated.
+
+The cheapest fleet that serves a volume is that of the usual search at so many times the demand. What it serves, and
+what it costs, bound all others: none serves more for less, so that between two volumes no fleet has more than the
+higher one, or per dollar than the higher one at the cost of the lower. The interval that could have most is halved
+until none could have more than the best. In the place of the best of one pool or two, one that mixes engines within a
+stage is taken (`mixtures`), where that serves more, or as much for less.
 """
 
 from __future__ import annotations
@@ -22,10 +30,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, holds_at, still_holds
+from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -37,14 +45,11 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
-from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem, Routing, any_target
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing, any_target
 
-from .bound import keeping_up
-from .search import BESIDE, TIMES, FleetSearch, evaluated, most_engines, settled, unmixed
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from .bound import keeping_up, least_per_demand, most_volume
+from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_engines, settled, unmixed
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
@@ -493,7 +498,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
         offers=_offers_left(instance, earlier_fleet),
         constraints=_limits_left(instance, earlier_fleet, later),
     )
-    return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
+    return Instance(alone, flows, instance.enumeration, tables, instance.policy)
 
 
 def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:
@@ -522,3 +527,101 @@ def _limits_left(instance: Instance, earlier_fleet: Fleet, later: int) -> Constr
         max_gpus=None if limits.max_gpus is None else max(limits.max_gpus - int(gpus.sum()), 0),
         max_pools=None if limits.max_pools is None else max(limits.max_pools - len(earlier_fleet.pools) - later, 0),
     )
+
+
+# --- the most goodput ------------------------------------------------------------------------------------------------
+
+SEARCHES = 24
+"""Volumes at most at which the cheapest fleet is sought."""
+
+MORE = 5e-3
+"""Share by which another fleet must be able to have more than the best to be sought [1]."""
+
+LEAST = 1e-6
+"""Multiple of the demand, or that per dollar an hour, which is nothing."""
+
+BEYOND = (1.16, 1.08, 1.04, 1.02)
+"""Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
+serves a little more may be nothing to go on from."""
+
+Serving = tuple[Fleet, float]
+"""A fleet, and the most that it is known to serve, as a multiple of the demand."""
+
+
+def best_serving(search: FleetSearch) -> Serving:
+    """The fleet within the limits that is best by the objective, and what it serves; an empty one without any."""
+    instance, best = search.instance, best_of_few_pools(search)
+    if not best[0].pools:
+        return best
+    if _by_price(instance):
+        sold = min(best[1], instance.problem.objective.max_volume)
+        mixture = _mixed(search, best[0], sold, fleet_cost(instance, best[0]))
+        return best if mixture is None else (mixture, max(sold, goodput_volume(instance, mixture)))
+    waiting = list(BEYOND)
+    while waiting and not search.late():
+        more = best[1] * waiting.pop(0)
+        mixture = _mixed(search, best[0], more, math.inf)
+        if mixture is not None:
+            best, waiting = (mixture, max(more, goodput_volume(instance, mixture))), list(BEYOND)
+    return best
+
+
+def best_of_few_pools(search: FleetSearch) -> Serving:
+    """The best fleet of one pool or two, and what it serves; an empty one where none serves enough."""
+    instance, objective = search.instance, search.instance.problem.objective
+    by_price = _by_price(instance)
+    best, value = (Fleet(()), 0.0), 0.0
+    start = (objective.min_volume, objective.max_volume) if by_price else (0.0, math.inf)
+    waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
+    for _ in range(SEARCHES):
+        most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
+        if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
+            break
+        volume = _between(low, high) if math.isfinite(most) or not by_price else low
+        below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more
+        fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late), below)
+        if fleet.pools:
+            cost, served_volume = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
+            worth = min(served_volume, high) / cost if by_price else served_volume
+            best, value = ((fleet, served_volume), worth) if worth > value else (best, value)
+            if served_volume < high:
+                heapq.heappush(waiting, (-high / cost if by_price else -high, served_volume, high, cost))
+        if low < volume:
+            heapq.heappush(waiting, (-volume / least if by_price else -volume, low, volume, least))
+    return best
+
+
+def _between(low: float, high: float) -> float:
+    """A volume within an interval of which an end may be open."""
+    if math.isinf(high):
+        return 2.0 * low or 1.0
+    return math.sqrt(low * high) or high / 4.0
+
+
+def _by_price(instance: Instance) -> bool:
+    return instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+
+
+def goodput_gap(search: FleetSearch, serving: Serving, seconds: float) -> float | None:
+    """By how much less a fleet has than what none within the limits that keeps up exceeds [1]; None where unknown.
+
+    seconds: that it may take.
+    """
+    instance, settings, (fleet, serves) = search.instance, search.settings, serving
+    if _by_price(instance):
+        objective = instance.problem.objective
+        cost = least_per_demand(at_volume(instance, objective.min_volume), settings)
+        per_dollar = min(serves, objective.max_volume) / fleet_cost(instance, fleet)
+        return None if cost is None else max(0.0, 1.0 - per_dollar * cost / objective.min_volume)
+    top = most_volume(at_volume(instance, serves), settings, seconds)
+    return None if top is None else max(0.0, 1.0 - 1.0 / top)
+
+
+def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fleet | None:
+    """A fleet that mixes engines in a stage of this one, or has colocated ones beside fewer of its own.
+
+    It serves a volume, and costs less than `below` [$/h].
+    """
+    there = FleetSearch.of(at_volume(search.instance, volume), search.settings, search.late)
+    cheapest_held(there, search.instance.problem, below)  # for which engines are enough apart
+    return cheaper_mixture(there, fleet, below)

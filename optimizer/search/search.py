@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
     Evaluation,
@@ -36,13 +36,10 @@ from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, 
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
+from search_spaces.enumeration import Shape
 from search_spaces.problem import Goal, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 BESIDE, TIMES = 24, 6
 """A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""
@@ -77,6 +74,20 @@ MOST_ROOM = 1e9
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
+Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
+"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
+
+
+def engines_of(instance: Instance, fleet: Fleet) -> Engines:
+    """What engines a fleet has, whatever their batch limits."""
+    tables, pools = instance.tables, fleet.pools
+    kind = tuple((pool.role, tables.shapes[pool.shape], float(tables.chunks[pool.chunk])) for pool in pools)
+    return kind, tuple(pool.replicas for pool in pools)
+
+
+def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
+    """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
+    return any(engines[0] == kind and all(map(int.__le__, engines[1], most)) for kind, most in misses)
 
 
 def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
@@ -93,7 +104,8 @@ class FleetSearch:
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
     setting, a number of engines that is too few, and one that is enough if any is; reached: share of its goal that the
     worst class of a fleet reaches [1]; late: whether no more fleets are to be looked at; hopeless (settings,): those
-    with which too many requests are late even on idle engines; cut: what ended a search before all fleets that it might
+    with which too many requests are late even on idle engines; misses: fleets that were refuted, which do not hold, nor
+    those that have no more of the same engines in any pool; cut: what ended a search before all fleets that it might
     have found were looked at, `looks` or `time`.
     """
 
@@ -105,6 +117,7 @@ class FleetSearch:
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     cut: set[str] = field(default_factory=set)
+    misses: tuple[Engines, ...] = ()
 
     @classmethod
     def of(cls, instance: Instance, settings: Settings, late: Late = never) -> FleetSearch:
@@ -116,6 +129,10 @@ class FleetSearch:
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
         return FleetSearch.of(self.instance, self.settings.take(usable), self.late)
+
+    def without(self, misses: Sequence[Engines]) -> FleetSearch:
+        """The search without refuted fleets; the states of pools stay known."""
+        return replace(self, pool_sizes={}, reached={}, misses=tuple(misses)) if misses else self
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -140,7 +157,9 @@ class FleetSearch:
         return pool_state(self.instance, self.pool(setting, engines), volume)
 
     def holds(self, picks: Picks) -> bool:
-        """Whether a fleet keeps every goal."""
+        """Whether a fleet keeps every goal, and is not refuted."""
+        if self.misses and is_refuted(engines_of(self.instance, self.fleet(picks)), self.misses):
+            return False
         if picks not in self.reached:
             states = tuple(self.state(*pick) for pick in picks)
             self.reached[picks] = Evaluation(self.instance, self.fleet(picks), states).goal_share
@@ -197,7 +216,12 @@ class FleetSearch:
         if role == DECODE:
             return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
-        slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
+        slack = (
+            flows.ttft
+            - self.instance.policy.fixed_ttft(True)
+            - state.latency
+            - tables.kv_transferred[shape] / tables.link[shape]
+        )
         late = np.where(slack < 0.0, 1.0, 0.0)
         if state.wait is not None:
             late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))

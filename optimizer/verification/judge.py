@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
@@ -45,9 +46,6 @@ from search_spaces.problem import Balancing
 
 from .demand import Demand, seeded_demands
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
@@ -234,6 +232,7 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
         nics=config.parallelism.data,
         first_token=tables.first_token_of(pool.role, pool.shape),
+        fixed_ttft=instance.policy.fixed_ttft(pool.role is Role.PREFILL),
     )
 
 
@@ -248,7 +247,7 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
     """Step times of one engine."""
     uneven = float(instance.tables.uneven[pool.shape])
     config = pool_config(instance, pool)
-    expected_steps = cost_steps(instance.problem.model, config, instance.overhead, uneven)
+    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead, uneven)
     if probability == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)
@@ -530,7 +529,7 @@ def _late_in(run: Run, late: BoolArray) -> IntArray:
     """Pool in which the first token of each late request lost most of its time."""
     result = run.result
     before = result.queue + result.prefill  # NaN where the prompt was never computed: it is the prompt pool's fault
-    after = np.where(np.isnan(result.first), np.inf, result.ttft - before)
+    after = np.where(np.isnan(result.first), np.inf, result.ttft - result.fixed_ttft - before)
     in_hand_over = ~np.isnan(before) & (after > before)
     prompts, later = _pools(run)
     return np.where(in_hand_over, later, prompts)[late]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
@@ -21,8 +21,7 @@ from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance, Late
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Status
-from optimizer.plans.proof import Proof
+from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,
@@ -52,10 +51,6 @@ from .judge import (
 )
 from .tune import SAMPLER, Look, Tuned, front_beside
 from .verify import SearchResult
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-
 
 CDF_SHARES: Final = tuple(
     round(float(share), 6) for share in [*np.linspace(0.0, 0.9, 46), *(1.0 - 0.1 * 10.0 ** -np.linspace(0.1, 2.0, 18))]
@@ -546,7 +541,7 @@ def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, 
     return tuple(slots)
 
 
-def _slots(arrival: FloatArray, rates: FloatArray) -> NDArray[np.int64]:
+def _slots(arrival: FloatArray, rates: FloatArray) -> IntArray:
     """Number of the slot in which each request comes."""
     length = arrival.size / float(rates.sum())
     return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
@@ -40,7 +39,6 @@ from .judge import ClassJudgement, Outcome
 if TYPE_CHECKING:
     import optuna
 
-FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"

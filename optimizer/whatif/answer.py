@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
@@ -31,19 +30,17 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
-from optimizer.plans.plan import Binding, Plan, Status
-from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
+from optimizer.loads.instance import Deadline, Instance, at_quantile, make_instance, make_settings, slow_end
+from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
+from optimizer.search.search import Engines, FleetSearch, at_best_split, cheapest_held, engines_of, is_refuted, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.verify import ROUNDS
-from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
@@ -76,6 +73,11 @@ class Case:
     key: str
     instance: Instance = field(compare=False)
     fleet: Fleet = field(compare=False)
+
+    @property
+    def engines(self) -> Engines:
+        """Its engines, whatever their batch limits."""
+        return engines_of(self.instance, self.fleet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def unproven(misses: Sequence[Missed]) -> Answer:
 def answer(
     problem: Problem,
     effort: Effort = Effort.SIMPLE,
-    known_misses: Sequence[Case] = (),
+    known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
     proven: bool = False,
@@ -174,7 +176,7 @@ def answer(
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
         few = effort is Effort.SIMPLE and is_simple(problem)
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
-        if best.case is not None and is_refuted(best.case, map(engines_of, known_misses)):
+        if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
@@ -197,7 +199,7 @@ def answer_at(  # noqa: PLR0917
     key: str,
     value: float,
     effort: Effort = Effort.SIMPLE,
-    known_misses: Sequence[Case] = (),
+    known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
 ) -> Answer:
@@ -302,7 +304,7 @@ def demand_of(problem: Problem) -> Demand:
 @lru_cache(maxsize=8)
 def slow_instance(demand: Demand) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
-    expected_instance = instance_of_problem(demand.problem)
+    expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
@@ -346,25 +348,25 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     return replace(best, status=status_of(gap), bound=bound, gap=gap)
 
 
-def _few_pools(problem: Problem, known_misses: Sequence[Case] = ()) -> Answer:
+def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:
     """The cheapest fleet of one pool or two, which is none of those refuted."""
     case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
 
 
-def _cheapest_case(problem: Problem, known_misses: Sequence[Case] = ()) -> Case | None:
+def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:
     demand = demand_of(problem)
     best = cheapest_of(searches(demand), problem, known_misses)
     return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
 
 
 def cheapest_of(
-    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Case]
+    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Engines]
 ) -> tuple[FleetSearch, Fleet] | None:
     """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
     best, least = None, math.inf
     for search in all_searches:
-        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), problem, least)
+        cheapest = cheapest_held(search.without(known_misses), problem, least)
         if cheapest is not None:
             best, least = (search, search.fleet(cheapest[0])), cheapest[1]
     return best
@@ -429,42 +431,6 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
 # --- by simulation ----------------------------------------------------------------------------------------------------
 
-Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
-"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
-
-
-def engines_of(case: Case) -> Engines:
-    """What engines a fleet has, whatever their batch limits."""
-    tables, pools = case.instance.tables, case.fleet.pools
-    kind = tuple((pool.role, tables.shapes[pool.shape], float(tables.chunks[pool.chunk])) for pool in pools)
-    return kind, tuple(pool.replicas for pool in pools)
-
-
-def is_refuted(case: Case, refuted_engines: Iterable[Engines]) -> bool:
-    """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
-    kind, counts = engines_of(case)
-    return any(kind == refuted_kind and all(map(int.__le__, counts, most)) for refuted_kind, most in refuted_engines)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WithoutRefuted(FleetSearch):
-    """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
-
-    refuted: tuple[Engines, ...] = ()
-
-    @classmethod
-    def of_cases(cls, search: FleetSearch, cases: Sequence[Case]) -> FleetSearch:
-        """What is left of a search; the states of pools stay known."""
-        if not cases:
-            return search
-        values = {item.name: getattr(search, item.name) for item in fields(search)}
-        return cls(**values | {"pool_sizes": {}, "reached": {}, "refuted": tuple(map(engines_of, cases))})
-
-    def holds(self, picks: Picks) -> bool:
-        """Whether a fleet keeps every goal, and is not refuted."""
-        known_miss = is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not known_miss and FleetSearch.holds(self, picks)
-
 
 def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
@@ -475,7 +441,7 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
         if not fault:
             return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)
         misses.append(best.missed(attainment, fault))
-        best = _few_pools(problem, [item.case for item in misses if item.case is not None])
+        best = _few_pools(problem, [item.case.engines for item in misses if item.case is not None])
     return unproven(misses) if misses else best
 
 
