@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.engine_arrays import TABLES, Conditions, engine_arrays
+from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import ServingPolicy
+from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Pools, Steady, closed_loop, engine_times
 from costmodel.quoting import shown
@@ -306,12 +306,17 @@ def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
     return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
+def workers_of(batch: Batch, overhead: EngineOverhead) -> tuple[EngineArrays, EngineArrays]:
+    """Engines of a batch that prefill, and those that decode; the same where they are not apart."""
+    prefill = engine_arrays(batch.model, [row.prefill for row in batch.deployments], overhead)
+    decoding = [row.decode for row in batch.deployments if row.decode is not None]
+    return prefill, engine_arrays(batch.model, decoding, overhead) if decoding else prefill
+
+
 def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
     policy = replace(policy, token_budget=batch.token_budget)
-    prefill = engine_arrays(batch.model, [row.prefill for row in batch.deployments], policy.overhead)
-    decoding = [row.decode for row in batch.deployments if row.decode is not None]
-    decode = engine_arrays(batch.model, decoding, policy.overhead) if decoding else prefill
+    prefill, decode = workers_of(batch, policy.overhead)
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
