@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from serving_layouts import as_run  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402
+from costmodel.engine_arrays import engine_arrays  # noqa: E402
 from costmodel.host import NO_OVERHEAD, ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     ClosedLoad,
@@ -99,7 +100,7 @@ class Table:
 
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
         """The steady state under a policy, with the factor of first tokens by GPU (`generation`)."""
-        own = self.batch.policy_of(policy)
+        own = replace(policy, token_budget=self.batch.token_budget)
         column = np.array([[first_token(each, factors)] for each in self.batch.deployments])
         times = self.times(own, column)
         return closed_loop(times, own, self.batch.load, self.batch.pools)
@@ -169,8 +170,9 @@ def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
 def make_table(batch: Batch, file: str) -> Table:
     """Kernel times of a batch, by one call of the step model for each point of the grid."""
     load = batch.load
-    policy = batch.policy_of(load_serving_policy(batch.engine))
-    prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
+    policy = replace(load_serving_policy(batch.engine), token_budget=batch.token_budget)
+    prefill = engine_arrays(batch.model, [each.prefill for each in batch.deployments], NO_OVERHEAD)
+    decode = engine_arrays(batch.model, [each.decode or each.prefill for each in batch.deployments], NO_OVERHEAD)
     prompt = prompt_steps(batch.model, prefill, policy, load)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_step(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
