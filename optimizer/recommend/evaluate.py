@@ -148,16 +148,15 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
         ],
         cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed_replicas)) if needed_replicas else None,
         one_replica_fewer=[
-            judged(f"{name}: one replica fewer", _with(needed_replicas, at, needed_replicas[at] - 1))
+            judged(
+                f"{name}: one replica fewer",
+                tuple(count - (index == at) for index, count in enumerate(needed_replicas)),
+            )
             for name, at in less
         ],
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
-
-
-def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:
-    return (*counts[:index], count, *counts[index + 1 :])
 
 
 # --- what is evaluated ----------------------------------------------------------------------------------------------

@@ -90,13 +90,6 @@ def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
     return any(engines[0] == kind and all(map(int.__le__, engines[1], most)) for kind, most in misses)
 
 
-def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
-    """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
-    late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
-    miss_limit = 1.0 - class_goals(instance) + 1e-6
-    return np.array([(class_attainment(instance, row) > miss_limit).any() for row in late], dtype=np.bool_)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetSearch:
     """What the evaluation says of those pools of an instance that serve all of their stage.
@@ -124,7 +117,10 @@ class FleetSearch:
         """Nothing evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
-        return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
+        late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
+        miss_limit = 1.0 - class_goals(instance) + 1e-6
+        hopeless = [(class_attainment(instance, row) > miss_limit).any() for row in late_share]
+        return cls(instance, settings, least, late=late, hopeless=np.array(hopeless, dtype=np.bool_))
 
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
@@ -485,7 +481,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     def plain(fleet: Fleet) -> bool:
         return stages(fleet) <= len(fleet.pools)
 
-    able = [fleet for fleet in fleets if _routable(instance, fleet)] or list(fleets)
+    gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
+    able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
+    able = able or list(fleets)
     able.sort(key=lambda fleet: (len(fleet.pools), stages(fleet)))
     if not all(map(plain, able)):
         able = [fleet for fleet in able if plain(fleet) and holds_at(instance, fleet, AMPLE)] or able
@@ -496,8 +494,3 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:
     """Whether a pool keeps up with its part of the demand with a replica fewer."""
     return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
-
-
-def _routable(instance: Instance, fleet: Fleet) -> bool:
-    """Whether some target of the engine has a router for the pools, which get each length whole."""
-    return gets_whole(fleet) and any_target(instance.problem.engine).gateway.allows([pool.role for pool in fleet.pools])

@@ -218,7 +218,10 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
 
 def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     config, tables = pool_config(instance, pool), instance.tables
-    by_tokens = pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS
+    router = Router.LEAST_LOADED
+    if pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS:
+        # one that knows the tokens to compute knows those that are cached
+        router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
     per_token = float(kv_bytes @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
@@ -228,18 +231,11 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
-        router=_router(instance, by_tokens=by_tokens),
+        router=router,
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
         nics=config.parallelism.data,
         first_token=tables.first_token_of(pool.role, pool.shape),
     )
-
-
-def _router(instance: Instance, *, by_tokens: bool) -> Router:
-    """How the engine of a request is chosen: one that knows the tokens to compute knows those that are cached."""
-    if not by_tokens:
-        return Router.LEAST_LOADED
-    return Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
 
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
@@ -263,14 +259,10 @@ def judge(
     seed: int = 0,
     volume: float = 1.0,
     replications: int = 1,
-    engines: SimulatedFleet | None = None,
 ) -> Judgement:
-    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says.
-
-    engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
-    """
+    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says."""
     demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
-    judgement = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
+    judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 

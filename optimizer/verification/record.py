@@ -464,7 +464,8 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
     drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
     energy = float(config.gpus * drawn @ spans)
     busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
-    requests = max(1, sum(_sent(run, number) for run in judgement.runs))
+    columns = (column for run in judgement.runs for column in (run.demand.trace.pool, run.demand.trace.decode_pool))
+    requests = max(1, sum(int((column == number).sum()) for column in columns if column is not None))
     preemptions, rejections = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
     return PoolUse(
         name=pool.name,
@@ -495,12 +496,6 @@ def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
             if use.pool == number
         ]
     )
-
-
-def _sent(run: Run, number: int) -> int:
-    """Requests that are routed to a pool, for their prompt or for their tokens."""
-    columns = (run.demand.trace.pool, run.demand.trace.decode_pool)
-    return sum(int((column == number).sum()) for column in columns if column is not None)
 
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:

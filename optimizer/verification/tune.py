@@ -33,7 +33,7 @@ from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.search import NO_DEARER
 
-from .bench import Bench, Key, Verdict, chunks_of, fleet_key, valid
+from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 from .judge import ClassJudgement, Outcome
 
 if TYPE_CHECKING:
@@ -245,23 +245,19 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late)
     rows = {fleet_key(look.fleet): look for look in tuning.looks}
     if not tuning.wish.front:
         return front(rows.values()), 0
-    compared_looks = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if _keeps_goals(verdict)}
+    compared_looks = {
+        key: Look.of(verdict)
+        for key, verdict in bench.verdicts.items()
+        if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
+    }
     rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
-    judged_keys = [key for key in map(_key, front(rows.values())) if rows[key].cost > winner.cost][:JUDGED]
+    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:JUDGED]
     for key in judged_keys if not is_stopped() else ():
         verdict = bench.verdict(rows[key].fleet)
         rows[key] = Look.of(verdict, verdict.outcome)
     rows[fleet_key(winner.fleet)] = Look.of(winner, winner.outcome)
     looks = {fleet_key(look.fleet) for look in tuning.looks}
     return front(rows.values()), sum(key not in looks for key in judged_keys)
-
-
-def _key(look: Look) -> Key:
-    return fleet_key(look.fleet)
-
-
-def _keeps_goals(verdict: Verdict) -> bool:
-    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
 
 
 def front(looks: Iterable[Look]) -> list[Look]:

@@ -353,17 +353,13 @@ def _each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) 
     prompts = [index for index in worst_pools if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in worst_pools if fleet.pools[index].role is not Role.PREFILL]
     for places in (PLACES, 1, 0, -1, -PLACES):
-        if places:
-            yield _changed(fleet, {index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
-        else:
-            yield _changed(fleet, {index: _other_limit(instance, fleet, index) for index in tokens})
-
-
-def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
-    """The pool with another chunk, so many places away among those that there is memory for, or the last of them."""
-    chunks = chunks_of(instance, pool)
-    place = chunks.index(pool.chunk) + places
-    return replace(pool, chunk=chunks[min(max(place, 0), len(chunks) - 1)])
+        pools = {}
+        for index in prompts if places else tokens:
+            pool = fleet.pools[index]
+            chunks = chunks_of(instance, pool)  # that there is memory for
+            place = min(max(chunks.index(pool.chunk) + places, 0), len(chunks) - 1)
+            pools[index] = replace(pool, chunk=chunks[place]) if places else _other_limit(instance, fleet, index)
+        yield _changed(fleet, pools)
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
