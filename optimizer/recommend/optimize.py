@@ -265,20 +265,15 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     rival_results = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
+    best = with_cheaper_rival(bench, best, rival_results)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rivals = result.rivals[1:], rival_results
     rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    plan = with_simulation(plan, bench, winner, best, effort)
-    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
-
-
-def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
-    """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
     effort.report("simulating other rates", 0.9)
-    return as_simulated(bench, plan, winner, best, effort.brake.stopped)
+    plan = as_simulated(bench, plan, winner, best)
+    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
 
 def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: float, effort: Effort) -> Plan:
@@ -324,7 +319,8 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
-    plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
+    effort.report("simulating other rates", 0.9)
+    plan = as_simulated(bench, plan, winner, SearchResult(winner))
     return _with_extras(plan, instance, winner.fleet, cost, effort)
 
 
@@ -388,9 +384,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(
-    bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival], stopped: Late
-) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
@@ -400,7 +394,7 @@ def with_cheaper_rival(
             break
         verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet, stopped)
+            one_less = without_one_replica(bench, verdict.fleet)
             return replace(best, winner=verdict, one_less=tuple(one_less))
     return best
 

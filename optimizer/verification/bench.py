@@ -391,7 +391,7 @@ class Bench:
             self.replays[key] = judge_runs(self.instance, engines, [run])
         return self.replays[key]
 
-    def trials_of(self, fleet: Fleet, late: Late) -> Trials:
+    def trials_of(self, fleet: Fleet) -> Trials:
         """The trials of a fleet at several rates, judged as at its own; those that were made are kept."""
         key, portion = fleet_key(fleet), self.part(fleet)
 
@@ -401,7 +401,7 @@ class Bench:
             stuck = self.stays_behind(load, judgement.runs, 0) if judgement.proven else None
             return stuck or judgement
 
-        return self.trials.setdefault(key, Trials(self.instance, at, late))
+        return self.trials.setdefault(key, Trials(self.instance, at, self.late))
 
 
 def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
@@ -410,7 +410,7 @@ def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS,
     return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
 
 
-def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
+def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = True) -> Goodput:
     """The goodput of what is simulated of a fleet.
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
@@ -420,7 +420,7 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
     )
-    trials = bench.trials_of(fleet, late)
+    trials = bench.trials_of(fleet)
     return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
 
 
