@@ -236,6 +236,9 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
         later = prospect.commitments(np.where(now, 0, counts))
         outcomes.append(Outcome(later, bill, hindsight, rent.bill(path, ()).total + sunk))
+    path = paths[middle]  # all hours of each month at its highest level:
+    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
+    at_peak = np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0)
     return BuyingPlan(
         problem=problem,
         terms=terms,
@@ -245,7 +248,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         bound=min(bound + sunk, *costs),
         for_expected=prospect.commitments(np.where(now, mean[0], 0)),
         for_expected_cost=costs[1],
-        fixed=rent.bill(_at_peak(paths[middle]), ()).total + sunk,
+        fixed=rent.bill(at_peak, ()).total + sunk,
     )
 
 
@@ -255,12 +258,6 @@ def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
     hours = np.zeros((terms.forecast.months, levels.rates.size))
     np.add.at(hours, (np.arange(terms.forecast.months)[:, None], level), HOURS_PER_MONTH / HOURS_PER_DAY)
     return hours
-
-
-def _at_peak(path: FloatArray) -> FloatArray:
-    """All hours of each month at its highest level."""
-    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
-    return np.asarray(np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     Deadline,
     Instance,
@@ -40,7 +40,8 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
-from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import (
     MOST_BETWEEN,
     MOST_CONFIRMED,
@@ -70,7 +71,6 @@ from .search import (
     Rival,
     Solution,
     cheapest_confirmed,
-    cheapest_of_few_pools,
     nearly_by_formula,
     proof_of,
     search_by_formula,
@@ -516,8 +516,9 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
         narrow_instance = None if late() else _priced(problem, instance)
         if narrow_instance is None:
             continue
-        fleet = cheapest_of_few_pools(evaluated(narrow_instance, late), least * NO_DEARER)
-        if fleet.pools:
+        space, below = evaluated(narrow_instance, late), least * NO_DEARER
+        fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+        if fleet.pools and fleet_cost(narrow_instance, fleet) < below:
             saving = PrecisionSaving(
                 weight_dtype=problem.weight_dtype,
                 kv_dtype=problem.kv_dtype,

@@ -203,14 +203,6 @@ def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress =
     return result
 
 
-def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
-    """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
-    if not classes_apart(space.instance.problem):
-        return unmixed(space, below)
-    fleet = leanest(space)
-    return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
-
-
 def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)

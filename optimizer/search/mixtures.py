@@ -53,9 +53,6 @@ from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_e
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-WORTH = 0.02
-"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
-better fit has no room left."""
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
 PARTNERS = 2
@@ -138,14 +135,13 @@ class Order:
 class Mixing:
     """A search for mixtures that cost less than the best fleet so far.
 
-    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; left: fleets that may still be
-    evaluated; need (settings, flows): engines that keep up with each flow; usual, preferred (settings,): busy share at
-    which engines hold, and the same and 1 for those that are known to be enough.
+    cost: of the best fleet [$/h]; best: the cheapest mixture; left: fleets that may still be evaluated; need (settings,
+    flows): engines that keep up with each flow; usual, preferred (settings,): busy share at which engines hold, and the
+    same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
     cost: float
-    pools: float = math.inf
     best: Fleet | None = None
     left: int = LOOKS
     need: FloatArray = field(init=False)
@@ -286,12 +282,8 @@ class Mixing:
         engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        offer = self.search.instance.tables.offer[self.search.settings.shape]
-        fewer = self.pools if self.best is None else len(self.best.pools)
-        must_save = (offer[firsts[:, 0]] == offer[seconds]) & (len(stage.others) + 2 > fewer)
-        below = self.cost * np.where(must_save, 1.0 - WORTH, 1.0)
         top = TIMES * self.search.least[seconds] + BESIDE
-        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, below)
+        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, self.cost)
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
 
@@ -418,7 +410,7 @@ def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | 
 
     fleet: one that holds, whose pools may be mixed, or an empty one.
     """
-    mixing = Mixing(search, below, len(fleet.pools) or math.inf)
+    mixing = Mixing(search, below)
     mixing.start([fleet])
     mixing.run()
     return mixing.best

@@ -355,20 +355,19 @@ def distance(instance: Instance, judgement: Judgement) -> float:
     """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
-        rows = [_relative(instance, run, number) for run in judgement.runs]
-        if any(row.size for row in rows):
-            worst = max(worst, float(np.quantile(np.concatenate(rows), slo.attainment, method="higher")))
+        counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
+        ratios = np.stack(
+            [
+                pooled((measured(result, metric) for result in runs), counts) / limit
+                for metric, limit in slo.limits.items()
+            ]
+        )
+        if ratios.size:  # of each request the largest latency in units of its limit
+            ratio = np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0)
+            worst = max(worst, float(np.quantile(ratio, slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
     return min(worst, WORST)
-
-
-def _relative(instance: Instance, run: Run, number: int) -> FloatArray:
-    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, instance.problem.slos[number].limits
-    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    ratios = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
-    return np.asarray(np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0))
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:
@@ -667,6 +666,9 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    pools = [judgement.engines.pools[use.pool] for use in uses]
+    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]  # micro-batches share them
     return RatePoint(
         rate=rate,
         classes=judgement.classes,
@@ -677,16 +679,8 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        full=_full(judgement),
+        full=any(use.peak_running >= most for use, most in zip(uses, slots, strict=True)),
     )
-
-
-def _full(judgement: Judgement) -> bool:
-    """Whether some engine had no request slot left; a pipeline shares its slots out among its micro-batches."""
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    pools = [judgement.engines.pools[use.pool] for use in uses]
-    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
-    return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

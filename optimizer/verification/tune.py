@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -409,11 +409,13 @@ class Search:
 
     def neighbor(self, points: Collection[Point]) -> Point | None:
         """A neighbor of one of some points that is not known, drawn evenly; None where there is none."""
+        steps = itertools.product(range(len(self.sizes)), (-1, 1))
+        moves = [(point, knob, point[knob] + step) for point, (knob, step) in itertools.product(points, steps)]
         near = [
             candidate
-            for point in points
-            for candidate in _neighbors(self.sizes, point)
-            if candidate not in self.history
+            for point, knob, place in moves
+            if 0 <= place < self.sizes[knob]
+            and (candidate := (*point[:knob], place, *point[knob + 1 :])) not in self.history
         ]
         return near[int(self.draw.integers(len(near)))] if near else None
 
@@ -424,12 +426,6 @@ class Search:
             if point not in self.history:
                 return point
         return next(point for point in itertools.product(*map(range, self.sizes)) if point not in self.history)
-
-
-def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
-    for knob, step in itertools.product(range(len(sizes)), (-1, 1)):
-        if 0 <= point[knob] + step < sizes[knob]:
-            yield (*point[:knob], point[knob] + step, *point[knob + 1 :])
 
 
 def open_storage(url: str) -> optuna.storages.BaseStorage:
