@@ -55,8 +55,6 @@ LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
-PARTNERS = 2
-"""Pools of each role beside which the other stage of a disaggregated fleet is mixed."""
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 IDLE = 1e-6
@@ -167,10 +165,9 @@ class Mixing:
     def start(self, fleets: Sequence[Fleet]) -> None:
         """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
         route = np.ones(self.search.instance.flows.isl.size)
-        partners = ((PREFILL, DECODE), (DECODE, PREFILL))
-        beside = [(role, self.search.pool(*pick)) for role, other in partners for pick in self._cheapest_apart(other)]
+        partners = ((PREFILL, self._cheapest_apart(DECODE)), (DECODE, self._cheapest_apart(PREFILL)))
         whole = [Stage(COLOCATED, route)] if (self.search.settings.role == COLOCATED).any() else []
-        apart = [Stage(role, route, (pool,)) for role, pool in beside]
+        apart = [Stage(role, route, (self.search.pool(*pick),)) for role, pick in partners if pick is not None]
         for stage in (*whole, *apart, *(stage for fleet in fleets for stage in stages_of(fleet))):
             self._wait(stage)
 
@@ -264,15 +261,15 @@ class Mixing:
         order = order[usable[order]]
         return np.sort(order[np.unique(shape[order], return_index=True)[1]])
 
-    def _cheapest_apart(self, role: int) -> list[Pick]:
-        """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
+    def _cheapest_apart(self, role: int) -> Pick | None:
+        """The cheapest engines of a role that are known to be enough beside the best of partners; None without any."""
         tables, settings = self.search.instance.tables, self.search.settings
         enough = [
             (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
             for setting, (_, count) in sorted(self.search.pool_sizes.items())
             if count is not None and settings.role[setting] == role
         ]
-        return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
+        return min(enough)[1:] if enough else None
 
     def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
         """Engines of the second settings that cost less than the best fleet beside first pools and others, (rows,).
