@@ -54,7 +54,7 @@ from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_e
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
 SIZES = 8
-"""Sizes of the pool of dearer engines that are tried first, of each two engines."""
+"""Sizes of the pool of dearer engines that are tried, of each two engines."""
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 IDLE = 1e-6
@@ -70,9 +70,8 @@ Solve = Callable[[Instance], Fleet]
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
-Proposal = tuple[float, int, int, Pick, int, int]
-"""How busy the pools would be; number of the order, and of the stage; the first pool, the setting of the second, and
-the step between sizes of the first."""
+Proposal = tuple[float, int, int, Pick, int]
+"""How busy the pools would be; number of the order, and of the stage; the first pool, and the setting of the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,17 +173,14 @@ class Mixing:
     def run(self) -> None:
         """Evaluate what is proposed, the least busy first, and what can be made of it."""
         while self.waiting and self.left > 0 and not self.search.late():
-            busy, number, place, first, second, step = heapq.heappop(self.waiting)
+            busy, number, place, first, second = heapq.heappop(self.waiting)
             stage = self.stages[place]
             orders = self._orders(stage, first[0], second)
             if self._improve(stage, first, second, orders[number]) and self.best is not None:
-                (setting, size), half = first, step // 2
-                near = [count for count in (size - half, size + half) if count > 0 and step > 1]
-                self._propose(place, [((setting, count), second, half) for count in near])
                 for part in stages_of(self.best):
                     self._wait(part)
             if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (busy, number + 1, place, first, second, step))
+                heapq.heappush(self.waiting, (busy, number + 1, place, first, second))
 
     # --- what is proposed -------------------------------------------------------------------------------------------
 
@@ -195,7 +191,7 @@ class Mixing:
             self.stages.append(stage)
             self._propose(len(self.stages) - 1, self._rows(stage))
 
-    def _rows(self, stage: Stage) -> list[tuple[Pick, int, int]]:
+    def _rows(self, stage: Stage) -> list[tuple[Pick, int]]:
         """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
         tables, shape, role = self.search.instance.tables, self.search.settings.shape, ROLES[stage.role]
         has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
@@ -210,19 +206,19 @@ class Mixing:
         ]
         dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1), dear)
-        rows: list[tuple[Pick, int, int]] = []
+        rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
                 sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
-                rows += [((first, size), second, max(1, -(-most // SIZES))) for size in sizes]
+                rows += [((first, size), second) for size in sizes]
         return rows
 
-    def _propose(self, place: int, rows: Sequence[tuple[Pick, int, int]]) -> None:
-        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting, step."""
+    def _propose(self, place: int, rows: Sequence[tuple[Pick, int]]) -> None:
+        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting."""
         if not rows:
             return
         stage = self.stages[place]
-        firsts, seconds = np.array([first for first, *_ in rows]), np.array([second for _, second, _ in rows])
+        firsts, seconds = np.array([first for first, _ in rows]), np.array([second for _, second in rows])
         most = self._most(stage, firsts, seconds)
         need = self.need * stage.route
         first, second = (need[firsts[:, 0]] / firsts[:, 1:], need[seconds] / np.maximum(most, 1)[:, None])
