@@ -180,11 +180,6 @@ class EngineTable:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
         return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
 
-    def limit_for(self, requests: float) -> int:
-        """Index of the smallest batch limit of at least so many requests, or of the largest."""
-        place = int(np.searchsorted(self.seqs[self.limits], requests))
-        return int(self.limits[min(place, self.limits.size - 1)])
-
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
         return [int(limit) for limit in self.limits if limit < seqs]

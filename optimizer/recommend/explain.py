@@ -395,7 +395,10 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
     nearest: list[tuple[Solution, list[Binding]]] = []
-    pairs = lifts(least_demand(instance.problem))
+    problem = least_demand(instance.problem)
+    free, limits = without_limits(problem), list(stated_limits(problem))
+    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in limits]
+    pairs += [(free, problem)] if len(pairs) > 1 else []
     for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
@@ -450,16 +453,6 @@ def _needs(broken: Sequence[Binding]) -> str:
         for limit in broken
     ]
     return f"It needs {join_words(short)}."
-
-
-def lifts(problem: Problem) -> list[tuple[Problem, Problem]]:
-    """The problem without each of its limits in turn, then without any, where it has several; each with what it lacks.
-
-    That is the problem with only those limits.
-    """
-    free = without_limits(problem)
-    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in stated_limits(problem)]
-    return [*pairs, (free, problem)] if len(pairs) > 1 else pairs
 
 
 def stated_limits(problem: Problem) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools, pool_routes
+from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
@@ -155,7 +155,9 @@ def fleet_row(  # noqa: PLR0917
         bound_usd_per_hour=None if proof is None else proof.bound,
         gap=None if proof is None else proof.gap,
         pools=engine_pools(instance, fleet),
-        routes=pool_routes(fleet),
+        routes=[pool.route.tolist() for pool in fleet.pools]
+        if any((pool.route != 1.0).any() for pool in fleet.pools)
+        else [],
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
