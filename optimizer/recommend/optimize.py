@@ -380,7 +380,8 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for candidate in feasible_rivals for fleet in candidate.fleets if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        yield rival, cheapest_confirmed(bench, fleets, effort.inner, eligible=restriction.allows)
+        near = [fleet for fleet in rival.near if restriction.allows(fleet)]
+        yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
 def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival]) -> SearchResult:

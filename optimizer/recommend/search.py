@@ -34,7 +34,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, unmixed
+from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
     MOST_CONFIRMED,
@@ -56,6 +56,9 @@ OTHERS = 2
 
 OTHER_ENGINES = "other_engines"
 """Kind of a row without some engine of the best fleet."""
+MOST_NEAR = 24
+"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
+
 
 LOOSER: Final = (1.25, 2.0)
 """Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
@@ -147,11 +150,12 @@ class Restriction:
 class Rival:
     """The best fleet under a restriction, None for the best of all; no fleets where none is found.
 
-    fleets: the best first, then that which mixes no engines within a stage; why_none: why there is none; impossible:
-    whether no engine is allowed or fits.
+    fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
+    the nearest first; why_none: why there is none; impossible: whether no engine is allowed or fits.
     """
 
     fleets: tuple[Fleet, ...] = ()
+    near: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
     why_none: str = ""
     impossible: bool = False
@@ -177,6 +181,11 @@ class FormulaResult:
     def fleet(self) -> Fleet:
         """The best fleet; an empty one where none holds."""
         return self.rivals[0].fleets[0] if self.rivals else Fleet(())
+
+    @property
+    def near(self) -> tuple[Fleet, ...]:
+        """Cheaper fleets that miss by formula, the nearest first."""
+        return self.rivals[0].near if self.rivals else ()
 
     @property
     def fleets(self) -> list[Fleet]:
@@ -207,7 +216,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, deadline, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(Rival(candidates(fleet, simple)),))
+    return FormulaResult(instance, proof, rivals=(Rival(*candidates(space, fleet, simple)),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
@@ -307,16 +316,17 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     simple = unmixed(space)
     fleet = or_mixed(space, simple)
     if fleet.pools:
-        return Rival(candidates(fleet, simple), restriction)
+        return Rival(*candidates(space, fleet, simple), restriction)
     if not space.settings.size:
-        return Rival((), restriction, _why_none(search.instance, restriction.label), impossible=True)
+        return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
     none = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
-    return Rival((), restriction, late if search.late() else none)
+    return Rival((), (), restriction, late if search.late() else none)
 
 
-def candidates(fleet: Fleet, simple: Fleet) -> tuple[Fleet, ...]:
-    """The fleets of a search to simulate: its best, and the best that is not mixed."""
-    return (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
+def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
+    """The fleets of a search to simulate: its best, the best that is not mixed, and cheaper ones that narrowly miss."""
+    fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
+    return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
@@ -449,7 +459,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     if result is None or not result.rivals:
         return None
     bench = make_bench(result.instance, late=late)
-    winner = cheapest_confirmed(bench, result.fleets, effort.inner).winner
+    winner = cheapest_confirmed(bench, result.fleets, effort.inner, near=result.near).winner
     return None if winner is None else Solution(result.instance, winner.fleet, winner)
 
 
@@ -461,7 +471,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    return bench, cheapest_confirmed(bench, result.fleets, effort)
+    return bench, cheapest_confirmed(bench, result.fleets, effort, near=result.near)
 
 
 def cheapest_confirmed(
@@ -469,6 +479,7 @@ def cheapest_confirmed(
     fleets: Sequence[Fleet],
     effort: Effort,
     *,
+    near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SearchResult:
     """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
@@ -481,7 +492,7 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, eligible, armed)
+    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
     number = next(numbers, None)
     while number is not None:
         lean = loop.run()

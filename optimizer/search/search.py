@@ -53,6 +53,10 @@ SAME_COST = 1e-6
 NO_DEARER = 1.0 + 2.0 * SAME_COST
 """Factor on a cost below which those that are equal to it are found too."""
 
+NEAR = 0.7
+"""Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
+at times."""
+
 AS_MUCH = 2e-3
 """Relative difference up to which two fleets have as much room."""
 
@@ -213,6 +217,13 @@ class FleetSearch:
         if state.wait is not None:
             late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))
         return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - late))
+
+
+def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
+    """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
+    problem = search.instance.problem
+    near = ((-share, picks) for picks, share in search.reached.items() if NEAR <= share < 1.0)
+    return [search.fleet(picks) for _, picks in sorted(near) if _price(search, problem, picks) < below]
 
 
 def cheapest_held(

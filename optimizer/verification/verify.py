@@ -150,13 +150,15 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    fleets: with which it begins, and whose smaller versions may hold; eligible: which fleets may be looked at; on_held:
-    called once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called;
-    fewer: replicas that the best is tried without; wider: whether it waits in other shapes already.
+    fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
+    eligible: which fleets may be looked at; on_held: called
+    once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called; fewer:
+    replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
     fleets: Sequence[Fleet]
+    near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
@@ -268,7 +270,8 @@ class Loop:
             self._spare(1)
             return True
         self.wider = True
-        for label, fleet in other_shapes(instance, best, self.fleets, self.eligible):
+        near = [("near by formula", fleet) for fleet in self.near]
+        for label, fleet in (*other_shapes(instance, best, self.fleets, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, label)
         return True
