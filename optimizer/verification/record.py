@@ -147,6 +147,7 @@ def fleet_row(  # noqa: PLR0917
     volume: float = 1.0,
 ) -> Alternative:
     """The row of a fleet that serves `volume` times the demand; heading: its kind and label; verdict: if simulated."""
+    is_split = any((pool.route != 1.0).any() for pool in fleet.pools)
     return Alternative(
         kind=heading[0],
         label=heading[1],
@@ -155,9 +156,7 @@ def fleet_row(  # noqa: PLR0917
         bound_usd_per_hour=None if proof is None else proof.bound,
         gap=None if proof is None else proof.gap,
         pools=engine_pools(instance, fleet),
-        routes=[pool.route.tolist() for pool in fleet.pools]
-        if any((pool.route != 1.0).any() for pool in fleet.pools)
-        else [],
+        routes=[pool.route.tolist() for pool in fleet.pools] if is_split else [],
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
