@@ -37,7 +37,7 @@ from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
 from search_spaces.enumeration import Shape
-from search_spaces.problem import Goal, Problem, any_target
+from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 
@@ -430,6 +430,18 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
     return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
 
 
+def cheapest_of(
+    searches: Sequence[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
+) -> tuple[FleetSearch, Fleet] | None:
+    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
+    best, least = None, math.inf
+    for place, search in enumerate(searches):
+        cheapest = None if place and search.late() else cheapest_held(search.without(misses), problem, least)
+        if cheapest is not None:
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    return best
+
+
 def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
     """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
 
@@ -438,21 +450,33 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     flows = list(splits(instance.problem))
     if len(flows) == 1:
         return evaluated(instance, late, usable)
-    best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
-    free = instance.problem
-    if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
-        for place, split in enumerate(flows):
-            search = evaluated(replace(instance, flows=split), late, usable) if place else best
-            cheaper = None if place and late() else cheapest_held(search, free, least)
-            if cheaper is not None:
-                best, least = search, cheaper[1]
-    return best
+    searches = [evaluated(replace(instance, flows=split), late, usable) for split in flows]
+    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
+        return searches[0]
+    best = cheapest_of(searches, instance.problem)
+    return searches[0] if best is None else best[0]
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
+
+
+def without_prices(problem: Problem) -> Problem:
+    """The problem with neither prices nor limits on the fleet."""
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
+    limits = problem.constraints
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
+
+
+def priced(instance: Instance, problem: Problem) -> Instance:
+    """The instance of a problem that differs in prices and limits alone."""
+    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
+    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
