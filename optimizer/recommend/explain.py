@@ -38,7 +38,7 @@ from optimizer.loads.instance import (
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import ROUNDING, Alternative, Binding, Plan, Worth
+from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
 from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
@@ -263,11 +263,6 @@ def _why_unsearched(instance: Instance, config: Wanted) -> str:
 
 
 # --- features -------------------------------------------------------------------------------------------------------
-
-
-def with_worths(plan: Plan, problem: Problem) -> Plan:
-    """The plan with what each feature is worth; as it is, where it has no fleet."""
-    return plan.model_copy(update={"worth": worths(problem)}) if plan.pools else plan
 
 
 def worths(problem: Problem) -> list[Worth]:
