@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.fleet_program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
+from optimizer.search.program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
 
 FIRST = Work(nodes=60, time_limit=5.0)
 """A first look for a fleet."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.problems import EXAMPLES
 from costmodel.simulator import Fleet as SimulatedFleet
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Simulation

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.loads.instance import Instance, make_instance
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.fleets.plan_fleet import fleet_of_plan  # noqa: E402 -- the repository is found first
+from optimizer.fleets.build_plan import fleet_of_plan  # noqa: E402 -- the repository is found first
 from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402

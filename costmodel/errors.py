@@ -51,7 +51,11 @@ class UnknownNameError(InputError):
 
 
 class ArchitectureError(InputError):
-    """A model's config.json lacks a field, or has one that pdplan does not understand."""
+    """A model's config.json lacks a field (`missing`), or has one that pdplan does not understand."""
+
+    def __init__(self, message: str, *, missing: str = "") -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class ImpossibleError(InputError):

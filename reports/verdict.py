@@ -9,8 +9,7 @@ from typing import Final
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Range, Status
-from optimizer.plans.proof import OPTIMAL_GAP, is_below
+from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
@@ -156,12 +155,17 @@ def precision_sentence(plan: Plan) -> str:
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
+_SPECULATION_INPUTS: Final = (("model", "speculation"), ("search", "speculative_tokens"))
+"""Where the inputs that a plan repeats say how tokens are drafted, and how many may be."""
+
+
 def speculation_sentence(plan: Plan) -> str:
-    """Say what speculative decoding saves, and on which acceptance that rests; empty where nothing is drafted."""
+    """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
+    stated, allowed = (plan.provenance.inputs[part].get(key) for part, key in _SPECULATION_INPUTS)
     if not drafted:
-        return ""
-    stated = plan.provenance.inputs["model"]["speculation"]
+        searched = stated and max(allowed or (0,)) and plan.pools and plan.status is not Status.STATED
+        return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if searched else ""
     method, acceptance = clean(stated["method"], 10), stated["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])

@@ -24,7 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Pool
 from costmodel.transformer import Transformer
-from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
@@ -380,7 +380,8 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
     """By the shell that workers start in, which takes no word of a user's for code."""
     nasty = "a$(touch x)'\";`id`"
     files = deployment_files(plan_of(RANKS, SPARSE), options("llmd", model=nasty))
-    worker = yaml.safe_load(files["pools/decode-2.yaml"])["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    _, decode = yaml.safe_load(files["pools/disaggregatedset.yaml"])["spec"]["roles"]
+    worker = decode["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     for index in (1, 2):
         words = command(worker, index)
         assert words[2] == nasty

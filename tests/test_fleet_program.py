@@ -17,19 +17,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance
-from optimizer.search.fleet_program import (
+from optimizer.search.program import (
     Aim,
+    Builder,
     FleetModel,
     Matrices,
+    Outcome,
+    Program,
     Work,
     cheapest,
     engine_cost,
     fleet_limits,
     pool_limits,
+    solve,
     undominated,
     write_model,
 )
-from optimizer.search.program import Builder, Outcome, Program, solve
 from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
 from tests.fleet_matrices import (
     MOST_EACH,

@@ -15,8 +15,9 @@ is the share of this wave in the run, 1 / waves, and of disaggregated requests t
 Later requests come back scattered by their lengths. Colocated requests of equal length start and end together: where
 prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came just
 before. `front` is what a request waits for whatever the load: `ServingPolicy.fixed_ttft`. `entry` is the decode step
-that it enters with, after a hand-over `first_token.mean_hand_over`. The line is what waits outside for memory. With a
-mean C below one, the deployment is idle at times and serves a single request at others: N = 1.
+that it enters with, after the wait for the scheduler's next look at its queue (`look_wait`) or for a hand-over
+(`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one, the deployment is
+idle at times and serves a single request at others: N = 1.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
             met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
             entry = mean_hand_over(met, step, policy.hand_over_steps, pools.transfer) + busy * lockstep
         else:
-            entry = (load.looks + 1.0) / 2.0 * step
+            entry = step + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot
         away = residence - queue - prompt.shared
@@ -322,6 +323,21 @@ def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray
     unit = np.sqrt(scatter * service) * (1.0 - 1.0 / np.sqrt(requests))
     crowd = CROWDING * np.minimum(requests * service / (away + service), 1.0) * unit
     return np.asarray(crowd + spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + np.square(ROUNDING * unit)))
+
+
+def look_wait(looks: FloatArray, decode: FloatArray, iteration: FloatArray) -> FloatArray:
+    """Mean wait of a prompt where the scheduler looks at its queue once in L steps [s]: (L - 1) / 2 x (2 i - d).
+
+    Half of the L - 1 other steps pass first, each with the prompts that it carries. Those that come meanwhile are let
+    in together, and half of them are ahead: (L - 1) / 2 x (i - d).
+
+    looks: L [1]; decode: a step without prompts, d [s]; iteration: a step with the prompts that it carries, i [s].
+
+    >>> three = [np.array([number]) for number in (31.0, 0.03, 0.05)]
+    >>> round(float(look_wait(*three)[0]), 9), float(look_wait(np.ones(1), *three[1:])[0])
+    (1.05, 0.0)
+    """
+    return np.asarray((looks - 1.0) / 2.0 * (2.0 * iteration - decode))
 
 
 def waiting_line(load: ClosedLoad, residents: FloatArray, residence: FloatArray) -> FloatArray:

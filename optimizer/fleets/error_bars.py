@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
+from costmodel.arrays import FloatArray
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.quoting import shown
 from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
@@ -29,8 +30,6 @@ from search_spaces.serving_error import (
 
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
-
-FloatArray = NDArray[np.float64]
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -152,14 +151,16 @@ def _two_price_lists(problem: Problem) -> str:
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer has to know of accelerators: figures that are assumed, never measured, deployed by no target.
+    """What a buyer has to know of accelerators: how a name is read, figures assumed or never measured, targets lacking.
 
     offers: those that matter, default: all.
     """
     relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = []
-    for accelerator in (offer.accelerator for offer in relevant_offers):
-        name = accelerator.name
+    for offer in relevant_offers:
+        accelerator, name = offer.accelerator, offer.accelerator.name
+        if offer.alias:
+            remarks.append(f"The file's {shown(offer.alias)} is read as {name}.")
         if accelerator.assumed:
             remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
         if not is_seen(accelerator):

@@ -12,8 +12,8 @@ from operator import add
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
@@ -24,9 +24,6 @@ from optimizer.loads.instance import Instance
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from costmodel.host import ServingPolicy
 from search_spaces.engines import load_serving_policy
@@ -28,10 +28,6 @@ from search_spaces.serving_error import error_table, interval_factors, step_inte
 
 from .engine_table import EngineTable, build_table
 from .flows import Flows, make_flows
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 PREFILL, DECODE, COLOCATED = range(3)
@@ -47,9 +43,17 @@ LEAST_TIME = 0.05
 """Time that a search gets at least, however late it begins [s]."""
 
 
+Progress = Callable[[str, float], None]
+"""Told that a stage begins, and the share of the work that is done [1]."""
+
+
 def never() -> bool:
     """Where nobody waits, there is always time."""
     return False
+
+
+def silent(label: str, fraction: float) -> None:
+    """Progress that nobody follows, as of a search within a stage."""
 
 
 @dataclass(slots=True)
