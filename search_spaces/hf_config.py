@@ -31,7 +31,7 @@ _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
     r"|(^|_)swa_|^hc_|per_layer_|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
-    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
+    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"

@@ -169,7 +169,7 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
 
     The block reads the residual stream and the embedding side by side. What each of these layers has of its own, a
     projection of the block's output and a low-rank adapter of its MLP, counts as one low-rank product of as many
-    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x latent.
+    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x rank of the product.
     """
     mamba, nothing = state_space(fields, hidden), FeedForward(hidden, 0, gated=True)
     block = _dense(fields, hidden, gated)
