@@ -55,11 +55,13 @@ MXFP4_GROUP = 32
 STORED_BYTES = {
     **DTYPE_BYTES,
     "mxfp4": 0.5 + 1 / MXFP4_GROUP,
+    "w4a16": 0.5 + 1 / MXFP4_GROUP,
     "w8a16": 1.0,
     "int3": 0.375 + 2 / 128,
     "int2": 0.25 + 2 / 128,
 }
-"""The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
+"""The same, and formats of some parts only: MXFP4 weights with FP8 inputs, and weights that are expanded to 16 bit
+whatever the units could compute (w4a16: MXFP4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +284,11 @@ class Transformer:
         """Whether any layer keeps one latent for all heads (MLA)."""
         return any(group.attention.is_latent for group in self.layers)
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether any layer keeps one latent for several tokens (DeepSeek-V4)."""
+        return any(isinstance(group.attention, CompressedAttention) for group in self.layers)
+
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
         dtype = self.part_dtype(part, weight_dtype)
@@ -292,7 +299,7 @@ class Transformer:
     def is_mxfp4(self, dtype: str) -> bool:
         """Whether weights stored in a dtype are MXFP4: 4-bit floats of which 32 share a scale."""
         scale = self.weight_scale if dtype == "fp4" == self.native_weight_dtype else None
-        return dtype == "mxfp4" or (scale is not None and scale.inputs == MXFP4_GROUP)
+        return dtype in {"mxfp4", "w4a16"} or (scale is not None and scale.inputs == MXFP4_GROUP)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""

@@ -69,12 +69,12 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.recommend.explain import with_worths
+    from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
-    from optimizer.whatif.sensitivity import with_sensitivity
+    from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
 
@@ -96,12 +96,13 @@ def optimize(
     plan = search(
         problem, progress=part_of(progress, 0.0, done), time_limit=seconds, level=level, brake=brake, tune=tune
     )
-    if level is Level.THOROUGH and not brake.stopped():
-        plan = with_worths(plan, problem)
-    if (complete or level is Level.STANDARD) and not brake.stopped():
+    changes: dict[str, Any] = {}
+    if plan.pools and level is Level.THOROUGH and not brake.stopped():
+        changes["worth"] = worths(problem)
+    if plan.pools and (complete or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
-        plan = with_sensitivity(plan, problem, base, complete=complete, brake=brake, progress=rest)
-    return as_cut(plan, brake)
+        changes["sensitivity"] = cost_moves(problem, base, complete=complete, plan=plan, brake=brake, progress=rest)
+    return as_cut(plan.model_copy(update=changes), brake)
 
 
 def evaluate(

@@ -27,6 +27,7 @@ from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import DRAFTED
+from .enumeration import usual_kv_dtype
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import sound_sections
 from .files import check_name
@@ -183,6 +184,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     limits = file.constraints.model_dump(exclude={"headroom"})
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
     space = search_space(file.search, model)
+    engine = file.engine if target is None or "engine" in file.model_fields_set else target.engines[0]
     speculation = file.model.speculation
     if speculation is not None and file.search.speculative_tokens is None:
         space = replace(space, speculative_tokens=DRAFTED)
@@ -197,7 +199,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         name=file.name or stem,
         model=model,
         weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
-        kv_dtype=file.model.kv_dtype,
+        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model),
         workload=workload,
         slos=slos,
         offers=offers,
@@ -205,7 +207,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         objective=_objective(file.objective),
         constraints=constraints,
         confidence=file.confidence,
-        engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
+        engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,

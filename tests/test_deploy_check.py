@@ -270,6 +270,14 @@ def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None
     name = "case-a-name-of-20-letters-a-name-of-20-letters"
     sentences = list(RULES["names_are_short"](long, Started((), (), {})))
     assert sentences == [f"the name '{name}' has {len(name)} characters, and 45 are allowed"]
+    deployment, _ = example("llmd-ranks")
+    first, *others = deployment.pools
+    joined = replace(
+        deployment, name="a-name-of-20-letters", pools=(replace(first, name="a-name-of-20-letters"), *others)
+    )
+    name = "a-name-of-20-letters-a-name-of-20-letters"
+    sentences = list(RULES["names_are_short"](joined, Started((), (), {})))
+    assert sentences == [f"the name '{name}' has {len(name)} characters, and 37 are allowed"]
 
 
 APART, ALONE, MOE = Case("prefill", pp=2, seqs=8), Case("colocated"), "Qwen3-30B-A3B"

@@ -380,7 +380,8 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
     """By the shell that workers start in, which takes no word of a user's for code."""
     nasty = "a$(touch x)'\";`id`"
     files = deployment_files(plan_of(RANKS, SPARSE), options("llmd", model=nasty))
-    worker = yaml.safe_load(files["pools/decode-2.yaml"])["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    _, decode = yaml.safe_load(files["pools/disaggregatedset.yaml"])["spec"]["roles"]
+    worker = decode["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     for index in (1, 2):
         words = command(worker, index)
         assert words[2] == nasty

@@ -23,7 +23,6 @@ from costmodel.quoting import shown
 from costmodel.step import StepLoad, engine_arrays, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
-from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
 from optimizer.plans.plan import (
@@ -58,11 +57,11 @@ from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_
 from .fleet import (
     Fleet,
     FleetPool,
-    billed_gpus,
     fleet_cost,
     fleet_gpus,
     hand_over_mix,
     offer_costs,
+    paid_gpus,
     pool_config,
     pool_gpus,
 )
@@ -93,12 +92,6 @@ MEANING = {
     Resource.KV_MEMORY: "the KV cache fills the memory",
     Resource.ATTENTION_TIME: "decode steps take too long for the TPOT limit",
 }
-
-
-def pool_routes(fleet: Fleet) -> list[list[float]]:
-    """Share of each flow that each pool of a fleet serves, (pools, flows); empty where every pool serves all flows."""
-    routes = [pool.route.tolist() for pool in fleet.pools]
-    return routes if any(share != 1.0 for route in routes for share in route) else []
 
 
 def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
@@ -303,14 +296,6 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
     ]
 
 
-def _workload_summary(load: Workload) -> WorkloadSummary:
-    """The demand as the plan saw it."""
-    names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
-    return WorkloadSummary(
-        request_rate_rps=load.request_rate, **{n: np.asarray(getattr(load, n)).tolist() for n in names}
-    )
-
-
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages whose results the plan depends on."""
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
@@ -377,7 +362,9 @@ def build_plan(
     bars: how wrong the predictions for each class may be.
     """
     problem = instance.problem
-    demand = problem.workload.request_rate
+    load, demand = problem.workload, problem.workload.request_rate
+    names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
+    summary = {name: np.asarray(getattr(load, name)).tolist() for name in names}
     common: dict[str, Any] = {
         "name": problem.name,
         "model": problem.model.name,
@@ -393,7 +380,7 @@ def build_plan(
         "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
         "alternatives": alternatives,
-        "workload": _workload_summary(problem.workload),
+        "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
     }
     if not fleet.pools:
@@ -408,7 +395,8 @@ def build_plan(
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)
-    gpus = zip(problem.offers, count, strict=True)
+    offers = [offer.accelerator.name for offer in problem.offers]
+    paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
     common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
     common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
@@ -420,8 +408,8 @@ def build_plan(
         attainment=evaluation.overall,
         ttft_s=quantiles(evaluation.ttft[-1]),
         tpot_s=quantiles(evaluation.tpot[-1]),
-        gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
-        gpus_billed=billed_gpus(problem, count),
+        gpus={name: used for name, used in zip(offers, count.tolist(), strict=True) if used},
+        gpus_billed={name: round(billed) for name, used, billed in paid if billed > used},
         pools=[
             Pool(
                 **vars(engines),

@@ -88,7 +88,8 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     below = np.cumsum(flows.share[order]) / flows.share.sum()
     short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
-    return tables.limit_for(steps * np.ceil(tables.rank_chunks[shape, -1] / short))
+    place = int(np.searchsorted(tables.seqs[tables.limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
+    return int(tables.limits[min(place, tables.limits.size - 1)])
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArray:
@@ -169,12 +170,6 @@ def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
     own, rent = np.array(list(prices)).reshape(-1, 2).T
     return np.asarray(owned_gpus * own + rented_gpus * rent)
-
-
-def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
-    """GPUs of the whole nodes that are billed, by accelerator, where some of them are not used."""
-    rows = zip(problem.offers, gpus.tolist(), paid_gpus(problem, gpus).tolist(), strict=True)
-    return {offer.accelerator.name: round(paid) for offer, used, paid in rows if paid > used}
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:

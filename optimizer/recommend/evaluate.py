@@ -23,15 +23,15 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, P
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
-from optimizer.verification.record import judged_fleet
+from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
-from .optimize import Draft, optimize, origin_of, with_simulation
-from .search import Brake, Effort, Level, sure_verdict
+from .optimize import Draft, optimize, origin_of
+from .search import Level, sure_verdict
 
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
@@ -62,7 +62,7 @@ def evaluate(
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
     plan_verdict = replace(verdict, judgement=judgement)
-    plan = with_simulation(plan_of(subject), bench, plan_verdict, SearchResult(), Effort(Level.STANDARD, Brake()))
+    plan = as_simulated(bench, plan_of(subject), plan_verdict, SearchResult())
     report("simulating other replicas", 0.2)
     provisioning = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
@@ -148,16 +148,15 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
         ],
         cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed_replicas)) if needed_replicas else None,
         one_replica_fewer=[
-            judged(f"{name}: one replica fewer", _with(needed_replicas, at, needed_replicas[at] - 1))
+            judged(
+                f"{name}: one replica fewer",
+                tuple(count - (index == at) for index, count in enumerate(needed_replicas)),
+            )
             for name, at in less
         ],
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
-
-
-def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:
-    return (*counts[:index], count, *counts[index + 1 :])
 
 
 # --- what is evaluated ----------------------------------------------------------------------------------------------

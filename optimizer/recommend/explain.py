@@ -38,7 +38,7 @@ from optimizer.loads.instance import (
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import ROUNDING, Alternative, Binding, Plan, Worth
+from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
 from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
@@ -263,11 +263,6 @@ def _why_unsearched(instance: Instance, config: Wanted) -> str:
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def with_worths(plan: Plan, problem: Problem) -> Plan:
-    """The plan with what each feature is worth; as it is, where it has no fleet."""
-    return plan.model_copy(update={"worth": worths(problem)}) if plan.pools else plan
-
-
 def worths(problem: Problem) -> list[Worth]:
     """What each feature saves, by formula; empty unless the least price is sought and a fleet is found."""
     base = formula_price(problem) if problem.objective.goal is Goal.MIN_COST else None
@@ -393,7 +388,10 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
     nearest: list[tuple[Solution, list[Binding]]] = []
-    pairs = lifts(least_demand(instance.problem))
+    problem = least_demand(instance.problem)
+    free, limits = without_limits(problem), list(stated_limits(problem))
+    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in limits]
+    pairs += [(free, problem)] if len(pairs) > 1 else []
     for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
@@ -448,16 +446,6 @@ def _needs(broken: Sequence[Binding]) -> str:
         for limit in broken
     ]
     return f"It needs {join_words(short)}."
-
-
-def lifts(problem: Problem) -> list[tuple[Problem, Problem]]:
-    """The problem without each of its limits in turn, then without any, where it has several; each with what it lacks.
-
-    That is the problem with only those limits.
-    """
-    free = without_limits(problem)
-    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in stated_limits(problem)]
-    return [*pairs, (free, problem)] if len(pairs) > 1 else pairs
 
 
 def stated_limits(problem: Problem) -> Iterator[tuple[str, Any]]:

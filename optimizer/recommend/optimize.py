@@ -25,7 +25,7 @@ from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     Deadline,
     Instance,
@@ -39,7 +39,8 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
-from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import (
     MOST_BETWEEN,
     MOST_CONFIRMED,
@@ -69,7 +70,6 @@ from .search import (
     Rival,
     Solution,
     cheapest_confirmed,
-    cheapest_of_few_pools,
     nearly_by_formula,
     proof_of,
     search_by_formula,
@@ -264,20 +264,15 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     rival_results = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
+    best = with_cheaper_rival(bench, best, rival_results)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rivals = result.rivals[1:], rival_results
     rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    plan = with_simulation(plan, bench, winner, best, effort)
-    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
-
-
-def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
-    """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
     effort.report("simulating other rates", 0.9)
-    return as_simulated(bench, plan, winner, best, effort.brake.stopped)
+    plan = as_simulated(bench, plan, winner, best)
+    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
 
 def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: float, effort: Effort) -> Plan:
@@ -323,7 +318,8 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
-    plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
+    effort.report("simulating other rates", 0.9)
+    plan = as_simulated(bench, plan, winner, SearchResult(winner))
     return _with_extras(plan, instance, winner.fleet, cost, effort)
 
 
@@ -387,9 +383,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(
-    bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival], stopped: Late
-) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
@@ -399,7 +393,7 @@ def with_cheaper_rival(
             break
         verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet, stopped)
+            one_less = without_one_replica(bench, verdict.fleet)
             return replace(best, winner=verdict, one_less=tuple(one_less))
     return best
 
@@ -521,8 +515,9 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
         narrow_instance = None if late() else _priced(problem, instance)
         if narrow_instance is None:
             continue
-        fleet = cheapest_of_few_pools(evaluated(narrow_instance, late), least * NO_DEARER)
-        if fleet.pools:
+        space, below = evaluated(narrow_instance, late), least * NO_DEARER
+        fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+        if fleet.pools and fleet_cost(narrow_instance, fleet) < below:
             saving = PrecisionSaving(
                 weight_dtype=problem.weight_dtype,
                 kv_dtype=problem.kv_dtype,

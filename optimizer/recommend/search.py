@@ -203,14 +203,6 @@ def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress =
     return result
 
 
-def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
-    """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
-    if not classes_apart(space.instance.problem):
-        return unmixed(space, below)
-    fleet = leanest(space)
-    return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
-
-
 def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
@@ -500,15 +492,14 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, is_stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
-    loop = Loop(bench, fleets, near, eligible, is_stopped, armed)
+    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
     number = next(numbers, None)
     while number is not None:
         lean = loop.run()
         if lean is None or loop.undecided is not None:
             return loop.result(lean)
-        winner = with_larger_batches(bench, lean, is_stopped) if effort.whole else lean
-        if is_stopped():
+        winner = with_larger_batches(bench, lean) if effort.whole else lean
+        if bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
@@ -516,10 +507,9 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, lean.fleet, is_stopped) if effort.whole else ())
-            return (
-                result if effort.tune is None or is_stopped() else _tuned_result(loop, result, verdict, effort, numbers)
-            )
+            result = loop.result(verdict, without_one_replica(bench, lean.fleet) if effort.whole else ())
+            tunes = effort.tune is not None and not bench.late()
+            return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
 
@@ -535,7 +525,7 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
     rate = result.instance.problem.workload.request_rate
     bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
     try:
-        goodput = goodput_of(bench, result.fleet, rate * bench.volume, bench.late, held=False)
+        goodput = goodput_of(bench, result.fleet, rate * bench.volume, held=False)
         return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
@@ -555,7 +545,7 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
-        bench = make_bench(instance, served_volume, effort.runs)
+        bench = make_bench(instance, served_volume, effort.runs, effort.brake.stopped)
         verdict = bench.verdict(fleet)
         verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
         if verdict.held:
@@ -605,18 +595,18 @@ def _tuned_result(
 
     numbers: of the confirmations that are left.
     """
-    bench, is_stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
+    bench, wish = loop.bench, effort.tune or Wish()
     effort.report("tuning", 0.8)
-    best = tuned(bench, winner, is_stopped, wish)
+    best = tuned(bench, winner, wish)
     verdict, number, lean = winner, None, winner
     if best.winner is not winner:
         loop.take(best.winner)
         lean = loop.run() or best.winner
         number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
-    if number is not None and not is_stopped():
+    if number is not None and not bench.late():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet, is_stopped)
+        one_less = without_one_replica(bench, lean.fleet)
         return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

@@ -32,7 +32,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
@@ -51,8 +51,9 @@ from .program import (
     cheapest,
     engine_cost,
     fleet_limits,
-    fractional_cost,
     pool_limits,
+    solve,
+    write_model,
 )
 
 WORK = Work(nodes=200, gap=1e-4)
@@ -255,8 +256,8 @@ def least_per_demand(instance: Instance, settings: Settings) -> float | None:
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    cost = fractional_cost(matrices, aim)
-    return None if cost is None else cost / aim.cost_weight
+    solution = solve(write_model(matrices, aim).program, relaxed=True) if matrices.size else None
+    return None if solution is None or not solution.x.size else solution.objective / aim.cost_weight
 
 
 def most_volume(instance: Instance, settings: Settings, seconds: float = math.inf) -> float | None:
@@ -290,12 +291,14 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
+    # A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
+    twice = (flows.share <= miss_limit[flows.slo]) & (late[role == PREFILL] > 0.0).any(axis=0)
     return Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
         price=engine_cost(instance)[shape],
         need=need * flows.rate,
-        late=_counted_once(role, late, np.asarray(flows.share <= miss_limit[flows.slo])) * flows.share,
+        late=np.where((role == DECODE)[:, None] & twice, 0.0, late) * flows.share,
         slo=flows.slo,
         permitted=miss_limit,
         talks=instance.tables.hands_over,
@@ -347,15 +350,6 @@ def _merged(
     np.minimum.at(fewest, member.ravel(), late)
     able = np.isfinite(least).all(axis=(1, 2))
     return key[0, able], key[1, able], least[able], fewest[able]
-
-
-def _counted_once(role: IntArray, late: FloatArray, small: BoolArray) -> FloatArray:
-    """The late share, of small flows (flows,) on decode engines only where no prefill engine makes them late.
-
-    A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
-    """
-    twice = small & (late[role == PREFILL] > 0.0).any(axis=0)
-    return np.where((role == DECODE)[:, None] & twice, 0.0, late)
 
 
 # --- limits that no engine can keep ----------------------------------------------------------------------------------

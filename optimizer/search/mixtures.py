@@ -53,13 +53,8 @@ from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_e
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-WORTH = 0.02
-"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
-better fit has no room left."""
 SIZES = 8
-"""Sizes of the pool of dearer engines that are tried first, of each two engines."""
-PARTNERS = 2
-"""Pools of each role beside which the other stage of a disaggregated fleet is mixed."""
+"""Sizes of the pool of dearer engines that are tried, of each two engines."""
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 IDLE = 1e-6
@@ -75,9 +70,8 @@ Solve = Callable[[Instance], Fleet]
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
-Proposal = tuple[float, int, int, Pick, int, int]
-"""How busy the pools would be; number of the order, and of the stage; the first pool, the setting of the second, and
-the step between sizes of the first."""
+Proposal = tuple[float, int, int, Pick, int]
+"""How busy the pools would be; number of the order, and of the stage; the first pool, and the setting of the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,14 +132,13 @@ class Order:
 class Mixing:
     """A search for mixtures that cost less than the best fleet so far.
 
-    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; left: fleets that may still be
-    evaluated; need (settings, flows): engines that keep up with each flow; usual, preferred (settings,): busy share at
-    which engines hold, and the same and 1 for those that are known to be enough.
+    cost: of the best fleet [$/h]; best: the cheapest mixture; left: fleets that may still be evaluated; need (settings,
+    flows): engines that keep up with each flow; usual, preferred (settings,): busy share at which engines hold, and the
+    same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
     cost: float
-    pools: float = math.inf
     best: Fleet | None = None
     left: int = LOOKS
     need: FloatArray = field(init=False)
@@ -171,27 +164,23 @@ class Mixing:
     def start(self, fleets: Sequence[Fleet]) -> None:
         """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
         route = np.ones(self.search.instance.flows.isl.size)
-        partners = ((PREFILL, DECODE), (DECODE, PREFILL))
-        beside = [(role, self.search.pool(*pick)) for role, other in partners for pick in self._cheapest_apart(other)]
+        partners = ((PREFILL, self._cheapest_apart(DECODE)), (DECODE, self._cheapest_apart(PREFILL)))
         whole = [Stage(COLOCATED, route)] if (self.search.settings.role == COLOCATED).any() else []
-        apart = [Stage(role, route, (pool,)) for role, pool in beside]
+        apart = [Stage(role, route, (self.search.pool(*pick),)) for role, pick in partners if pick is not None]
         for stage in (*whole, *apart, *(stage for fleet in fleets for stage in stages_of(fleet))):
             self._wait(stage)
 
     def run(self) -> None:
         """Evaluate what is proposed, the least busy first, and what can be made of it."""
         while self.waiting and self.left > 0 and not self.search.late():
-            busy, number, place, first, second, step = heapq.heappop(self.waiting)
+            busy, number, place, first, second = heapq.heappop(self.waiting)
             stage = self.stages[place]
             orders = self._orders(stage, first[0], second)
             if self._improve(stage, first, second, orders[number]) and self.best is not None:
-                (setting, size), half = first, step // 2
-                near = [count for count in (size - half, size + half) if count > 0 and step > 1]
-                self._propose(place, [((setting, count), second, half) for count in near])
                 for part in stages_of(self.best):
                     self._wait(part)
             if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (busy, number + 1, place, first, second, step))
+                heapq.heappush(self.waiting, (busy, number + 1, place, first, second))
 
     # --- what is proposed -------------------------------------------------------------------------------------------
 
@@ -202,7 +191,7 @@ class Mixing:
             self.stages.append(stage)
             self._propose(len(self.stages) - 1, self._rows(stage))
 
-    def _rows(self, stage: Stage) -> list[tuple[Pick, int, int]]:
+    def _rows(self, stage: Stage) -> list[tuple[Pick, int]]:
         """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
         tables, shape, role = self.search.instance.tables, self.search.settings.shape, ROLES[stage.role]
         has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
@@ -217,19 +206,19 @@ class Mixing:
         ]
         dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1), dear)
-        rows: list[tuple[Pick, int, int]] = []
+        rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
                 sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
-                rows += [((first, size), second, max(1, -(-most // SIZES))) for size in sizes]
+                rows += [((first, size), second) for size in sizes]
         return rows
 
-    def _propose(self, place: int, rows: Sequence[tuple[Pick, int, int]]) -> None:
-        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting, step."""
+    def _propose(self, place: int, rows: Sequence[tuple[Pick, int]]) -> None:
+        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting."""
         if not rows:
             return
         stage = self.stages[place]
-        firsts, seconds = np.array([first for first, *_ in rows]), np.array([second for _, second, _ in rows])
+        firsts, seconds = np.array([first for first, _ in rows]), np.array([second for _, second in rows])
         most = self._most(stage, firsts, seconds)
         need = self.need * stage.route
         first, second = (need[firsts[:, 0]] / firsts[:, 1:], need[seconds] / np.maximum(most, 1)[:, None])
@@ -268,15 +257,15 @@ class Mixing:
         order = order[usable[order]]
         return np.sort(order[np.unique(shape[order], return_index=True)[1]])
 
-    def _cheapest_apart(self, role: int) -> list[Pick]:
-        """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
+    def _cheapest_apart(self, role: int) -> Pick | None:
+        """The cheapest engines of a role that are known to be enough beside the best of partners; None without any."""
         tables, settings = self.search.instance.tables, self.search.settings
         enough = [
             (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
             for setting, (_, count) in sorted(self.search.pool_sizes.items())
             if count is not None and settings.role[setting] == role
         ]
-        return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
+        return min(enough)[1:] if enough else None
 
     def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
         """Engines of the second settings that cost less than the best fleet beside first pools and others, (rows,).
@@ -286,12 +275,8 @@ class Mixing:
         engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        offer = self.search.instance.tables.offer[self.search.settings.shape]
-        fewer = self.pools if self.best is None else len(self.best.pools)
-        must_save = (offer[firsts[:, 0]] == offer[seconds]) & (len(stage.others) + 2 > fewer)
-        below = self.cost * np.where(must_save, 1.0 - WORTH, 1.0)
         top = TIMES * self.search.least[seconds] + BESIDE
-        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, below)
+        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, self.cost)
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
 
@@ -418,7 +403,7 @@ def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | 
 
     fleet: one that holds, whose pools may be mixed, or an empty one.
     """
-    mixing = Mixing(search, below, len(fleet.pools) or math.inf)
+    mixing = Mixing(search, below)
     mixing.start([fleet])
     mixing.run()
     return mixing.best

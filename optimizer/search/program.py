@@ -529,12 +529,6 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf
     return Engines(solution.outcome, solution.objective, bound, keep[index], count[index])
 
 
-def fractional_cost(matrices: Matrices, aim: Aim) -> float | None:
-    """The least objective of fractions of engines; None where there is none."""
-    solution = solve(write_model(matrices, aim).program, relaxed=True) if matrices.size else None
-    return None if solution is None or not solution.x.size else solution.objective
-
-
 def undominated(matrices: Matrices) -> IntArray:
     """Indices of the columns that no other one dominates, in their order; of equal ones the first is kept.
 

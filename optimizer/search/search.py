@@ -37,7 +37,7 @@ from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
 from search_spaces.enumeration import Shape
-from search_spaces.problem import Goal, Problem, any_target
+from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 
@@ -90,13 +90,6 @@ def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
     return any(engines[0] == kind and all(map(int.__le__, engines[1], most)) for kind, most in misses)
 
 
-def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
-    """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
-    late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
-    miss_limit = 1.0 - class_goals(instance) + 1e-6
-    return np.array([(class_attainment(instance, row) > miss_limit).any() for row in late], dtype=np.bool_)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetSearch:
     """What the evaluation says of those pools of an instance that serve all of their stage.
@@ -124,7 +117,10 @@ class FleetSearch:
         """Nothing evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
-        return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
+        late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
+        miss_limit = 1.0 - class_goals(instance) + 1e-6
+        hopeless = [(class_attainment(instance, row) > miss_limit).any() for row in late_share]
+        return cls(instance, settings, least, late=late, hopeless=np.array(hopeless, dtype=np.bool_))
 
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
@@ -439,6 +435,18 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
     return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
 
 
+def cheapest_of(
+    searches: Sequence[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
+) -> tuple[FleetSearch, Fleet] | None:
+    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
+    best, least = None, math.inf
+    for place, search in enumerate(searches):
+        cheapest = None if place and search.late() else cheapest_held(search.without(misses), problem, least)
+        if cheapest is not None:
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    return best
+
+
 def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
     """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
 
@@ -447,21 +455,33 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     flows = list(splits(instance.problem))
     if len(flows) == 1:
         return evaluated(instance, late, usable)
-    best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
-    free = instance.problem
-    if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
-        for place, split in enumerate(flows):
-            search = evaluated(replace(instance, flows=split), late, usable) if place else best
-            cheaper = None if place and late() else cheapest_held(search, free, least)
-            if cheaper is not None:
-                best, least = search, cheaper[1]
-    return best
+    searches = [evaluated(replace(instance, flows=split), late, usable) for split in flows]
+    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
+        return searches[0]
+    best = cheapest_of(searches, instance.problem)
+    return searches[0] if best is None else best[0]
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
+
+
+def without_prices(problem: Problem) -> Problem:
+    """The problem with neither prices nor limits on the fleet."""
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
+    limits = problem.constraints
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
+
+
+def priced(instance: Instance, problem: Problem) -> Instance:
+    """The instance of a problem that differs in prices and limits alone."""
+    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
+    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
@@ -490,7 +510,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     def plain(fleet: Fleet) -> bool:
         return stages(fleet) <= len(fleet.pools)
 
-    able = [fleet for fleet in fleets if _routable(instance, fleet)] or list(fleets)
+    gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
+    able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
+    able = able or list(fleets)
     able.sort(key=lambda fleet: (len(fleet.pools), stages(fleet)))
     if not all(map(plain, able)):
         able = [fleet for fleet in able if plain(fleet) and holds_at(instance, fleet, AMPLE)] or able
@@ -501,8 +523,3 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:
     """Whether a pool keeps up with its part of the demand with a replica fewer."""
     return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
-
-
-def _routable(instance: Instance, fleet: Fleet) -> bool:
-    """Whether some target of the engine has a router for the pools, which get each length whole."""
-    return gets_whole(fleet) and any_target(instance.problem.engine).gateway.allows([pool.role for pool in fleet.pools])

@@ -11,7 +11,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
 from costmodel.words import percentage
@@ -197,7 +196,13 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
         engines = simulated_fleet(instance, fleet)
-        judgement = judge_demands(instance, _prefix_affine(engines) if demands[0].trace.pages else engines, demands)
+        if demands[
+            0
+        ].trace.pages:  # behind a router that knows what each engine has cached, as is deployed for prefixes
+            aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
+            pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
+            engines = replace(engines, pools=pools)
+        judgement = judge_demands(instance, engines, demands)
     behind, has_pages = pool_behind(judgement), judgement.runs[0].demand.trace.pages is not None
     simulation = Simulated(
         plan=plan,
@@ -242,13 +247,6 @@ def _until_precise(
 
     draws = seeded_demands(instance, fleet, requests, request.seed, volume)
     return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
-
-
-def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
-    """The same engines behind a router that knows what each of them has cached, as one for prefixes is deployed."""
-    aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
-    pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
-    return replace(engines, pools=pools)
 
 
 def _drawn(

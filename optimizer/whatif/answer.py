@@ -20,8 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
@@ -37,11 +35,20 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import Engines, FleetSearch, at_best_split, cheapest_held, engines_of, is_refuted, settled
-from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
-from optimizer.verification.judge import MOST_RUNS, Outcome
+from optimizer.search.search import (
+    Engines,
+    FleetSearch,
+    at_best_split,
+    cheapest_of,
+    engines_of,
+    is_refuted,
+    priced,
+    settled,
+    without_prices,
+)
+from optimizer.verification.bench import look
 from optimizer.verification.verify import ROUNDS
-from search_spaces.problem import Billing, Constraints, Goal, Objective, Pools, Problem
+from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
@@ -271,16 +278,6 @@ class Demand:
     problem: Problem = field(compare=False)
 
 
-def without_prices(problem: Problem) -> Problem:
-    """The problem with neither prices nor limits on the fleet."""
-    offers = tuple(
-        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
-    )
-    limits = problem.constraints
-    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
-    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
-
-
 def demand_of(problem: Problem) -> Demand:
     """What scenarios share that differ in prices, limits and name alone."""
     limits = problem.constraints
@@ -307,12 +304,6 @@ def slow_instance(demand: Demand) -> Instance:
     expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
-
-
-def priced(instance: Instance, problem: Problem) -> Instance:
-    """The instance of a problem that differs in prices and limits alone."""
-    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
-    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 @lru_cache(maxsize=8)
@@ -358,18 +349,6 @@ def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Ca
     demand = demand_of(problem)
     best = cheapest_of(searches(demand), problem, known_misses)
     return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
-
-
-def cheapest_of(
-    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Engines]
-) -> tuple[FleetSearch, Fleet] | None:
-    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
-    best, least = None, math.inf
-    for search in all_searches:
-        cheapest = cheapest_held(search.without(known_misses), problem, least)
-        if cheapest is not None:
-            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
-    return best
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -443,33 +422,6 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
         misses.append(best.missed(attainment, fault))
         best = _few_pools(problem, [item.case.engines for item in misses if item.case is not None])
     return unproven(misses) if misses else best
-
-
-def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
-    """Simulate a fleet: the share of all requests within their SLOs, and how it misses its goals, "" where it holds.
-
-    most: full runs after which a fleet that straddles a goal is taken for a miss.
-    """
-    verdict = _verdict(instance, fleet, most)
-    return verdict.overall, "" if verdict.held else miss_words(verdict)
-
-
-def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
-    """A fleet refuted by a short run, or confirmed on requests that no run before had.
-
-    Formulas chose the fleet, so the runs that confirm it may be the first full ones. Where these do not tell, others
-    say how many it takes, and it is confirmed once more: one that misses a goal passes with 1.9 % at most.
-    """
-    bench = make_bench(instance)
-    verdict = bench.look(fleet)
-    if verdict.judgement.missed:
-        return verdict
-    verdict = confirmed_once(bench, verdict, 1)
-    if verdict.outcome is not Outcome.UNDECIDED or most <= bench.least:
-        return verdict
-    again = make_bench(instance)
-    verdict = again.verdict(fleet)
-    return confirmed_once(again, verdict, 2) if verdict.held else verdict
 
 
 @lru_cache(maxsize=1000)

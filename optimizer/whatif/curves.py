@@ -31,7 +31,7 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import SAME_COST, Engines, settled
-from optimizer.verification.bench import LEAST_RUNS
+from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
@@ -46,7 +46,6 @@ from .answer import (
     answer,
     answer_at,
     is_simple,
-    look,
     own_value,
     problem_at,
     unproven,
@@ -141,7 +140,7 @@ class Ramp:
         return any(holds_at(instance, case.fleet) for instance in self._instances(case, value))
 
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
-        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `answer.look`."""
+        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
         instances = self._instances(case, value)
         instance = next((item for item in instances if holds_at(item, case.fleet)), instances[0])
         return look(instance, settled(instance, case.fleet), most)

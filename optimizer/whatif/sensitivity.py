@@ -179,31 +179,12 @@ def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
 # --- the sensitivity of a plan ---------------------------------------------------------------------------------------
 
 
-def with_sensitivity(
-    plan: Plan,
-    problem: Problem,
-    base: Path,
-    *,
-    complete: bool,
-    brake: Brake | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The plan with how its cost moves; as it is, where it has no fleet."""
-    if not plan.pools:
-        return plan
-    own = answer_of_plan(plan)
-    moves = sensitivity(
-        problem, base, complete=complete, own=own if own.pools else None, brake=brake, progress=progress
-    )
-    return plan.model_copy(update={"sensitivity": moves})
-
-
 def sensitivity(
     problem: Problem,
     base: Path,
     *,
     complete: bool,
-    own: Answer | None = None,
+    plan: Plan | None = None,
     brake: Brake | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | None:
@@ -213,10 +194,12 @@ def sensitivity(
     left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
     than the least cost, pools for each class).
 
-    base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
-    are left are left out; progress: called with a label and the share of the levers that is done.
+    base: folder of the files that the problem names; plan: whose own fleet counts too; brake: once it is pulled, the
+    levers that are left are left out; progress: called with a label and the share of the levers that is done.
     """
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
+    own = answer_of_plan(plan) if plan is not None and plan.pools else None
+    own = own if own is not None and own.pools else None
     if here is None or here.cost is None:
         return None
     moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()

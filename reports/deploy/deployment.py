@@ -361,6 +361,15 @@ class Deployment:
         return any(pool.least < pool.replicas for pool in self.pools)
 
     @property
+    def disaggregated_set(self) -> bool:
+        """Whether one object of llm-d keeps all replicas, so that an update changes both ends of a hand-over together.
+
+        Where engines span nodes, so that LeaderWorkerSet is there anyhow. Fewer replicas in quiet hours want an object
+        for each pool: roles of one that something else scales have one replica until it does.
+        """
+        return self.disaggregated and any(pool.nodes > 1 for pool in self.pools) and not self.scales
+
+    @property
     def local_weights(self) -> bool:
         """Whether the weights are a folder of the hosts, and nothing is fetched."""
         return self.weights.startswith("/")

@@ -149,11 +149,12 @@ def support_files(deployment: Deployment, own_files: Sequence[str], *, account: 
 
 PICKER_FILE: Final = "epp-config.yaml"
 AUTOSCALE_FILE: Final = "autoscale.yaml"
+SET_FILE: Final = "pools/disaggregatedset.yaml"
 
 
 def llmd_files(deployment: Deployment) -> dict[str, str]:
-    """Every file of llm-d: a Deployment or a LeaderWorkerSet per pool, the endpoint picker and the InferencePool."""
-    files = {f"pools/{pool.name}.yaml": _pool_file(deployment, pool) for pool in deployment.pools}
+    """Every file of llm-d: what starts the replicas, the endpoint picker and the InferencePool."""
+    files = _pool_files(deployment)
     files |= support_files(deployment, tuple(files), account=True)
     picker = manifest(
         "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
@@ -178,22 +179,41 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     }
 
 
-def _pool_file(deployment: Deployment, pool: DeployedPool) -> str:
-    """The engines of a pool: each a pod, or a group of pods where it spans nodes.
+def _pool_files(deployment: Deployment) -> dict[str, str]:
+    """A Deployment for each pool, or a LeaderWorkerSet where it spans nodes; one DisaggregatedSet of both ends."""
 
-    A replica is replaced on its own GPUs, or, where the pool has only one, beside it.
-    """
-    alone, role = pool.replicas == 1, "prefill" if pool.role is Role.PREFILL else "decode"
-    engines = fleet_objects(
-        "llmd/pool.yaml",
-        deployment,
-        pool=pool,
-        pod=partial(_pod, deployment),
-        taker={"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role},
-        rolling={"maxSurge": int(alone), "maxUnavailable": int(not alone)},
-    )
-    spans = ", which span nodes; only their leaders take requests" if pool.nodes > 1 else ""
-    return manifest(f"The replicas of pool {pool.name}{spans}.", *engines)
+    def engines(template: str, **values: Any) -> list[Any]:
+        return fleet_objects(
+            template,
+            deployment,
+            pod=partial(_pod, deployment),
+            taker=partial(_pool_labels, deployment),
+            rolling=_rolling,
+            group=lambda pool: engines("llmd/group.yaml", pool=pool)[0],
+            **values,
+        )
+
+    if deployment.disaggregated_set:
+        about = "The replicas of all pools. Of those that span nodes only the leaders take requests."
+        return {SET_FILE: manifest(about, *engines("llmd/set.yaml"))}
+    files = {}
+    for pool in deployment.pools:
+        spans = ", which span nodes; only their leaders take requests" if pool.nodes > 1 else ""
+        about = f"The replicas of pool {pool.name}{spans}."
+        files[f"pools/{pool.name}.yaml"] = manifest(about, *engines("llmd/pool.yaml", pool=pool))
+    return files
+
+
+def _pool_labels(deployment: Deployment, pool: DeployedPool) -> dict[str, str]:
+    """Labels of pods that take requests, by which the endpoint picker knows them."""
+    role = "prefill" if pool.role is Role.PREFILL else "decode"
+    return {"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role}
+
+
+def _rolling(pool: DeployedPool) -> dict[str, int]:
+    """How a replica is replaced: on its own GPUs, or, where the pool has only one, beside it."""
+    alone = pool.replicas == 1
+    return {"maxSurge": int(alone), "maxUnavailable": int(not alone)}
 
 
 def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:

@@ -151,7 +151,7 @@ def _pods(value: Any, replicas: Any = 1, nodes: Any = 1) -> Iterator[tuple[Mappi
         nodes = dig(value, "multinode", "nodeCount") or value.get("size", nodes)
         if POOL in (dig(value, "metadata", "labels") or {}) and dig(value, "spec", "containers"):
             yield value, replicas, nodes
-        value = [inner for key, inner in value.items() if key != "workerTemplate"]
+        value = [inner for key, inner in value.items() if key != "workerTemplate" or "leaderTemplate" not in value]
     if isinstance(value, list):
         for inner in value:
             yield from _pods(inner, replicas, nodes)
@@ -159,7 +159,7 @@ def _pods(value: Any, replicas: Any = 1, nodes: Any = 1) -> Iterator[tuple[Mappi
 
 def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: int, nodes: int) -> Launch:
     name, container = str(pod["metadata"]["labels"][POOL]), pod["spec"]["containers"][0]
-    where = path if path.startswith("pools/") else f"{path}: {name}"
+    where = path if path == f"pools/{name}.yaml" else f"{path}: {name}"
     text = [unescaped(str(word)) for word in container.get("args") or []]
     positional = deployment.options.target == "llmd"  # whose engines are told the model without a flag
     words = words_of(where, ["--model", *text] if positional else text)
@@ -379,9 +379,9 @@ def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]
 
 
 def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
-    """Names of graph and component together, which Dynamo's operator joins, stay within what Grove lets them be."""
-    most = int(facts.fact("longest_name"))
-    for pool in deployment.pools if deployment.options.target == "dynamo" else ():
+    """Names that a controller joins, those of a graph or a set and of its components, are not too long together."""
+    most = facts.fact("longest_name", "set" if deployment.disaggregated_set else "graph")
+    for pool in deployment.pools if deployment.disaggregated_set or deployment.options.target == "dynamo" else ():
         graph = f"{deployment.name}-{pool.name}" if deployment.routing is Routing.BY_LENGTH else deployment.name
         name = f"{graph}-{pool.name}"
         if len(name) > most:
