@@ -163,9 +163,9 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
 
 
-def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
+def planned_instance(problem: Problem) -> Instance:
     """The instance that is planned on: with step times at the confidence that the problem asks for."""
-    return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
+    return at_quantile(instance_of_problem(problem), slow_end(problem.confidence))
 
 
 def shape_configs(instance: Instance) -> list[EngineConfig]:

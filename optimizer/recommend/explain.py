@@ -44,7 +44,6 @@ from optimizer.search.bound import check_floors, check_shapes, most_of_demand, w
 from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
-from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import (
     HAND_OVER_RULES,
     RULES,
@@ -143,8 +142,7 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
-        overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-        searches[wider.space] = at_best_split(planned_instance(wider, overhead))
+        searches[wider.space] = at_best_split(planned_instance(wider))
     roles = wider.space.roles if config.role is None else (config.role,)
     standings = tuple(_standing(searches[wider.space], config, role) for role in roles)
     return Explanation(offer, rulings, unsearched_settings, standings)
@@ -397,7 +395,7 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
-        free_instance = planned_instance(free_problem, instance.overhead)
+        free_instance = planned_instance(free_problem)
         solution = solution_of(costing_what_is_short(alone, free_instance), effort)
         if solution is None:
             continue
@@ -538,7 +536,7 @@ def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
 def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
     """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
-    return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
+    return planned_instance(with_looser_slos(free, factor, metrics))
 
 
 def goal_missed(name: str, attainment: float, goal: float) -> Binding:

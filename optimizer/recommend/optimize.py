@@ -33,7 +33,6 @@ from optimizer.loads.instance import (
     Progress,
     at_quantile,
     instance_of_problem,
-    make_instance,
     planned_instance,
     slow_end,
 )
@@ -306,7 +305,7 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
     solution, effort = miss.kept, draft.effort
     instance = replace(solution.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    draft = replace(draft, expected=instance_of_problem(solution.instance.problem))
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
@@ -546,4 +545,4 @@ def _priced(problem: Problem, instance: Instance) -> Instance | None:
         check_shapes(problem, enumerate_shapes(problem))
     except InputError:
         return None
-    return replace(planned_instance(problem, instance.overhead), flows=instance.flows)
+    return replace(planned_instance(problem), flows=instance.flows)

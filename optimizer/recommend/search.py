@@ -405,7 +405,7 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
     easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
     for easier_problem in easier:
-        solution = None if late() else by_formula(planned_instance(easier_problem, instance.overhead), late, usable)
+        solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
         if solution is not None:
             fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
     return list(fleets.values())

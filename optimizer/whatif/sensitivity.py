@@ -43,7 +43,6 @@ from optimizer.search.program import solve as solve_program
 from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
-from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
@@ -370,7 +369,7 @@ def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[Shad
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = planned_instance(problem)
     rows = (_shadow_price(instance, effort, *limit) for limit in limits)
     return [row for row in rows if row is not None]
 
