@@ -337,6 +337,16 @@ class Deployment:
         return int(min(-(-2.0 * longest // 10) * 10, 3600))
 
     @property
+    def notice_seconds(self) -> int:
+        """How long routers take to see that a pod goes [s]; elsewhere engines are told to end without notice."""
+        return int(facts.fact("health", "interval") * facts.fact("health", "failures")) * self.target.pods
+
+    @property
+    def grace_seconds(self) -> int:
+        """How long an engine may take to end [s]: until routers see it, its requests are done, and GPUs are free."""
+        return self.notice_seconds + self.drain_seconds + int(facts.fact("exit_seconds"))
+
+    @property
     def template_room(self) -> int:
         """Tokens by which a chat template may lengthen any prompt of the workload [token]."""
         return min(pool.settings.max_model_len - pool.config.max_model_len for pool in self.pools)
@@ -363,11 +373,6 @@ class Deployment:
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
 
     @property
-    def scales(self) -> bool:
-        """Whether a pool may have fewer replicas in quiet hours."""
-        return any(pool.least < pool.replicas for pool in self.pools)
-
-    @property
     def disaggregated_set(self) -> bool:
         """Whether one object of llm-d keeps all replicas, so that an update changes both ends of a hand-over together.
 
@@ -375,7 +380,7 @@ class Deployment:
         for each pool: roles of one that something else scales have one replica until it does.
         """
         groups = self.target.pods and not self.target.workers and any(pool.nodes > 1 for pool in self.pools)
-        return groups and self.disaggregated and not self.scales
+        return groups and self.disaggregated and all(pool.least == pool.replicas for pool in self.pools)
 
     @property
     def local_weights(self) -> bool:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
@@ -46,21 +46,14 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 """What a reader meets in a file of another shape, such as a list where an object should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """What writes a target's files; url: where its clients send requests, seen from the benchmark."""
-
-    files: Callable[[Deployment], dict[str, str]]
-    url: str = "http://127.0.0.1:{port}"
-
-
-WRITERS: Final[Mapping[str, Writer]] = {
-    "vllm": Writer(vllm_files),
-    "dynamo": Writer(dynamo_files, "http://{name}-frontend.{space}:{port}"),
-    "llmd": Writer(llmd_files, "http://{name}-epp.{space}"),
-    "sglang": Writer(sglang_files),
-    "trtllm": Writer(trtllm_files),
+WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
+    "vllm": vllm_files,
+    "dynamo": dynamo_files,
+    "llmd": llmd_files,
+    "sglang": sglang_files,
+    "trtllm": trtllm_files,
 }
+"""What writes the files of each target that start it."""
 
 
 def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
@@ -109,12 +102,9 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     """
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
-    writer = WRITERS[options.target]
-    files = writer.files(deployment)
+    files = WRITERS[options.target](deployment)
     refuse_faults(deployment, files)
-    files |= monitoring_files(deployment)
-    url = writer.url.format(name=deployment.name, space=options.namespace, port=facts.fact("ports", "http"))
-    files |= benchmark_files(deployment, url)
+    files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     refuse([*lint.emission_faults(files, page)])
     return {README: page, RECORD: record_text(deployment), **files}

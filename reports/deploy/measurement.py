@@ -35,12 +35,14 @@ MOST_BLOCKS: Final = 100_000
 """Block ids in a trace, so that it stays below the 1 MiB that a ConfigMap may hold."""
 
 
-def benchmark_files(deployment: Deployment, url: str) -> dict[str, str]:
+def benchmark_files(deployment: Deployment) -> dict[str, str]:
     """The trace of each SLO class, a script that replays them or sweeps, and Kubernetes jobs for engines in pods.
 
-    url: where clients of the deployment send requests, as seen from where the benchmark runs. The sweep has two prompt
-    lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
+    The sweep has two prompt lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
+    values = {"name": deployment.name, "space": deployment.options.namespace, "port": facts.fact("ports", "http")}
+    address = facts.fact("targets", deployment.target.name).get("url", "http://127.0.0.1:{port}")
+    url = address.format(**values)
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
