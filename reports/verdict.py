@@ -155,17 +155,15 @@ def precision_sentence(plan: Plan) -> str:
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
-_SPECULATION_INPUTS: Final = (("model", "speculation"), ("search", "speculative_tokens"))
-"""Where the inputs that a plan repeats say how tokens are drafted, and how many may be."""
-
-
 def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
-    stated, allowed = (plan.provenance.inputs[part].get(key) for part, key in _SPECULATION_INPUTS)
     if not drafted:
-        searched = stated and max(allowed or (0,)) and plan.pools and plan.status is not Status.STATED
-        return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if searched else ""
+        space = plan.provenance.inputs.get("search")
+        counts = space.get("speculative_tokens") if isinstance(space, dict) else None
+        is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
+        return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
+    stated = plan.provenance.inputs["model"]["speculation"]
     method, acceptance = clean(stated["method"], 10), stated["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
