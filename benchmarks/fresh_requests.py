@@ -52,9 +52,7 @@ def on_fresh_requests(plan: Plan, simulation: Simulation, runs: int) -> Fresh:
     instance, fleet = fleet_of_plan(plan, EXAMPLES)
     requests = min(LONGER * simulation.parts * simulation.requests // simulation.replications, MOST)
     engines, volume = simulated_fleet(instance, fleet), planned_volume(plan)
-    found = judge(
-        instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs, engines=engines
-    )
+    found = judge(instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs)
     return Fresh(instance, engines, found)
 
 

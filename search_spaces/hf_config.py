@@ -31,7 +31,7 @@ _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
     r"|(^|_)swa_|^hc_|per_layer_|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
-    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
+    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
@@ -182,13 +182,13 @@ class ConfigFields:
         value: str | None = self._typed(field, str, "a string")
         return value
 
-    def labels(self, field: str, words: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """One of the `allowed` words per layer, or None where the config is silent."""
+    def labels(self, field: str, words: Sequence[Any], length: int) -> tuple[Any, ...] | None:
+        """One of the words, or numbers that stand for them, per layer, or None where the config is silent."""
         values = self.sequence(field, length)
         for layer, value in enumerate(values or ()):
             if value not in words:
                 odd = f"{shown(field)} says {shorten(value)} for layer {layer}"
-                raise self.error(f"{odd}, which pdplan does not know ({', '.join(words)})")
+                raise self.error(f"{odd}, which pdplan does not know ({', '.join(map(str, words))})")
         return None if values is None else tuple(values)
 
     def sequence(self, field: str, length: int) -> list[Any] | None:
@@ -200,14 +200,6 @@ class ConfigFields:
         if values is not None and len(values) != length:
             raise self.error(f"{shown(field)} has {len(values)} entries for {length} layers")
         return values
-
-    def switches(self, field: str, length: int) -> list[bool] | None:
-        """One 0 or 1 per layer as truth values, or None where the config is silent."""
-        values = self.sequence(field, length)
-        odd = [value for value in values or () if value not in (0, 1)]
-        if odd:
-            raise self.error(f"{field!r} contains {shorten(odd[0])}, but must have 0 or 1 for each layer")
-        return None if values is None else [bool(value) for value in values]
 
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
         """Layer numbers from 0, in a list or between commas, or None where the config is silent."""

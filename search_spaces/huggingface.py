@@ -169,7 +169,7 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
 
     The block reads the residual stream and the embedding side by side. What each of these layers has of its own, a
     projection of the block's output and a low-rank adapter of its MLP, counts as one low-rank product of as many
-    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x latent.
+    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x rank of the product.
     """
     mamba, nothing = state_space(fields, hidden), FeedForward(hidden, 0, gated=True)
     block = _dense(fields, hidden, gated)
@@ -229,7 +229,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
     last = layers - 1 if fields.get("moe_layer_end_index") in {None, -1} else fields.count("moe_layer_end_index")
     if isinstance(fields.get("moe_layer_freq"), list):  # one switch per layer (MiMo), or a period (DeepSeek)
-        switches = fields.switches("moe_layer_freq", layers) or []
+        switches = list(fields.labels("moe_layer_freq", (0, 1), layers) or ())
     else:
         switches = [layer % (fields.optional("moe_layer_freq", low=1) or 1) == 0 for layer in range(layers)]
     return tuple(
@@ -387,26 +387,20 @@ def _layer_types(fields: ConfigFields) -> dict[str, str]:
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
     """Notations that list the layers; the first one counts."""
-    codes = fields.sequence("attn_type_list", layers)
+    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+    codes = fields.labels("attn_type_list", tuple(kinds), layers)
     if codes is not None:
-        kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
-        odd = [code for code in codes if code not in kinds]
-        if odd:
-            raise fields.error(f"'attn_type_list' contains {shorten(odd[0])}, but pdplan models 1 (softmax) only")
         yield tuple(kinds[code] for code in codes)
     types = _layer_types(fields)
     words = fields.labels("layer_types", tuple(types), layers)
     if words is not None:
         yield tuple(types[word] for word in words)
-    ratios = fields.get("compress_ratios")
-    if ratios is not None:  # DeepSeek-V4: a ratio for each layer, and one or none for those that draft
-        kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in notation().layers["ratios"].items()}}
-        if not isinstance(ratios, list) or len(ratios) < layers or any(ratio not in kinds for ratio in ratios):
-            raise fields.error(f"'compress_ratios' is {shorten(ratios)}, but must be 0, 4 or 128 for each layer")
-        yield tuple(kinds[ratio] for ratio in ratios[:layers])
-    delta = fields.get("linear_attn_config")
-    if isinstance(delta, Mapping):  # Kimi: numbers, from 1, of the layers that attend in full
-        full = frozenset(delta.get("full_attn_layers") or ())
+    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation().layers["ratios"].items()}
+    ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
+    if ratios is not None:
+        yield tuple(by_ratio[ratio] for ratio in ratios)
+    full = fields.get("full_attn_layers")
+    if isinstance(full, list):  # Kimi: numbers from 1
         yield _full_where((layer + 1 in full for layer in range(layers)), "linear_attention")
 
 
@@ -422,7 +416,7 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
         attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
         yield _full_where(attends, "linear_attention")
-    switches = fields.switches("hybrid_layer_pattern", layers)
+    switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
     if switches is not None:
         yield _full_where((not switch for switch in switches), "sliding_attention")
     interval = fields.optional("full_attention_interval", low=1)
@@ -500,15 +494,11 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers whose heads attend the blocks that an indexer selects (MiniMax-M3)."""
-    if fields.get("index_topk_blocks") is not None:  # as transformers 5 writes it
-        return tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or (None,) * layers)
-    sparse = fields.get("sparse_attention_config")
-    if not isinstance(sparse, Mapping) or not sparse.get("use_sparse_attention"):
+    if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
         return (False,) * layers
-    switches = sparse.get("sparse_attention_freq")
-    if not isinstance(switches, list) or len(switches) != layers:
-        raise fields.error(f"'sparse_attention_config' must have a switch for each of {layers} layers")
-    return tuple(map(bool, switches))
+    switches = fields.labels("index_layers", (0, 1), layers)
+    words = switches or fields.sequence("layer_types", layers) or ()
+    return tuple(word in {1, SELECTING} for word in words) or (True,) * layers
 
 
 SELECTING = "minimax_m3_sparse"
@@ -557,16 +547,9 @@ def _has_output_gate(fields: ConfigFields) -> bool:
 
 
 def _index(fields: ConfigFields) -> dict[str, int]:
-    """Widths of an indexer of blocks, in an object of their own or, in transformers 5, beside the other fields."""
-    if fields.get("index_topk_blocks") is not None:
-        keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
-        return fields.widths("index") | {"index_topk": keys}
-    sparse = ConfigFields(f"{fields.where}: 'sparse_attention_config'", fields.get("sparse_attention_config"), {})
-    return {
-        "index_heads": sparse.count("sparse_num_index_heads"),
-        "index_dim": sparse.count("sparse_index_dim"),
-        "index_topk": sparse.count("sparse_topk_blocks") * sparse.count("sparse_block_size"),
-    }
+    """Widths of an indexer of blocks."""
+    keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
+    return fields.widths("index") | {"index_topk": keys}
 
 
 def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
@@ -626,9 +609,6 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
     taps = fields.optional("conv_taps", low=1)
     if taps is not None:
         return _short_convolution(hidden, taps)
-    delta = fields.get("linear_attn_config")
-    if isinstance(delta, Mapping):  # Kimi-Linear
-        return _kimi_delta(ConfigFields(f"{fields.where}: 'linear_attn_config'", delta, fields.defaults), hidden)
     if fields.get("linear_heads") is not None or fields.get("short_conv_kernel_size") is not None:
         return _kimi_delta(fields, hidden)
     if fields.flag("lightning_attention"):

@@ -333,7 +333,9 @@ class Target:
     length; by_class: whether it also does so by SLO class; counts: how its router chooses an engine within a pool;
     stage_by_stage: engines that hand over from a pipeline of several stages there; spans: whether it starts engines of
     several nodes; vendors: whose GPUs its files ask for; pods: whether it is in Kubernetes; cpu: whether it has a build
-    for CPUs; resends: whether its router sends the requests of a worker that dies to another one.
+    for CPUs; workers: whether engines run inside workers of its own. Those take flags of their own, tell its frontend
+    which prefixes they hold, and leave their requests to another worker when they die; scales: whether its files let
+    pools have fewer replicas in quiet hours.
     """
 
     name: str
@@ -347,7 +349,8 @@ class Target:
     vendors: frozenset[str] = frozenset({"nvidia"})
     pods: bool = False
     cpu: bool = False
-    resends: bool = False
+    workers: bool = False
+    scales: bool = False
 
     @property
     def gateway(self) -> Gateway:
@@ -357,9 +360,9 @@ class Target:
     def balancing(self, plan_balancing: Balancing, *, prefixes: bool) -> Balancing:
         """How its router chooses an engine: as planned, where it can; prefixes: whether the plan counts on them.
 
-        Dynamo's router counts the blocks of prompts where it knows which ones engines hold, else requests.
+        A router that knows which prefixes workers hold counts the blocks of prompts, where there are prefixes.
         """
-        counts_blocks = self.name == "dynamo" and prefixes
+        counts_blocks = self.workers and prefixes
         return plan_balancing if counts_blocks or self.counts is Balancing.FEWEST_TOKENS else self.counts
 
     def limits(self, constraints: Constraints, classes: int, *, prefixes: bool) -> Constraints:
@@ -399,7 +402,7 @@ TARGETS: Final[tuple[Target, ...]] = (
         _APART,
         stage_by_stage=("sglang", "trtllm"),
         pods=True,
-        resends=True,
+        workers=True,
     ),
     Target(
         TargetName.LLMD.value,
@@ -409,6 +412,7 @@ TARGETS: Final[tuple[Target, ...]] = (
         stage_by_stage=("vllm",),
         vendors=_BOTH,
         pods=True,
+        scales=True,
     ),
     Target(
         TargetName.SGLANG.value, "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH

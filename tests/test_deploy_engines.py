@@ -88,7 +88,7 @@ def round_trip(plan: Plan, target: str, version: str) -> None:
         assume(all(len(one.hosts) == 1 for one in place(deployment)))
     if version in {"0.20.1", "0.22.0"} or (target == "dynamo" and plan.engine == "vllm"):
         assume(all(pool.pipeline_parallel == 1 for pool in plan.pools if pool.role == "prefill"))
-    files = WRITERS[target].files(deployment)
+    files = WRITERS[target](deployment)
     found = launches(deployment, files)
     assert engines(found) == planned(plan)
     longest = {pool.id: pool.max_model_len for pool in plan.pools}
@@ -121,7 +121,7 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
 def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:
     plan = plan_of((REDUNDANT,), Ask("DeepSeek-V3", "fp8", "bf16", engine))
     deployment = deployment_of(plan, target)
-    files = WRITERS[target].files(deployment)
+    files = WRITERS[target](deployment)
     text = "\n".join(files.values())
     assert [word for word in words if word not in text] == []
     assert engines(launches(deployment, files)) == planned(plan)
@@ -144,7 +144,7 @@ def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
         plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
         target = engine if engine == "trtllm" else "vllm"
         with pytest.raises(InputError, match=sentence):
-            WRITERS[target].files(deployment_of(plan, target, model="org/name"))
+            WRITERS[target](deployment_of(plan, target, model="org/name"))
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
@@ -187,7 +187,7 @@ def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: 
     pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
     plan = plan_of(pools, replace(ask, engine=engine))
     deployment = deployment_of(plan, target)
-    files = WRITERS[target].files(deployment)
+    files = WRITERS[target](deployment)
     text = "\n".join(files.values())
     assert [word for word in words if word not in text] == []
     found = launches(deployment, files)
@@ -262,7 +262,7 @@ def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch,
     """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
     deployment = deployment_of(plan, engine)
-    files = WRITERS[engine].files(deployment)
+    files = WRITERS[engine](deployment)
     found = launches(deployment, files)
     simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
     return [
@@ -337,7 +337,7 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
 def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
     for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
         deployment = deployment_of(plan_of(pools, ask), target, version)
-        started = launches(deployment, WRITERS[target].files(deployment))
+        started = launches(deployment, WRITERS[target](deployment))
         for name, value in (pair for launch in started for pair in launch.words):
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
 

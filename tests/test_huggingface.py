@@ -249,7 +249,7 @@ def test_nonsense_values_are_named(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"hybrid_layer_pattern": [0, 2] * 4}, "'hybrid_layer_pattern' contains 2, but must have 0 or 1"),
+        ({"hybrid_layer_pattern": [0, 2] * 4}, "'hybrid_layer_pattern' says 2 for layer 1"),
         ({"sliding_window": 512}, "lacks 'layer_types'"),
         ({"layer_types": ["sliding_attention"] * 8}, "lacks 'sliding_window'"),
         ({"num_experts": 4, "num_experts_per_tok": 2}, "lacks 'moe_intermediate_size'"),

@@ -113,9 +113,6 @@ NOTABLE: Final = 0.05
 
 JudgedRival = tuple[Rival, SearchResult]
 
-LAST: Final = MOST_CONFIRMED + 1
-"""Number of the confirmation of a rival that takes the winner's place: no fleet was put to it before."""
-
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -391,7 +388,8 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable
     for _, rival in sorted(rival_results, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
         if best.winner is None or rival.winner is None or rival.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
+        number = MOST_CONFIRMED + 1  # to which no fleet was put before
+        verdict = confirmed_once(bench, rival.winner, number, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
             one_less = without_one_replica(bench, verdict.fleet)
             return replace(best, winner=verdict, one_less=tuple(one_less))

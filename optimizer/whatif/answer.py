@@ -53,8 +53,6 @@ from search_spaces.scenarios import Scenario, scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the engines and the demand alone."""
-TIE = 1e-9
-"""Share of the cost up to which two fleets cost the same."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 

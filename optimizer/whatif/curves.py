@@ -30,7 +30,7 @@ from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
-from optimizer.search.search import SAME_COST, Engines, settled
+from optimizer.search.search import SAME_COST, TIE, Engines, settled
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
@@ -38,7 +38,6 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed
 
 from .answer import (
-    TIE,
     Answer,
     Case,
     Effort,

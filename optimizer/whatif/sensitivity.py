@@ -40,6 +40,7 @@ from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
+from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
@@ -48,7 +49,6 @@ from search_spaces.scenarios import Scenario, scenario_problem
 from .answer import (
     CHEAP_LEVERS,
     STEP_TIME,
-    TIE,
     Answer,
     Case,
     Effort,

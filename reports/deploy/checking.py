@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
-import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,12 +12,11 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from search_spaces.files import read_file, shown_path
-from search_spaces.json_source import JsonText
 
 from .deployment import Deployment
 from .describe import describe
 from .files import LARGEST, RECORD, SUMS, deployment_files, recorded_options, rule_faults
-from .formats import load_documents, title
+from .formats import READERS, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def _present(directory: Path, plan_files: Iterable[str], rest: Iterable[str]) ->
     """The texts of the planned files that are there, and of others that look like files of a deployment."""
     present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
     for path in rest:
-        if PurePosixPath(path).suffix in PROGRAMS_READ:
+        if PurePosixPath(path).suffix in {*READERS, ".yml"}:
             with suppress(InputError):  # somebody else's file may be anything
                 present[path] = _text(directory / path)
     return present
@@ -88,10 +85,6 @@ def _text(path: Path) -> str:
 
 AS_WRITTEN: Final = "as_written"
 """The rule that files say what was written, whether or not another rule is about it."""
-ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
-"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env", ".cfg"))
-"""Endings of files that somebody may apply or run along with ours."""
 RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
 SHOWN: Final = 80
@@ -111,7 +104,7 @@ def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> It
         if path not in present:
             yield f"{path} is missing"
             continue
-        read = _READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
+        read = READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
         between = _between_documents if path.endswith(".yaml") else _between
         try:
             yield from between(path, read(path, text), read(path, present[path]))
@@ -185,47 +178,3 @@ def _beside(value: Any, rival: Any) -> str:
         return _shown(value)
     at = next(k for k, pair in enumerate(itertools.zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
     return f"...{_shown(value[at:])}"
-
-
-def _commands(path: str, text: str) -> list[list[str]]:
-    """The lines of a script, or of HAProxy's configuration, in words; comments and indents mean nothing."""
-    lines = [line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
-    try:
-        return [words for words in map(shlex.split, lines) if words]
-    except ValueError as error:
-        raise InputError(f"{path} is not a script: {error}") from error
-
-
-def _addresses(path: str, text: str) -> list[str]:
-    """The names that have an address; which one is the user's affair."""
-    names: dict[str, str] = {}
-    for line in text.splitlines():
-        if not line or line.startswith("#"):
-            continue
-        name, _, address = line.partition("=")
-        if ADDRESS.fullmatch(address) is None:
-            raise InputError(f"{path}: {_shown(line)} gives {name} no address")
-        rival = next(
-            (earlier_name for earlier_name, earlier_address in names.items() if earlier_address == address), None
-        )
-        if rival is not None:
-            raise InputError(
-                f"{path}: {rival} and {name} are both {address}, so their engines would share ports and GPUs; give "
-                "each a machine of its own"
-            )
-        names[name] = address
-    return list(names)
-
-
-def _json_lines(path: str, text: str) -> list[Any]:
-    return [JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)]
-
-
-_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    ".yaml": load_documents,
-    ".json": lambda path, text: JsonText(path, text).value(),
-    ".jsonl": _json_lines,
-    ".sh": _commands,
-    ".env": _addresses,
-    ".cfg": _commands,
-}

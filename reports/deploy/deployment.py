@@ -10,8 +10,10 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
-from search_spaces.problem import Balancing, target_of
+from search_spaces.problem import Balancing, Target, target_of
 from search_spaces.recorded import Recorded
+
+from . import facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,11 @@ class Deployment:
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)
 
+    @property
+    def target(self) -> Target:
+        """What the files are for."""
+        return target_of(self.options.target)
+
     def of_role(self, role: Role) -> tuple[DeployedPool, ...]:
         """The pools of one role."""
         return tuple(pool for pool in self.pools if pool.role is role)
@@ -318,7 +325,7 @@ class Deployment:
     @property
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
-        return target_of(self.options.target).balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
+        return self.target.balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
 
     @property
     def drain_seconds(self) -> int:
@@ -328,6 +335,16 @@ class Deployment:
         """
         longest = self.limits.ttft + max(self.demand.osl) * self.limits.tpot
         return int(min(-(-2.0 * longest // 10) * 10, 3600))
+
+    @property
+    def notice_seconds(self) -> int:
+        """How long routers take to see that a pod goes [s]; elsewhere engines are told to end without notice."""
+        return int(facts.fact("health", "interval") * facts.fact("health", "failures")) * self.target.pods
+
+    @property
+    def grace_seconds(self) -> int:
+        """How long an engine may take to end [s]: until routers see it, its requests are done, and GPUs are free."""
+        return self.notice_seconds + self.drain_seconds + int(facts.fact("exit_seconds"))
 
     @property
     def template_room(self) -> int:
@@ -342,8 +359,8 @@ class Deployment:
     @property
     def behind_gateway(self) -> bool:
         """Whether HAProxy stands before colocated engines: it tells pools apart, and trtllm-serve has no router."""
-        alone = self.options.target == "trtllm" and not self.disaggregated
-        return self.parted or (alone and sum(pool.replicas for pool in self.pools) > 1)
+        routed = self.target.pods or self.disaggregated or self.engine in facts.fact("router")
+        return self.parted or (not routed and sum(pool.replicas for pool in self.pools) > 1)
 
     @property
     def on_cpu(self) -> bool:
@@ -356,18 +373,14 @@ class Deployment:
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
 
     @property
-    def scales(self) -> bool:
-        """Whether a pool may have fewer replicas in quiet hours."""
-        return any(pool.least < pool.replicas for pool in self.pools)
-
-    @property
     def disaggregated_set(self) -> bool:
         """Whether one object of llm-d keeps all replicas, so that an update changes both ends of a hand-over together.
 
         Where engines span nodes, so that LeaderWorkerSet is there anyhow. Fewer replicas in quiet hours want an object
         for each pool: roles of one that something else scales have one replica until it does.
         """
-        return self.disaggregated and any(pool.nodes > 1 for pool in self.pools) and not self.scales
+        groups = self.target.pods and not self.target.workers and any(pool.nodes > 1 for pool in self.pools)
+        return groups and self.disaggregated and all(pool.least == pool.replicas for pool in self.pools)
 
     @property
     def local_weights(self) -> bool:

@@ -74,7 +74,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
     names = dict(zip([pool.id for pool in plan.pools], file_names([pool.id for pool in plan.pools]), strict=True))
-    least = _least(plan, base) if options.target == "llmd" else [pool.replicas for pool in plan.pools]
+    least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
@@ -46,21 +46,14 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 """What a reader meets in a file of another shape, such as a list where an object should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """What writes a target's files; url: where its clients send requests, seen from the benchmark."""
-
-    files: Callable[[Deployment], dict[str, str]]
-    url: str = "http://127.0.0.1:{port}"
-
-
-WRITERS: Final[Mapping[str, Writer]] = {
-    "vllm": Writer(vllm_files),
-    "dynamo": Writer(dynamo_files, "http://{name}-frontend.{space}:{port}"),
-    "llmd": Writer(llmd_files, "http://{name}-epp.{space}"),
-    "sglang": Writer(sglang_files),
-    "trtllm": Writer(trtllm_files),
+WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
+    "vllm": vllm_files,
+    "dynamo": dynamo_files,
+    "llmd": llmd_files,
+    "sglang": sglang_files,
+    "trtllm": trtllm_files,
 }
+"""What writes the files of each target that start it."""
 
 
 def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
@@ -109,12 +102,9 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     """
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
-    writer, target = WRITERS[options.target], target_of(options.target)
-    files = writer.files(deployment)
+    files = WRITERS[options.target](deployment)
     refuse_faults(deployment, files)
-    files |= monitoring_files(deployment, pods=target.pods)
-    url = writer.url.format(name=deployment.name, space=options.namespace, port=facts.fact("ports", "http"))
-    files |= benchmark_files(deployment, url, in_cluster=target.pods)
+    files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     refuse([*lint.emission_faults(files, page)])
     return {README: page, RECORD: record_text(deployment), **files}
@@ -122,7 +112,7 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
-    options, target = deployment.options, target_of(deployment.options.target)
+    options, target = deployment.options, deployment.target
     vendor = _vendor(deployment)
     checks = (Reason(vendor, vendor),) if vendor else (_lengths(deployment), _balancing(plan, deployment))
     reasons = [reason for reason in checks if reason is not None]
@@ -148,7 +138,7 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
 
 def _vendor(deployment: Deployment) -> str:
     """The vendor of whose GPUs the target has no files, in a sentence; empty where it has."""
-    target = target_of(deployment.options.target)
+    target = deployment.target
     able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
     pool = next((pool for pool in deployment.pools if pool.vendor not in able), None)
     if pool is None:
@@ -163,8 +153,9 @@ def _lengths(deployment: Deployment) -> Reason | None:
     if deployment.routing is Routing.BY_LENGTH and deployment.options.target not in length_routers(roles):
         sends = "the plan sends requests of different lengths or classes to different pools of one role"
         where = f"does not do so {'with' if deployment.disaggregated else 'without'} prefill replicas"
-        title = target_of(deployment.options.target).title
-        return Reason(f"{sends}, and the router of {title} {where}", f"{sends}, and the router there {where}")
+        return Reason(
+            f"{sends}, and the router of {deployment.target.title} {where}", f"{sends}, and the router there {where}"
+        )
     if deployment.routing is Routing.BOTH_KINDS:
         fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
     elif deployment.routing is Routing.BY_LENGTH and deployment.disaggregated:

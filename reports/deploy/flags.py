@@ -293,7 +293,7 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     """The settings that flags, or options of TensorRT-LLM, state; InputError for one that is missing."""
     engine = deployment.engine
     if engine == "trtllm":
-        options = values if deployment.options.target == "trtllm" else _options_of_dynamo(where, values)
+        options = _options_of_dynamo(where, values) if deployment.target.workers else values
         return _trtllm_settings(deployment, where, options)
     reader = Reader(where, {name: True if value is None else value for name, value in values.items()}, engine)
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
@@ -317,7 +317,7 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
     an engine does both.
     """
     transfer = read_transfer(deployment, where, values)
-    if MODE in values or transfer is None or deployment.options.target == "dynamo":
+    if MODE in values or transfer is None or deployment.target.workers:
         return str(values.get(MODE) or Role.COLOCATED.value)
     if deployment.engine == "trtllm":
         return Role.DECODE.value if values.get("cuda_graph_config") else Role.PREFILL.value
@@ -340,7 +340,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "max_num_batched_tokens": tokens,
         "graphs": graph_tokens(seqs, pool.settings.verified) if has_graphs else None,
         "transfer": transfer,
-        "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
+        "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
     return _words(deployment, _vllm(deployment), engine_values)
 
@@ -561,7 +561,7 @@ def connector(deployment: Deployment) -> str:
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
     if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
-        title, version = target_of(deployment.options.target).title, deployment.options.version
+        title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
             f"--target {deployment.options.target}",

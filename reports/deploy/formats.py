@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from costmodel.errors import InputError, PdplanError
 from costmodel.quoting import shown
+from search_spaces.json_source import JsonText
 
 
 class Raw(str):
@@ -257,3 +258,49 @@ def unescaped(text: str) -> str:
     '$(HOME)'
     """
     return text.replace("$$(", "$(")
+
+
+ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
+"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
+
+
+def _commands(path: str, text: str) -> list[list[str]]:
+    """The lines of a script, or of HAProxy's configuration, in words; comments and indents mean nothing."""
+    lines = [line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
+    try:
+        return [words for words in map(shlex.split, lines) if words]
+    except ValueError as error:
+        raise InputError(f"{path} is not a script: {error}") from error
+
+
+def _addresses(path: str, text: str) -> list[str]:
+    """The names that have an address; which one is the user's affair."""
+    names: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, _, address = line.partition("=")
+        if ADDRESS.fullmatch(address) is None:
+            raise InputError(f"{path}: {shown(line)} gives {name} no address")
+        if address in names:
+            raise InputError(
+                f"{path}: {names[address]} and {name} are both {address}, so their engines would share ports and "
+                "GPUs; give each a machine of its own"
+            )
+        names[address] = name
+    return list(names.values())
+
+
+def _json_lines(path: str, text: str) -> list[Any]:
+    return [JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)]
+
+
+READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    ".yaml": load_documents,
+    ".json": lambda path, text: JsonText(path, text).value(),
+    ".jsonl": _json_lines,
+    ".sh": _commands,
+    ".env": _addresses,
+    ".cfg": _commands,
+}
+"""By the ending of a file: what the program that it is for makes of its text."""

@@ -141,11 +141,6 @@ def router_hosts(engines: Sequence[Instance]) -> tuple[Host, ...]:
     return hosts_of(engines)[: int(facts.fact("routers"))]
 
 
-def grace_seconds(deployment: Deployment) -> int:
-    """How long an engine may take to end [s]."""
-    return deployment.drain_seconds + int(facts.fact("exit_seconds"))
-
-
 Environment = list[tuple[str, str]]
 
 
@@ -225,7 +220,6 @@ def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) ->
         image=image,
         env=env,
         command=command,
-        grace=grace_seconds(deployment),
         weights=compose_text(deployment.weights),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
@@ -337,7 +331,7 @@ def _script_files(
             name=deployment.name,
             file="slurm.sh",
             port=port,
-            grace=grace_seconds(deployment),
+            grace=deployment.grace_seconds,
             groups=groups,
             hosts=hosts,
             engines=engines,

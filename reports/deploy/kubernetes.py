@@ -44,7 +44,6 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
-        grace=grace_seconds(deployment),
         secret=SECRET,
         cache=CACHE,
         **values,
@@ -110,16 +109,6 @@ def container_security(*, rdma: bool) -> dict[str, Any]:
     """No more rights than an engine needs: RDMA locks memory."""
     add = {"add": ["IPC_LOCK"]} if rdma else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
-
-
-def notice_seconds() -> int:
-    """How long routers take to see that a pod goes [s]."""
-    return int(facts.fact("health", "interval")) * int(facts.fact("health", "failures"))
-
-
-def grace_seconds(deployment: Deployment) -> int:
-    """How long a pod may take to end [s]: until routers have seen it, running requests are done, and GPUs are free."""
-    return notice_seconds() + deployment.drain_seconds + int(facts.fact("exit_seconds"))
 
 
 def transport_env(deployment: Deployment, pool: DeployedPool) -> list[tuple[str, str]]:
@@ -236,7 +225,6 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         command=serve,
         args=_args(deployment, pool, port if serves else None),
         transport=transport_env(deployment, pool),
-        notice=notice_seconds(),
     )[0]
 
 

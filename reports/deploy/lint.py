@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,13 +25,12 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from search_spaces.enumeration import cannot_talk
-from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
-from .formats import dig, load_documents, load_yaml, quantity, unescaped
+from .formats import READERS, dig, load_documents, load_yaml, quantity, unescaped
 from .gateway import GATEWAY_FILE, check_words
 from .hosts import ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
@@ -161,8 +161,8 @@ def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: in
     name, container = str(pod["metadata"]["labels"][POOL]), pod["spec"]["containers"][0]
     where = path if path == f"pools/{name}.yaml" else f"{path}: {name}"
     text = [unescaped(str(word)) for word in container.get("args") or []]
-    positional = deployment.options.target == "llmd"  # whose engines are told the model without a flag
-    words = words_of(where, ["--model", *text] if positional else text)
+    named = not text or text[0].startswith("-")  # `vllm serve` is told the model without a flag
+    words = words_of(where, text if named else ["--model", *text])
     plan_pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
     limits = dig(container, "resources", "limits") or {}
     return _launch(
@@ -240,9 +240,10 @@ def _flag_fault(deployment: Deployment, name: str, value: str | None) -> str:
     engine, version = deployment.engine, deployment.engine_version
     kind = facts.legal_flag(engine, version, name) if engine != "trtllm" else None
     program = f"{engine} {version}"
-    if kind is None and deployment.options.target == "dynamo":
-        kind = facts.legal_flag("dynamo", deployment.options.version, name, f"{engine}_worker")
-        program += f" and Dynamo {deployment.options.version}"
+    if kind is None and deployment.target.workers:
+        options, title = deployment.options, deployment.target.title
+        kind = facts.legal_flag(options.target, options.version, name, f"{engine}_worker")
+        program += f" and {title} {options.version}"
     if kind is None:
         return f"{name} is no flag of {program}"
     if (kind == facts.SWITCH) != (value is None):
@@ -364,7 +365,7 @@ def _split(settings: Settings) -> Parallelism:
 
 def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Pods ask for nodes of the GPU that the pool was planned on, by a label that a node can carry."""
-    if not target_of(deployment.options.target).pods:
+    if not deployment.target.pods:
         return
     for launch, pool in fleet.pairs:
         if launch.label != pool.node_label:
@@ -381,7 +382,7 @@ def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]
 def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
     """Names that a controller joins, those of a graph or a set and of its components, are not too long together."""
     most = facts.fact("longest_name", "set" if deployment.disaggregated_set else "graph")
-    for pool in deployment.pools if deployment.disaggregated_set or deployment.options.target == "dynamo" else ():
+    for pool in deployment.pools if deployment.disaggregated_set or deployment.target.workers else ():
         graph = f"{deployment.name}-{pool.name}" if deployment.routing is Routing.BY_LENGTH else deployment.name
         name = f"{graph}-{pool.name}"
         if len(name) > most:
@@ -390,8 +391,7 @@ def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  #
 
 def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """A replica that is down gets no requests after two failed checks, five seconds apart; Dynamo hands its own on."""
-    target = target_of(deployment.options.target)
-    if target.resends:
+    if deployment.target.workers:
         for path, text in fleet.files.items():
             if "--router-mode\n" in text and "--migration-limit\n" not in text and "round-robin" not in text:
                 yield f"{path}: without --migration-limit, the requests of a worker that dies are lost"
@@ -401,7 +401,7 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
             words = shlex.split(line, comments=True)
             if words[:1] == ["server"] and words[3:] != checks:
                 yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
-    elif not target.pods and deployment.engine in facts.fact("router"):
+    elif not deployment.target.pods and deployment.engine in facts.fact("router"):
         words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
         for name, value in health_flags().items():
             file_value = words[words.index(name) + 1] if name in words[:-1] else "not stated"
@@ -430,13 +430,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 """Every rule by name, in the order in which they are told."""
 
 
-AROUND: Final = re.compile(
-    r"README\.md|deployment\.json|(benchmark|monitoring)/.+|hosts\.env|workers/.+\.yaml|compose/.+\.yaml|slurm\.sh"
-    r"|router\.(sh|cfg)|disagg_config\.yaml|dgd-with-planner\.yaml|planner-configmap\.yaml|control\.yaml"
-    r"|router-configmap\.yaml|support\.yaml|model-cache\.yaml|kustomization\.yaml|epp-config\.yaml"
-    r"|router-values\.yaml|inferencepool\.yaml|autoscale\.yaml"
-)
-"""Files around the engines, or that start the same ones in another way; `checking` compares them as a whole."""
 NAMED: Final = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yaml))(?=[`\s])")
 """Files that a page names."""
 
@@ -444,15 +437,11 @@ NAMED: Final = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|
 def emission_faults(files: Mapping[str, str], page: str) -> Iterator[tuple[str, str]]:
     """What is wrong with the set of files that pdplan itself is about to write, as (rule, sentence).
 
-    Every file starts engines in a way that `launches` reads back, or is known to stand around them; and the page names
-    no file that is not among them.
+    `checking` can compare every file, and the page names no file that is not among them.
     """
     for path in files:
-        if not any(pattern.fullmatch(path) for pattern in (SCRIPT, MANIFEST, AROUND)):
-            yield (
-                "files_are_read",
-                f"no rule reads {path}: `SCRIPT` or `MANIFEST` of lint.py has to, or `AROUND` to name it",
-            )
+        if PurePosixPath(path).suffix not in {*READERS, ".md"}:
+            yield "files_are_read", f"nothing reads {path}, so changes of it would go unseen: add it to `READERS`"
     for name in sorted(set(NAMED.findall(page))):
         if not fnmatch.filter(files, name):
             yield "page_names_files", f"README.md names {name}, which is not written"

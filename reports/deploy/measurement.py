@@ -35,12 +35,14 @@ MOST_BLOCKS: Final = 100_000
 """Block ids in a trace, so that it stays below the 1 MiB that a ConfigMap may hold."""
 
 
-def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> dict[str, str]:
+def benchmark_files(deployment: Deployment) -> dict[str, str]:
     """The trace of each SLO class, a script that replays them or sweeps, and Kubernetes jobs for engines in pods.
 
-    url: where clients of the deployment send requests, as seen from where the benchmark runs. The sweep has two prompt
-    lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
+    The sweep has two prompt lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
+    values = {"name": deployment.name, "space": deployment.options.namespace, "port": facts.fact("ports", "http")}
+    address = facts.fact("targets", deployment.target.name).get("url", "http://127.0.0.1:{port}")
+    url = address.format(**values)
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
@@ -55,7 +57,7 @@ def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> di
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
     )
-    if in_cluster:
+    if deployment.target.pods:
         jobs = []
         for slo in deployment.classes:
             words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
@@ -258,11 +260,11 @@ def watches(deployment: Deployment) -> list[Watch]:
 
     Of several classes the loosest limits count, for engines do not tell classes apart.
     """
-    target, metrics = deployment.options.target, facts.fact("metrics")
+    target, metrics = deployment.target, facts.fact("metrics")
     limits = [(slo.ttft, slo.tpot) for slo in deployment.classes]
     ttft, tpot = (None if None in values else max(filter(None, values)) for values in zip(*limits, strict=True))
     share = min(slo.attainment for slo in deployment.classes)
-    passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target, "")
+    passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
 
     speculations = [pool.config.speculation for pool in deployment.token_pools]
 
@@ -274,7 +276,7 @@ def watches(deployment: Deployment) -> list[Watch]:
         "monitoring/watches.yaml",
         fleet=deployment,
         engine=metrics.get(deployment.engine, {}),
-        front=metrics["dynamo"] if target == "dynamo" else {},
+        front=metrics[target.name] if target.workers else {},
         series=series,
         quantile=lambda name, where: (
             f"histogram_quantile({share:g}, sum by (le) (rate({name}_bucket{where}[{WINDOW}])))"
@@ -284,21 +286,21 @@ def watches(deployment: Deployment) -> list[Watch]:
         ttft=ttft,
         tpot=tpot,
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
-        routers=int(facts.fact("routers")) if target == "dynamo" else len(router_hosts(place(deployment))),
+        routers=int(facts.fact("routers")) if target.pods else len(router_hosts(place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
     return [Watch(**row) for row in (rows[0] if rows else [])]
 
 
-def monitoring_files(deployment: Deployment, *, pods: bool) -> dict[str, str]:
-    """What watches a deployment; pods: in Kubernetes, by the objects of Prometheus's operator. None for no metrics."""
+def monitoring_files(deployment: Deployment) -> dict[str, str]:
+    """What watches a deployment, in Kubernetes by the objects of Prometheus's operator; nothing without metrics."""
     watched = watches(deployment)
     if not watched:
         return {}
     (chart,) = objects("monitoring/dashboard.yaml", fleet=deployment, watches=watched)
     (rules,) = objects("monitoring/rules.yaml", fleet=deployment, watches=watched)
     files = {"dashboard.json": json.dumps(chart, indent=1) + "\n"}
-    if pods:
+    if deployment.target.pods:
         name = f"{deployment.name}-pdplan"
         *monitors, listed = fleet_objects("monitoring/objects.yaml", deployment, name=name, rules=rules)
         about = "What Prometheus's operator scrapes, and the alerts at the limits of the plan."

@@ -84,7 +84,7 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
-    text = render(template, fleet=deployment, target=deployment.options.target, support=SUPPORT_FILE, **values)
+    text = render(template, fleet=deployment, support=SUPPORT_FILE, **values)
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
