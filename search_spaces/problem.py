@@ -218,7 +218,7 @@ class Constraints:
 
     budget [$/h]; power [W] of the boards (TDP); spare_replicas: k of N+k, kept idle in every pool;
     routing, balancing: what the gateway can do; pools: whether SLO classes share them; gateway: the pools that the
-    deployment target's router can choose among.
+    deployment target's router can choose among; counting: the same of the routers that count prompt tokens.
     """
 
     budget: float | None = None
@@ -230,6 +230,16 @@ class Constraints:
     balancing: Balancing = Balancing.FEWEST_TOKENS
     pools: Pools = Pools.SHARED
     gateway: Gateway | None = None
+    counting: Gateway | None = None
+
+    def balancing_of(self, roles: Collection[Role]) -> Balancing:
+        """How a router chooses an engine of a fleet with pools of these roles: by requests, where none counts tokens.
+
+        >>> Constraints(counting=Gateway(colocated=1, apart=1)).balancing_of([Role.COLOCATED, Role.COLOCATED]).value
+        'fewest_requests'
+        """
+        counts_tokens = self.counting is None or self.counting.allows(roles)
+        return self.balancing if counts_tokens else Balancing.FEWEST_REQUESTS
 
     @property
     def lifted(self) -> Constraints:
@@ -335,7 +345,7 @@ class Target:
     several nodes; vendors: whose GPUs its files ask for; pods: whether it is in Kubernetes; cpu: whether it has a build
     for CPUs; workers: whether engines run inside workers of its own. Those take flags of their own, tell its frontend
     which prefixes they hold, and leave their requests to another worker when they die; scales: whether its files let
-    pools have fewer replicas in quiet hours.
+    pools have fewer replicas in quiet hours; routers: the targets whose routers it may use, empty for its own alone.
     """
 
     name: str
@@ -351,6 +361,7 @@ class Target:
     cpu: bool = False
     workers: bool = False
     scales: bool = False
+    routers: tuple[Target, ...] = ()
 
     @property
     def gateway(self) -> Gateway:
@@ -368,11 +379,15 @@ class Target:
     def limits(self, constraints: Constraints, classes: int, *, prefixes: bool) -> Constraints:
         """The limits on a fleet that it is to run, for so many SLO classes: its router goes before what is stated."""
         apart = constraints.pools is Pools.PER_CLASS and classes > 1
+        tokens = Balancing.FEWEST_TOKENS
+        routers = self.routers or (self,)
+        counting = [router.gateway for router in routers if router.balancing(tokens, prefixes=prefixes) is tokens]
         return replace(
             constraints,
             gateway=None if apart else self.gateway,  # which is told the class; `space` leaves out prefill engines
             routing=Routing.THRESHOLD if self.parts else constraints.routing,
-            balancing=self.balancing(constraints.balancing, prefixes=prefixes),
+            balancing=constraints.balancing if counting else Balancing.FEWEST_REQUESTS,
+            counting=max(counting, key=lambda gateway: gateway.colocated + gateway.apart, default=None),
         )
 
     def space(self, full_space: SearchSpace, constraints: Constraints, classes: int) -> SearchSpace:
@@ -453,8 +468,7 @@ def target_of(name: str) -> Target:
 def any_target(engine: str) -> Target:
     """What at least one of the targets that run an engine can do, as the abilities of a single one.
 
-    An engine of a pool is chosen as is stated: plans say whether they hold where requests are counted. stage_by_stage:
-    the engine, if it hands over from pipelines where a router tells several pools of a role apart.
+    stage_by_stage: the engine, if it hands over from pipelines where a router tells several pools of a role apart.
 
     >>> any_target("vllm").gateway
     Gateway(colocated=8, apart=8)
@@ -467,7 +481,7 @@ def any_target(engine: str) -> Target:
         (engine,),
         frozenset[Role]().union(*(target.parts for target in able)),
         by_class=any(target.by_class for target in able),
-        counts=Balancing.FEWEST_TOKENS,
+        routers=tuple(able),
         stage_by_stage=(engine,) if any(engine in target.stage_by_stage for target in routers) else (),
     )
 

@@ -17,7 +17,7 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import by_requests, make_bench
 from reports.deploy.files import deployment_files
-from search_spaces.problem import Balancing, Constraints
+from search_spaces.problem import Balancing, Constraints, any_target
 from tests.deploy_cases import Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload
 from tests.report_cases import load
@@ -55,6 +55,21 @@ def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> No
         bench = make_bench(served(balancing))
         winner = bench.candidate(colocated(bench.instance, replicas))
         assert by_requests(bench, winner) is None
+
+
+def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
+    """Of vLLM's targets llm-d alone counts prompt tokens, and it knows one pool of a role; SGLang's none does."""
+    limits = any_target("vllm").limits(Constraints(), 1, prefixes=False)
+    pair, several = (Role.PREFILL, Role.DECODE), (Role.PREFILL, Role.PREFILL, Role.DECODE)
+    assert [limits.balancing_of(roles) for roles in (pair, several)] == list(Balancing)
+    assert any_target("sglang").limits(Constraints(), 1, prefixes=False).balancing is Balancing.FEWEST_REQUESTS
+    instance = instance_of(replace(problem(workload=workload(rate=4.0)), constraints=limits))
+    bench, alone = make_bench(instance), colocated(instance, 2).pools[0]
+    routers = [
+        {engine.router for engine in bench.engines_of(Fleet(pools)).pools}
+        for pools in ((alone,), (alone, replace(alone, name="colocated-2")))
+    ]
+    assert routers == [{Router.LENGTH_AWARE}, {Router.LEAST_LOADED}]
 
 
 def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:

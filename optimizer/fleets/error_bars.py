@@ -53,6 +53,8 @@ ROUTER = {
     Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
     "the formulas take it to count prompt tokens.",
 }
+"""What is assumed of the router of a pool."""
+OTHER_ROUTERS = "Routers that tell several pools of a role apart count requests, and such fleets are simulated so."
 
 
 ClassEnd = tuple[float, Sequence[float] | FloatArray, Sequence[float] | FloatArray]
@@ -172,7 +174,7 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
 def assumptions(instance: Instance) -> list[str]:
     """What the predictions take for granted, stated with the numbers in force."""
     problem, policy, memory = instance.problem, instance.policy, load_engine_memory(instance.problem.engine)
-    overhead = policy.overhead
+    overhead, limits = policy.overhead, problem.constraints
     sentences = [
         ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
@@ -183,7 +185,8 @@ def assumptions(instance: Instance) -> list[str]:
         f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
         "full speed; transfers do not overlap with prefill.",
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
-        ROUTER[problem.constraints.balancing],
+        ROUTER[limits.balancing],
+        *([OTHER_ROUTERS] if limits.balancing is Balancing.FEWEST_TOKENS and limits.counting != limits.gateway else []),
         *price_remarks(problem),
     ]
     for offer in problem.offers:

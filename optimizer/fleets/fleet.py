@@ -15,7 +15,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Billing, Pools, Problem, Routing
+from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 
 UNMATCHED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
@@ -230,15 +230,28 @@ def gets_whole(fleet: Fleet) -> bool:
     return all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < ROUNDING) for pool in fleet.pools)
 
 
+def no_staged_prefill(problem: Problem) -> bool:
+    """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
+
+    For a target that is stated, the pairs that can hand over say so.
+    """
+    is_free = problem.constraints.gateway is None
+    return not is_free and problem.target is None and problem.engine not in any_target(problem.engine).stage_by_stage
+
+
 def allowed(instance: Instance, fleet: Fleet) -> bool:
     """Whether all limits on the whole fleet allow it, and its gateway can route as it does.
 
-    Classes stay apart that must, and a router of thresholds sends every flow whole to one pool.
+    Classes stay apart that must, a router of thresholds sends every flow whole to one pool, and pipelines hand over
+    where a router knows their pool.
     """
     problem, slo = instance.problem, instance.flows.slo
     apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)
     whole = problem.constraints.routing is not Routing.THRESHOLD or gets_whole(fleet)
-    return whole and apart and keeps_limits(instance, fleet)
+    prefill = [pool for pool in fleet.pools if pool.role is Role.PREFILL]
+    has_pipelines = len(prefill) > 1 and any(instance.tables.pipeline[pool.shape] > 1 for pool in prefill)
+    hands_over = not has_pipelines or not no_staged_prefill(problem)
+    return whole and apart and hands_over and keeps_limits(instance, fleet)
 
 
 def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:

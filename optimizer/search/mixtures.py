@@ -42,11 +42,12 @@ from optimizer.fleets.fleet import (
     fleet_cost,
     fleet_gpus,
     keeps_limits,
+    no_staged_prefill,
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
-from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing, any_target
+from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
 from .bound import keeping_up, least_per_demand, most_volume
 from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_engines, settled, unmixed
@@ -196,7 +197,7 @@ class Mixing:
         tables, shape, role = self.search.instance.tables, self.search.settings.shape, ROLES[stage.role]
         has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
         fits = self.problem.constraints.fits([role, role, *(pool.role for pool in stage.others)])
-        if not fits or (has_pipelines and self._no_pipelines):
+        if not fits or (has_pipelines and no_staged_prefill(self.problem)):
             return []
         price = tables.usd_per_hour[shape]
         pairs = [
@@ -228,15 +229,6 @@ class Mixing:
         for at in np.flatnonzero(keeps_up).tolist():
             heapq.heappush(self.waiting, (float(busy[at]), 0, place, *rows[at]))
 
-    @property
-    def _no_pipelines(self) -> bool:
-        """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
-
-        For a target that is stated, the pairs that can hand over say so.
-        """
-        engine, free = self.problem.engine, self.problem.constraints.gateway is None
-        return not free and self.problem.target is None and engine not in any_target(engine).stage_by_stage
-
     def _settings(self, stage: Stage) -> IntArray:
         """A setting of each shape of a stage that may be used and talks to all others.
 
@@ -245,7 +237,7 @@ class Mixing:
         """
         settings, tables = self.search.settings, self.search.instance.tables
         shape, usable = settings.shape, settings.role == stage.role
-        if self._no_pipelines and stage.role == PREFILL:
+        if no_staged_prefill(self.problem) and stage.role == PREFILL:
             usable &= tables.pipeline[shape] == 1
         for pool in stage.others:
             if stage.role == PREFILL and pool.role is Role.DECODE:

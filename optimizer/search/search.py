@@ -477,7 +477,7 @@ def without_prices(problem: Problem) -> Problem:
         replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
     )
     limits = problem.constraints
-    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing, counting=limits.counting)
     return replace(problem, offers=offers, objective=Objective(), constraints=rules)
 
 

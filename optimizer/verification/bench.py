@@ -37,12 +37,13 @@ from .judge import (
     Outcome,
     Run,
     Trials,
+    balancing_of,
     blame,
     distance,
     goodput_among,
     judge_runs,
     judge_until,
-    simulated_fleet,
+    simulated_pool,
     until_decided,
 )
 
@@ -320,11 +321,12 @@ class Bench:
 
     def engines_of(self, fleet: Fleet) -> SimulatedFleet:
         """A fleet as the simulator has it; the step times of equal engines are computed once."""
+        balancing = balancing_of(self.instance, fleet)
 
         def engines(pool: FleetPool) -> Pool:
-            key = pool.role, pool.shape, pool.seqs, pool.chunk
+            key = pool.role, pool.shape, pool.seqs, pool.chunk, balancing
             if key not in self.engines:
-                (self.engines[key],) = simulated_fleet(self.instance, Fleet((pool,)), self.probability).pools
+                self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)
             return replace(self.engines[key], replicas=pool.replicas)
 
         return SimulatedFleet(tuple(map(engines, fleet.pools)))
@@ -455,13 +457,11 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
     Each stays in the engine that holds it to its end, half-way through its output.
     """
     flows, room = instance.flows, 0.0
-    for pool, simulated_pool in zip(fleet.pools, engines.pools, strict=True):
+    for pool, engine in zip(fleet.pools, engines.pools, strict=True):
         weight = flows.share * pool.route
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
-            room += (
-                simulated_pool.replicas * simulated_pool.limits.kv_blocks * simulated_pool.limits.block_size / tokens
-            )
+            room += engine.replicas * engine.limits.kv_blocks * engine.limits.block_size / tokens
     return max(1, math.ceil(FULL * room))
 
 

@@ -192,7 +192,13 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
-    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools))
+    balancing = balancing_of(instance, fleet)
+    return SimulatedFleet(tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools))
+
+
+def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
+    """How the router of a fleet chooses an engine of a pool."""
+    return instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
 
 
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
@@ -216,10 +222,11 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     )
 
 
-def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
+def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, probability: float = 0.5) -> Pool:
+    """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]

@@ -173,7 +173,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     tell = progress or silent
     instance, fleet = fleet_of_plan(plan)
     if request.balancing is not None:
-        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
+        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing), counting=None)
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
     tell("simulating", 0.3)
     demand_rate = instance.problem.workload.request_rate

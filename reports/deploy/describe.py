@@ -88,7 +88,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
             for pool, fewest in zip(plan.pools, least, strict=True)
         ),
         routing=routing_of(plan),
-        balancing=problem.constraints.balancing,
+        balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
         lanes=_lanes(plan, names),
         demand=demand_of(plan, recording=problem.recorded),
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
