@@ -20,7 +20,7 @@ from costmodel.prefix_cache import exponential
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance, instance_of_problem
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.search.search import evaluated, unmixed
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
@@ -81,7 +81,7 @@ def main() -> None:
     print("think time  router           replicas  at best  formula  simulated")
     for think in THINK_TIMES:
         for balancing in Balancing:
-            instance = instance_of_problem(problem_of(stated, think, balancing))
+            instance = make_instance(problem_of(stated, think, balancing))
             for row in rows_of(instance, think, asked.requests):
                 shares = "  ".join(f"{100.0 * share:6.1f} %" for share in (row.at_best, row.formula, row.simulated))
                 print(f"{row.think:8.0f} s  {row.balancing:15}  {row.replicas:8}  {shares}", flush=True)

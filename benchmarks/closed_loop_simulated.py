@@ -38,6 +38,7 @@ from costmodel.queues.steady_state import (  # noqa: E402
     Pools,
     closed_loop,
     engine_times,
+    look_wait,
     uneven_lanes,
 )
 from costmodel.simulator import Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
@@ -108,7 +109,7 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     """Mean TTFT and TPOT of the benchmark's run, in which all users start at once [s].
 
     What no step of the engine accounts for is the formula's: the way to the engine, what launching a prompt's kernels
-    takes beyond them, and the decode steps that pass until the scheduler looks at its queue.
+    takes beyond them, and the wait for the scheduler's next look at its queue (`look_wait`).
     """
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
@@ -116,8 +117,8 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     pools = Pools(single, single, 0.0 * single, np.array([[deployment.fits]]), apart=False)
     steady = closed_loop(times, policy, closed, pools)
     kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
-    late = (closed.looks - 1.0) / 2.0 * steady.decode_step
-    outside = float((policy.arrival + np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
+    late = look_wait(closed.looks, steady.decode_step, steady.tpot * times.tokens_per_step)
+    outside = policy.fixed_ttft(False) + float((np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
     users = max(1, round(deployment.concurrency))
     size = round(users * MANY_WAVES)
     places = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
@@ -125,10 +126,9 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
         lengths(float(mean[0, 0]), deployment.spread, place)
         for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
-    pool = engine_pool(deployment, users, int((isl + osl).max()))
-    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=outside)
-    result = simulate(trace, Fleet((pool,)))
-    return outside + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
+    pool = replace(engine_pool(deployment, users, int((isl + osl).max())), fixed_ttft=outside)
+    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), Fleet((pool,)))
+    return float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 
 def compared(sample: int | None) -> list[Compared]:

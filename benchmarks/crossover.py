@@ -37,7 +37,6 @@ from optimizer.fleets.evaluate import evaluate, largest_load  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.measurements import Layout, ServingRow, read_measurements  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
@@ -184,7 +183,7 @@ class Question:
         """The best engines at a TPOT limit [s]."""
         slo = Slo("default", limits_of(ttft=self.ttft, tpot=limit), 0.5)
         problem = problem_of(self.model, self.gpu, self.engine, slo, self.widest)
-        instance = make_instance(problem, load_engine_overhead(problem.engine))
+        instance = make_instance(problem)
         mixed = max(engines_of(instance, Role.COLOCATED), key=lambda engine: engine.per_gpu)
         return Found(mixed, engines_of(instance, Role.PREFILL), engines_of(instance, Role.DECODE))
 

@@ -109,7 +109,7 @@ def accelerator_of(system: str, without: str | None) -> Accelerator:
         kernel_class: {dtype: figures for dtype, figures in by_dtype.items() if dtype not in NAMED}
         for kernel_class, by_dtype in raw[RELATIVE[name]].items()
     }
-    table = parse_efficiency({**raw, RELATIVE[name]: kin, name: {**own, "like": RELATIVE[name]}})
+    table = parse_efficiency({**raw, RELATIVE[name]: kin, name: {**own, "like": RELATIVE[name]}}, {})
     return replace(shipped, efficiency=table.complete(name))
 
 

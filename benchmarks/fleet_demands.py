@@ -21,7 +21,7 @@ from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the
 from benchmarks.reference.fleet_cases import files_of, fleet_pd_matrices  # noqa: E402
 from benchmarks.reference.fleet_schemas import PairCase, read_case  # noqa: E402
 from benchmarks.reference.fleets import IN_TEN_SECONDS  # noqa: E402
-from optimizer.search.fleet_program import Aim, Matrices, cheapest  # noqa: E402
+from optimizer.search.program import Aim, Matrices, cheapest  # noqa: E402
 
 RATES: dict[str, tuple[float, ...]] = {"gpu": (5.0, 10.0, 20.0, 40.0, 80.0), "node": (10.0, 30.0, 60.0, 100.0)}
 """Requests per second, by what is billed."""

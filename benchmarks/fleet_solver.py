@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, instance_of_problem  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.fleet_program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
+from optimizer.search.program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
 
 FIRST = Work(nodes=60, time_limit=5.0)
 """A first look for a fleet."""
@@ -133,12 +134,31 @@ def realistic_problems(seeds: int) -> None:
             )
 
 
+def synthetic(buckets: int, types: int, seed: int) -> dict[str, Any]:
+    """GPU types of random price whose throughput falls with length, each with strengths of its own."""
+    random = np.random.default_rng(seed)
+    side = round(buckets**0.5)
+    length = np.geomspace(1.0, 60.0, side)
+    grid = 1.0 / (length[:, None] ** 0.8 + 0.5 * length[None, :] ** 0.9)
+    price = np.round(random.uniform(0.7, 8.0, types), 2)
+    speed = price * random.uniform(4.0, 7.0, types)
+    shape = random.uniform(0.6, 1.4, (types, side, side))
+    return {
+        "gpu_info": {
+            f"gpu{t}": {"cost": float(price[t]), "tputs": (speed[t] * shape[t] * grid).round(6).tolist()}
+            for t in range(types)
+        },
+        "workload_distribution": random.dirichlet(np.ones(side * side)).reshape(side, side).tolist(),
+        "total_request_rate": 60.0,
+        "slice_factor": 1,
+    }
+
+
 def many_buckets() -> None:
     """Mélange's format at 400 buckets x 12 types."""
     from benchmarks.reference.fleet_cases import melange_matrices
     from benchmarks.reference.fleet_schemas import MelangeCase
     from benchmarks.reference.fleets import EXACT
-    from tests.test_reference_fleets import synthetic
 
     gaps, cpus, walls = [], [], []
     for seed in range(MANY):
@@ -164,7 +184,7 @@ def examples() -> None:
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
-        made = instance_of_problem(problem)
+        made = make_instance(problem)
         known = at_best_split(at_quantile(made, slow_end(problem.confidence)))
         fleet = unmixed(known)
         if not fleet.pools:

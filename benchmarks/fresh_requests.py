@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.problems import EXAMPLES
 from costmodel.simulator import Fleet as SimulatedFleet
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Simulation
@@ -52,9 +52,7 @@ def on_fresh_requests(plan: Plan, simulation: Simulation, runs: int) -> Fresh:
     instance, fleet = fleet_of_plan(plan, EXAMPLES)
     requests = min(LONGER * simulation.parts * simulation.requests // simulation.replications, MOST)
     engines, volume = simulated_fleet(instance, fleet), planned_volume(plan)
-    found = judge(
-        instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs, engines=engines
-    )
+    found = judge(instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs)
     return Fresh(instance, engines, found)
 
 

@@ -34,7 +34,7 @@ from costmodel.engine import Role  # noqa: E402
 from costmodel.simulator.metrics import steady, within  # noqa: E402
 from optimizer.fleets.evaluate import goodput_volume  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.loads.instance import Instance, instance_of_problem  # noqa: E402
+from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
 from optimizer.verification.judge import Run, judge_runs  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
@@ -113,7 +113,7 @@ DEMANDS = ((1.0, 0.8), (2.0, 0.8), (3.0, 0.7), (1.0, 0.95), (2.0, 0.95))
 def fleet_under(case: Case, burstiness: float) -> tuple[Instance, Fleet]:
     """The fleet of a case in an instance with arrivals of that coefficient of variation."""
     problem = load_problem(case.file, case.changes | {"workload.burstiness": str(burstiness)})
-    instance = instance_of_problem(problem)
+    instance = make_instance(problem)
     return instance, Fleet(tuple(_pool(instance, *engines) for engines in case.engines))
 
 

@@ -23,7 +23,7 @@ from costmodel.simulator.metrics import steady
 from optimizer.fleets.evaluate import evaluate
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.verification.judge import judge
-from search_spaces.engines import engine_names, load_engine_overhead
+from search_spaces.engines import engine_names
 from search_spaces.problem import Problem
 
 FACTORS = (0.7, 0.85, 0.95, 1.05, 1.2, 1.5)
@@ -73,7 +73,7 @@ def share_beyond(instance: Instance, case: Case, volume: float, limit: float) ->
 def row_of(case: Case, requests: int) -> Row:
     """Simulate one pool and predict its shares."""
     problem = limited(problem_of(case), LOOSE)
-    instance = make_instance(problem, load_engine_overhead(problem.engine))
+    instance = make_instance(problem)
     fleet = fleet_of(instance, case)
     volume = volume_at(instance, next(pool for pool in fleet.pools if pool.role is case.role), case.utilization)
     first = judge(instance, fleet, requests=requests, seed=1, volume=volume).runs[0]

@@ -20,8 +20,8 @@ GOODPUT_REQUESTS = 10_000
 
 def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     """Cells of each class of one workload."""
+    from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
     from optimizer.fleets.evaluate import evaluate, goodput_volume
-    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.recommend.optimize import optimize
     from optimizer.recommend.search import Level
     from optimizer.verification.judge import goodput, judge

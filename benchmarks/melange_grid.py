@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.studies.common import engine_pool, poisson_trace  # noqa: E402
-from benchmarks.vllm_2023 import host_times, one_gpu_host_times  # noqa: E402
+from benchmarks.vllm_2023 import engine_changes, host_times, one_gpu_host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
@@ -94,8 +94,9 @@ def cost_of(gpu: str, isl: int, osl: int, tpot: float, overhead: EngineOverhead,
         slos=(Slo("median", limits_of(ttft=60.0, tpot=tpot), 0.5),),
         offers=(Offer(load_catalog().accelerator(gpu), PRICES[gpu]),),
         space=SPACE,
+        engine_changes=engine_changes(overhead),
     )
-    instance = make_instance(problem, overhead)
+    instance = make_instance(problem)
     fleet = unmixed(evaluated(instance))
     return fleet_cost(instance, fleet) if fleet.pools else np.inf
 

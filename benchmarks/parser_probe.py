@@ -91,7 +91,7 @@ def _dynamo_sglang() -> Parse:
             asyncio.run(module.parse_args(argv))
 
     assert hasattr(module, "fetch_model")
-    module.fetch_model = fetch
+    module.fetch_model = fetch  # type: ignore[attr-defined]
     return parse
 
 

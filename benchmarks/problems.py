@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.engine import Role
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.plan_fleet import fleet_of_plan
-from optimizer.loads.instance import Instance, instance_of_problem
+from optimizer.loads.instance import Instance, make_instance
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 
@@ -53,7 +53,7 @@ def problem_of(posed: Posed) -> Problem:
 def instance_of(posed: Posed) -> Instance:
     """The problem with expected step times."""
     problem = problem_of(posed)
-    return instance_of_problem(problem)
+    return make_instance(problem)
 
 
 def equal_engines(instance: Instance, shape: int, seats: int, budget: int, engines: int) -> Fleet:

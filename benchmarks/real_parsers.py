@@ -46,7 +46,7 @@ from reports.deploy.files import write_deployment  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402
 
-WORKLOADS = ("examples/chat.yaml", "examples/agents.yaml", "benchmarks/current/deepseek-v4-flash-gb200.yaml")
+WORKLOADS = ("examples/chat.yaml", "examples/agents.yaml", "benchmarks/flagships/deepseek-v4-flash.yaml")
 ENGINES = ("vllm", "sglang")
 VLLM = ("0.20.1", "0.24.0", "0.28.0", "0.33.0")
 PACKAGES = {

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.fleets.plan_fleet import fleet_of_plan  # noqa: E402 -- the repository is found first
-from optimizer.loads.instance import instance_of_problem  # noqa: E402
+from optimizer.fleets.build_plan import fleet_of_plan  # noqa: E402 -- the repository is found first
+from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
@@ -52,7 +52,7 @@ def in_order(plan: Plan, problem: Problem) -> str:
     """Share of the recorded requests in time, in their own order; problem: with them."""
     if not plan.pools:
         return "no plan"
-    bench = make_bench(instance_of_problem(problem))
+    bench = make_bench(make_instance(problem))
     found = bench.replayed(fleet_of_plan(plan)[1])
     assert found is not None
     return f"{found.classes[0].attainment.share:.1%}"

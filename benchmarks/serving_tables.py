@@ -34,7 +34,7 @@ from costmodel.queues.steady_state import (  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import Batch, Deployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_engines import Batch, Deployment, batches_of, deployments_of, workers_of  # noqa: E402
 from search_spaces.measured_predictions import suspicions  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402
     SCRIPTS,
@@ -99,7 +99,7 @@ class Table:
 
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
         """The steady state under a policy, with the factor of first tokens by GPU (`generation`)."""
-        own = self.batch.policy_of(policy)
+        own = replace(policy, token_budget=self.batch.token_budget)
         column = np.array([[first_token(each, factors)] for each in self.batch.deployments])
         times = self.times(own, column)
         return closed_loop(times, own, self.batch.load, self.batch.pools)
@@ -169,8 +169,8 @@ def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
 def make_table(batch: Batch, file: str) -> Table:
     """Kernel times of a batch, by one call of the step model for each point of the grid."""
     load = batch.load
-    policy = batch.policy_of(load_serving_policy(batch.engine))
-    prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
+    policy = replace(load_serving_policy(batch.engine), token_budget=batch.token_budget)
+    prefill, decode = workers_of(batch, NO_OVERHEAD)
     prompt = prompt_steps(batch.model, prefill, policy, load)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_step(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]

@@ -61,7 +61,7 @@ def reference(data: Path, name: str):
 
 def planned(plan: Path, requests: int):
     """Trace and fleet of a plan."""
-    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.fleets.build_plan import fleet_of_plan
     from optimizer.verification.demand import simulated_trace
     from optimizer.verification.judge import simulated_fleet
     from pdplan.files import read_plan

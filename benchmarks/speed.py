@@ -70,12 +70,11 @@ def growth() -> None:
 def pricing_rate(example: Path) -> None:
     from optimizer.loads.instance import make_instance
     from optimizer.search.search import evaluated, unmixed
-    from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 
     problem = load_problem(example)
     start = time.perf_counter()
-    instance = make_instance(problem, load_engine_overhead(problem.engine))
+    instance = make_instance(problem)
     tables = time.perf_counter() - start
     shapes, flows = len(instance.tables.shapes), instance.flows.isl.size
     steps = instance.tables.mixed_base.size + instance.tables.prefill_time.size + 2 * instance.tables.kv_held.size

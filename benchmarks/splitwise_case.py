@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.vllm_2023 import host_times  # noqa: E402
+from benchmarks.vllm_2023 import engine_changes, host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
@@ -119,8 +119,9 @@ def instance_of(load: Workload, prices: dict[str, float], overhead: EngineOverhe
             Offer(load_catalog().accelerator(name), price, billing=Billing.GPU) for name, price in prices.items()
         ),
         space=SPACE,
+        engine_changes=engine_changes(overhead),
     )
-    return make_instance(problem, overhead)
+    return make_instance(problem)
 
 
 def mask(known: FleetSearch, kind: str) -> NDArray[np.bool_]:

@@ -5,13 +5,14 @@
 
 Each case is one pool of engines at a stated utilisation (of its prompt servers; of its slots or KV memory for decode),
 under the policy of its engine; steps are read off the batches of the standard preset and smaller ones. Where roles are
-apart, the other side of the fleet is made so large that it hardly queues. Runs are added until quantiles are settled.
-Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the share of
-cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated quantile
-explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and lengths;
-`--full` pools whose batches are full for a part of the time; `--light` engines that mostly idle; `--chunked` prefill
-engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing fewest_requests` has a router
-that counts requests, which the formulas do not know.
+apart, the other side of the fleet is made so large that it hardly queues. TTFT is without what no load changes
+(`ServingPolicy.fixed_ttft`), beside which errors in the rest would look smaller. Runs are added until quantiles are
+settled. Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the
+share of cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated
+quantile explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and
+lengths; `--full` pools whose batches are full for a part of the time; `--light` engines that mostly idle; `--chunked`
+prefill engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing fewest_requests` has a
+router that counts requests, which the formulas do not know.
 Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
 
@@ -40,7 +41,7 @@ from optimizer.loads.engine_table import LINK_UTILIZATION  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import engine_names, load_engine_overhead  # noqa: E402
+from search_spaces.engines import EngineChange, engine_names  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.search_space import (  # noqa: E402
@@ -85,6 +86,7 @@ def problem_of(case: Case) -> Problem:
         offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
         space=space,
         objective=Objective(),
+        engine_changes={case.engine: EngineChange(arrival_ms=0.0, handover_ms=0.0)},
         constraints=Constraints(balancing=case.balancing),
         engine=case.engine,
     )
@@ -184,7 +186,7 @@ class Row:
 def row_of(case: Case, requests: int, runs: int) -> Row:
     """Predict and simulate one case."""
     problem = problem_of(case)
-    instance = make_instance(problem, load_engine_overhead(problem.engine))
+    instance = make_instance(problem)
     fleet = fleet_of(instance, case)
     tested = next(pool for pool in fleet.pools if pool.role is case.role)
     volume = volume_at(instance, tested, case.utilization)

@@ -19,9 +19,9 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.host import NO_OVERHEAD, EngineOverhead
 from costmodel.step import StepLoad, step_time_one
-from costmodel.units import MILLI
+from costmodel.units import MICRO, MILLI
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_memory
+from search_spaces.engines import EngineChange, EngineChanges, load_engine_memory
 from search_spaces.models import load_model
 
 MODEL = "Llama-2-70B"
@@ -38,6 +38,19 @@ def host_times(data: Path, tensor: int | None = None) -> EngineOverhead:
 def one_gpu_host_times(data: Path) -> EngineOverhead:
     """The same of an engine on one GPU, which has no other process to tell what to do."""
     return _fitted(_distserve_steps(data), "DistServe's fit to vLLM's decode steps on one A100")
+
+
+def engine_changes(overhead: EngineOverhead) -> EngineChanges:
+    """These host times as a problem has them, where clients and hand-overs take no time, as in simulations of 2023."""
+    change = EngineChange(
+        step_overhead_us=overhead.step / MICRO,
+        per_request_overhead_us=overhead.per_request / MICRO,
+        arrival_ms=0.0,
+        handover_ms=0.0,
+        origin=overhead.origin,
+        source=overhead.source,
+    )
+    return {"vllm": change}
 
 
 def _fitted(left: Iterator[tuple[float, float]], source: str) -> EngineOverhead:

@@ -67,7 +67,9 @@ class SoftmaxAttention:
     output_gate: queries carry a gate of the same width (Qwen3-Next); shared_kv: one projection makes keys and values,
     which are kept apart all the same (Gemma 4); index_heads, index_dim, index_topk: indexer that selects the keys to
     attend (MiniMax-M3); 0 where all are attended; input_width: of what the projections read, if not the hidden one
-    (Zamba2 puts the embedding beside the residual stream).
+    (Zamba2 puts the embedding beside the residual stream); reads_earlier_kv: attends the cache of an earlier layer,
+    and neither makes nor keeps keys and values (Gemma 3n);
+    query_rank: rank of the queries (Step-3; 0: full).
     """
 
     is_latent: ClassVar[bool] = False
@@ -84,25 +86,35 @@ class SoftmaxAttention:
     index_dim: int = 0
     index_topk: int = 0
     input_width: int = 0
+    reads_earlier_kv: bool = False
+    query_rank: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """QKV and output projections, and those of an indexer."""
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
         keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else self.value_dim))
+        keys_values = 0 if self.reads_earlier_kv else keys_values
+        ups = (Matrix("q_b", self.query_rank, queries, Sharding.COLUMN, Part.ATTENTION),) if self.query_rank else ()
         index = (self.index_heads + 1) * self.index_dim
         indexer = (Matrix("index", self.hidden, index, Sharding.REPLICATED, Part.ATTENTION),) if index else ()
         return (
             Matrix(
-                "qkv", self.input_width or self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, True
+                "qkv",
+                self.input_width or self.hidden,
+                (self.query_rank or queries) + keys_values,
+                Sharding.COLUMN,
+                Part.ATTENTION,
+                merged=True,
             ),
+            *ups,
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
             *indexer,
         )
 
     @property
     def kv_elements_per_token(self) -> float:
-        """K and V kept for one token in one layer: n_kv (d_k + d_v)."""
+        """K and V that a layer attends for one token, and keeps unless they are another's: n_kv (d_k + d_v)."""
         return self.kv_heads * (self.head_dim + self.value_dim)
 
     @property
@@ -163,6 +175,7 @@ class LatentAttention:
     """
 
     is_latent: ClassVar[bool] = True
+    reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -273,6 +286,7 @@ class CompressedAttention:
     """
 
     is_latent: ClassVar[bool] = True
+    reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -375,6 +389,7 @@ class LinearAttention:
     """
 
     is_latent: ClassVar[bool] = False
+    reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
     key_heads: int

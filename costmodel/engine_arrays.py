@@ -31,7 +31,10 @@ TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, 
 EXPANDING_EXPERTS = 0.35
 """The same of grouped kernels for routed experts [1]; fitted to the same rows."""
 
-_UNITS_NEEDED = {"fp8": "fp8", "int8": "int8", "fp4": "fp4"}
+_UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
+"""VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
+inputs need the mixed products that came with FP4 units, at the rate of FP8 (PTX ISA, tcgen05.mma kind::mxf8f6f4; AMD
+CDNA4 ISA, V_MFMA_SCALE_F32_F8F6F4)."""
 _STANDS_IN = {
     "latent_prefill": "attention_prefill",
     "latent_decode": "attention_decode",
@@ -171,11 +174,12 @@ class EngineArrays:
 def compute_dtype(weight_dtype: str, accelerator: Accelerator) -> str:
     """Dtype that the matrix units work in for weights of `weight_dtype`.
 
-    FP8, INT8 and FP4 weights use units of that kind where the GPU has them; otherwise, and for INT4 always,
-    weights are expanded to 16 bit on the way (W8A16, W4A16): bytes shrink, FLOP/s do not grow.
+    FP8, INT8 and FP4 weights use units of that kind where the GPU has them, and MXFP4 experts of an FP8 checkpoint the
+    mixed ones; otherwise, and for INT4 always, weights are expanded to 16 bit on the way (W8A16, W4A16): bytes shrink,
+    FLOP/s do not grow.
     """
-    unit = _UNITS_NEEDED.get(weight_dtype, ACTIVATION_DTYPE)
-    return unit if unit in accelerator.peak_flops else ACTIVATION_DTYPE
+    needed, unit = _UNITS.get(weight_dtype, (ACTIVATION_DTYPE, ACTIVATION_DTYPE))
+    return unit if needed in accelerator.peak_flops else ACTIVATION_DTYPE
 
 
 def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -> KernelEfficiency:
@@ -321,7 +325,7 @@ def _unit_rate(model: Transformer, config: EngineConfig, part: Part) -> float:
 def _expanding(model: Transformer, config: EngineConfig, part: Part) -> float:
     """Share of those that expanding narrower weights leaves; what half fills the GPU takes as long with it."""
     weight_dtype = part_dtype(model, part, config.weight_dtype)
-    if weight_dtype == compute_dtype(weight_dtype, config.accelerator):
+    if weight_dtype == ACTIVATION_DTYPE or compute_dtype(weight_dtype, config.accelerator) != ACTIVATION_DTYPE:
         return 1.0
     return EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
 

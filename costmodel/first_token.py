@@ -82,6 +82,18 @@ def entry_steps(entry: Entry, levels: FloatArray, loading: float = 0.0) -> Float
     return np.asarray(entry.step * (1.0 + into + loading * (into > 0.0)))
 
 
+def mean_hand_over(met: FloatArray, step: FloatArray, loading: float, transfer: FloatArray) -> FloatArray:
+    """Mean time from the end of a prompt to that of the first step with its request, cards free [s].
+
+    max(transfer, loading met step) + (1 + met / 2) step: the means of `entry_steps` and of the transfer that no loading
+    hides, of one decode pool (`Entry`).
+
+    >>> mean_hand_over(np.ones(2), np.full(2, 0.02), 1.0, np.array([0.005, 0.05])).round(3).tolist()
+    [0.05, 0.08]
+    """
+    return np.asarray(np.maximum(transfer, loading * met * step) + (1.0 + 0.5 * met) * step)
+
+
 def hidden_transfer(entries: Sequence[Entry], loading: float) -> float:
     """Transfer that the steps hide during which a decode engine loads KV, on average [s]."""
     return sum((entry.share * loading * entry.met * entry.step for entry in entries), 0.0)

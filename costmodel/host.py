@@ -55,7 +55,7 @@ class ServingPolicy:
     quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
     overhead: CPU time that a step waits for;
     launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
-    arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
+    arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
     lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
@@ -75,3 +75,11 @@ class ServingPolicy:
     handover: float
     handover_burst: float
     hand_over_steps: float = 0.0
+
+    def fixed_ttft(self, handed_over: bool) -> float:
+        """Part of a TTFT that no load changes [s]: arrival, and handover of a request that another engine decodes.
+
+        Nothing is busy or held for it, so it takes no capacity: all tokens of a request come later by as much, and in
+        a closed loop so does the next request.
+        """
+        return self.arrival + (self.handover if handed_over else 0.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -50,8 +51,7 @@ class Times:
         >>> round(exponential(10.0).mean_within(5.0), 1), round(10.0 * (1.0 - float(np.exp(-0.5))), 1)
         (3.9, 3.9)
         """
-        at = np.append(self.seconds[self.seconds < limit], limit) if limit > 0.0 else np.zeros(1)
-        at = np.insert(at, 0, 0.0)
+        at = np.concatenate(([0.0], self.seconds[self.seconds < limit], [limit])) if limit > 0.0 else np.zeros(1)
         beyond = 1.0 - np.interp(at, self.seconds, self.share, left=0.0)
         return float(np.trapezoid(beyond, at))
 
@@ -147,7 +147,7 @@ def characteristic_time(inflow: Rate, next_share: float, times: Times, capacity:
     (2.88, 2.88)
     """
     stay = capacity / np.maximum(np.asarray(inflow, dtype=np.float64), 1e-300)  # mean time that memory is enough for
-    knot, share = np.insert(times.seconds, 0, 0.0), np.insert(times.share, 0, 0.0)
+    knot, share = np.concatenate(([0.0], times.seconds)), np.concatenate(([0.0], times.share))
     width = np.diff(knot)
     unused_time = np.append(0.0, np.cumsum(width * (1.0 - (share[1:] + share[:-1]) / 2.0)))
     stay_at_knot = next_share * unused_time + (1.0 - next_share) * knot
@@ -187,7 +187,7 @@ def cached(
     keeps = characteristic_time(inflow, next_share, times, capacity)
     entries = float(weight.sum()) * times.held(next_share, keeps)
     spread = float(weight @ sizes**2) * float(weight.sum()) / max(inflow**2, 1e-300) / max(entries, 1.0)
-    points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
+    points, mass = _normal_points()
     load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
     hit_tokens, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
     for atom, limit in zip(mass, characteristic_time(inflow * load, next_share, times, capacity).tolist(), strict=True):
@@ -195,6 +195,13 @@ def cached(
             length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
             hit_tokens += atom * share * age.within(limit) * length
     return Cached(np.minimum(hit_tokens / np.maximum(reuse.history, 1e-12), 1.0), keeps)
+
+
+@cache
+def _normal_points() -> tuple[FloatArray, FloatArray]:
+    """Where a mean over a standard normal variable is computed, and the weight of each point."""
+    points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
+    return points, mass
 
 
 def _mixture(ages: list[Times], weight: FloatArray) -> Times:

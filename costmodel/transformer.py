@@ -52,8 +52,16 @@ DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 in blocks of 16 with an 8-bit one."""
 MXFP4_GROUP = 32
 """Weights that share a scale in MXFP4 [1] (OCP Microscaling Formats 1.0, table 1); NVFP4 has 16."""
-STORED_BYTES = {**DTYPE_BYTES, "mxfp4": 0.5 + 1 / MXFP4_GROUP, "w8a16": 1.0}
-"""The same, and formats of some parts only: weights that are expanded to 16 bit whatever the units could compute."""
+STORED_BYTES = {
+    **DTYPE_BYTES,
+    "mxfp4": 0.5 + 1 / MXFP4_GROUP,
+    "w4a16": 0.5 + 1 / MXFP4_GROUP,
+    "w8a16": 1.0,
+    "int3": 0.375 + 2 / 128,
+    "int2": 0.25 + 2 / 128,
+}
+"""The same, and formats of some parts only: MXFP4 weights with FP8 inputs, and weights that are expanded to 16 bit
+whatever the units could compute (w4a16: MXFP4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,8 @@ class FeedForward:
     intermediate: width of the dense block, or of all shared experts together (0: none; without experts too the layer
     has a token mixer alone); gated: SwiGLU-like, with gate and up projections; experts, experts_per_token,
     expert_intermediate: the mixture; latent: width that tokens are projected to before the experts (0: the hidden one);
-    without experts: rank of a product of two matrices that tokens pass (Zamba2's adapters).
+    adapter: rank of a product of two matrices that tokens pass beside the block (adapters of Zamba2, embeddings of a
+    layer's own in Gemma 3n; 0: none).
     """
 
     hidden: int
@@ -90,10 +99,11 @@ class FeedForward:
     experts_per_token: int = 0
     expert_intermediate: int = 0
     latent: int = 0
+    adapter: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """Dense (or shared) up and down projections, the router, and the projections around latent experts."""
+        """Dense (or shared) up and down projections, the router, the projections around latent experts, the adapter."""
         up = (2 if self.gated else 1) * self.intermediate
         dense = (
             (
@@ -106,15 +116,13 @@ class FeedForward:
         router = (
             (Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),) if self.experts else ()
         )
-        latent = (
-            (
-                Matrix("latent_in", self.hidden, self.latent, Sharding.REPLICATED, Part.FEED_FORWARD),
-                Matrix("latent_out", self.latent, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
-            )
-            if self.latent
-            else ()
+        low_rank = tuple(
+            Matrix(f"{name}_{end}", *shape, Sharding.REPLICATED, Part.FEED_FORWARD)
+            for name, rank in (("latent", self.latent), ("adapter", self.adapter))
+            for end, shape in (("in", (self.hidden, rank)), ("out", (rank, self.hidden)))
+            if rank
         )
-        return dense + router + latent
+        return dense + router + low_rank
 
     @property
     def expert_hidden(self) -> int:
@@ -124,7 +132,7 @@ class FeedForward:
     @property
     def is_empty(self) -> bool:
         """Whether there is no feed-forward at all."""
-        return not (self.intermediate or self.experts or self.latent)
+        return not (self.intermediate or self.experts or self.adapter)
 
     @property
     def elements_per_expert(self) -> int:
@@ -181,6 +189,14 @@ class LayerGroup:
         """Weights of one layer without its routed experts."""
         return sum(matrix.elements for matrix in self.matrices)
 
+    def cached_bytes(self, kv_dtype: str) -> float:
+        """KV and index keys that one token adds in all of these layers; none where they read those of others [byte]."""
+        attention = self.attention
+        if attention.reads_earlier_kv:
+            return 0.0
+        per_layer = attention.kv_elements_per_token * DTYPE_BYTES[kv_dtype] + attention.index_bytes_per_token
+        return self.count * per_layer
+
     @property
     def expert_elements(self) -> int:
         """Weights of one layer's routed experts."""
@@ -192,7 +208,8 @@ class Transformer:
     """A decoder-only transformer.
 
     layers: groups of equal layers; vocab: rows of the embedding; tied_embeddings: output head shares them;
-    position_embeddings: rows of a learned position table (0: rotary or none);
+    looked_up: weights of tables that are looked up beside the embedding, not multiplied: learned positions, and
+    embeddings of tokens for each layer (Gemma 3n);
     max_position: longest context the model was made for [token];
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
     checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
@@ -206,7 +223,7 @@ class Transformer:
     layers: tuple[LayerGroup, ...]
     tied_embeddings: bool
     max_position: int
-    position_embeddings: int = 0
+    looked_up: int = 0
     native_weight_dtype: str = "bf16"
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
     source: str = ""
@@ -221,19 +238,18 @@ class Transformer:
 
     @property
     def embedding_elements(self) -> int:
-        """Weights of input embedding, output head (unless tied) and learned positions."""
-        tables = 1 if self.tied_embeddings else 2
-        return self.hidden * (tables * self.vocab + self.position_embeddings)
+        """Weights of input embedding and output head (unless tied)."""
+        return self.hidden * self.vocab * (1 if self.tied_embeddings else 2)
 
     @property
     def parameters(self) -> int:
         """All weights [1]."""
         layers = sum(group.weight_sets * (group.dense_elements + group.expert_elements) for group in self.layers)
-        return layers + self.embedding_elements
+        return layers + self.embedding_elements + self.looked_up
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token meets: of the routed experts only the chosen ones."""
+        """Weights that one token meets: of the routed experts only the chosen ones, and no table of `looked_up`."""
         inactive = sum(
             group.count
             * (group.feed_forward.experts - group.feed_forward.experts_per_token)
@@ -241,11 +257,11 @@ class Transformer:
             for group in self.layers
             if group.feed_forward.experts
         )
-        return self.parameters - inactive
+        return self.parameters - self.looked_up - inactive
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights that multiply each token: the active ones without input embedding and positions, which are looked up.
+        """Weights that multiply each token: the active ones without the input embedding, which is looked up.
 
         The N of FLOP = 2 N per token; a tied embedding counts once, as the output head, and weights that layers share
         in each of them.
@@ -268,6 +284,11 @@ class Transformer:
         """Whether any layer keeps one latent for all heads (MLA)."""
         return any(group.attention.is_latent for group in self.layers)
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether any layer keeps one latent for several tokens (DeepSeek-V4)."""
+        return any(isinstance(group.attention, CompressedAttention) for group in self.layers)
+
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
         dtype = self.part_dtype(part, weight_dtype)
@@ -278,7 +299,7 @@ class Transformer:
     def is_mxfp4(self, dtype: str) -> bool:
         """Whether weights stored in a dtype are MXFP4: 4-bit floats of which 32 share a scale."""
         scale = self.weight_scale if dtype == "fp4" == self.native_weight_dtype else None
-        return dtype == "mxfp4" or (scale is not None and scale.inputs == MXFP4_GROUP)
+        return dtype in {"mxfp4", "w4a16"} or (scale is not None and scale.inputs == MXFP4_GROUP)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""
@@ -298,7 +319,8 @@ class Transformer:
             for matrix in group.matrices
         )
         experts = sum(group.weight_sets * group.expert_elements for group in self.layers)
-        embedding = self.embedding_elements * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
+        tables = self.embedding_elements + self.looked_up
+        embedding = tables * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
         return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
@@ -313,11 +335,7 @@ class Transformer:
         >>> Transformer("Llama-2-7B", 4096, 32000, (layer,), False, 4096).kv_bytes_per_token("bf16")
         524288.0
         """
-        return sum(
-            group.count
-            * (group.attention.kv_elements_per_token * DTYPE_BYTES[kv_dtype] + group.attention.index_bytes_per_token)
-            for group in self.layers
-        )
+        return sum(group.cached_bytes(kv_dtype) for group in self.layers)
 
     def kv_bytes(self, context: Tokens, kv_dtype: str) -> Tokens:
         """Cache that one request of `context` tokens holds [byte]; it is also what a KV transfer of that prompt moves.
@@ -352,11 +370,7 @@ class Transformer:
 
     def _growing(self, kv_dtype: str) -> list[tuple[LayerGroup, float]]:
         """Layers whose cache grows, with the bytes that one token adds in all of the group's layers."""
-        rates = (
-            group.attention.kv_elements_per_token * DTYPE_BYTES[kv_dtype] + group.attention.index_bytes_per_token
-            for group in self.layers
-        )
-        return [(group, group.count * rate) for group, rate in zip(self.layers, rates, strict=True) if rate]
+        return [(group, rate) for group in self.layers if (rate := group.cached_bytes(kv_dtype))]
 
 
 def _mean_kept(isl: Tokens, osl: Tokens, window: int | None) -> Tokens:

@@ -69,12 +69,12 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.recommend.explain import with_worths
+    from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
-    from optimizer.whatif.sensitivity import with_sensitivity
+    from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
 
@@ -96,12 +96,13 @@ def optimize(
     plan = search(
         problem, progress=part_of(progress, 0.0, done), time_limit=seconds, level=level, brake=brake, tune=tune
     )
-    if level is Level.THOROUGH and not brake.stopped():
-        plan = with_worths(plan, problem)
-    if (complete or level is Level.STANDARD) and not brake.stopped():
+    changes: dict[str, Any] = {}
+    if plan.pools and level is Level.THOROUGH and not brake.stopped():
+        changes["worth"] = worths(problem)
+    if plan.pools and (complete or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
-        plan = with_sensitivity(plan, problem, base, complete=complete, brake=brake, progress=rest)
-    return as_cut(plan, brake)
+        changes["sensitivity"] = cost_moves(problem, base, complete=complete, plan=plan, brake=brake, progress=rest)
+    return as_cut(plan.model_copy(update=changes), brake)
 
 
 def evaluate(
@@ -248,7 +249,7 @@ def deploy(
 ) -> list[Path]:
     """Write the files that run a plan into a directory, new or empty, and return their paths.
 
-    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the plain one of its engine. options: those of
+    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the first that runs it. options: those of
     `deployment_options`; force: replaces an earlier deployment.
     """
     from reports.deploy.files import write_deployment
@@ -277,10 +278,10 @@ def deployment_options(
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
-    from reports.deploy.files import planned_target
+    from reports.deploy.files import default_target
     from search_spaces.target_names import TARGET_NAMES
 
-    name, targets = target or planned_target(plan), TARGET_NAMES
+    name, targets = target or default_target(plan), TARGET_NAMES
     if name not in targets:
         raise InputError(
             f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"

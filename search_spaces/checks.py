@@ -233,7 +233,7 @@ _MENDS = {
     "target_schedules_there": "leave the target out, or state other accelerators",
     "weights_have_kernels": "state another weight_dtype, engine or accelerator",
     "tensor_keeps_weight_blocks": "allow a smaller search.tensor_parallel, or search.expert_parallel",
-    "kv_cache_has_kernels": "state kv_dtype: bf16, another engine or another accelerator",
+    "kv_cache_has_kernels": "leave kv_dtype out, or state another engine or accelerator",
 }
 _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
 

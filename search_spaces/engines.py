@@ -28,6 +28,7 @@ class EngineChange(Section):
     step_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
     per_request_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
     arrival_ms: Annotated[float, number(NOT_NEGATIVE)] | None = None
+    handover_ms: Annotated[float, number(NOT_NEGATIVE)] | None = None
     origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
     source: Text = "the user's catalog file"
 

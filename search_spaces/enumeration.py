@@ -62,6 +62,10 @@ ONE_VENDOR: Mapping[str, str] = MappingProxyType({"trtllm": NVIDIA})
 SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
 """Engines whose only kernel for latent attention on every GPU reads a 16-bit cache."""
 
+EIGHT_BIT_COMPRESSED = frozenset({"vllm"})
+"""Engines whose own kernel for compressed attention keeps an 8-bit cache alone: with another, vLLM does not start
+(fp8_ds_mla; vLLM pull request 55134)."""
+
 STAGED_DRAFTS_SINCE: Mapping[str, str] = MappingProxyType({"vllm": "0.31.0"})
 """VENDOR: first version of each engine that drafts tokens with pipeline stages; other engines do not.
 
@@ -153,6 +157,13 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     if not has_units and model.is_latent and engine in SIXTEEN_BIT_LATENTS:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
+    elif cache_dtype != usual_kv_dtype(engine, model) == "fp8":
+        yield "kv_cache_has_kernels", f"{title} keeps the KV of compressed attention in fp8 only"
+
+
+def usual_kv_dtype(engine: str, model: Transformer) -> str:
+    """Precision of the KV cache where nobody states one: 16 bit, unless the engine has no such kernel for the model."""
+    return "fp8" if model.is_compressed and engine in EIGHT_BIT_COMPRESSED else "bf16"
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
@@ -318,10 +329,15 @@ BLOCK_TOKENS: Final[Mapping[str, int]] = MappingProxyType({"vllm": 16, "sglang":
 TensorRT-LLM's own default."""
 VLLM_LATENT: Final = 64
 """VENDOR: what vLLM's kernels for latent attention need on Hopper."""
+COMPRESSED_BLOCK: Final[Mapping[str, int]] = MappingProxyType({"vllm": 256, "sglang": 256})
+"""VENDOR: what kernels for compressed attention need, whole groups of 128 tokens (get_supported_kernel_block_sizes of
+vLLM's DeepseekV4FlashMLASparseBackend; SGLang's page size for DeepSeek-V4)."""
 
 
 def block_tokens(engine: str, model: Transformer) -> int:
     """Tokens of a KV block of an engine that serves a model [token]."""
+    if model.is_compressed and engine in COMPRESSED_BLOCK:
+        return COMPRESSED_BLOCK[engine]
     return VLLM_LATENT if engine == "vllm" and model.is_latent else BLOCK_TOKENS[engine]
 
 

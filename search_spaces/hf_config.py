@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Any
@@ -22,7 +22,8 @@ LARGEST = 10**8
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-UNGUESSED = "pdplan does not guess architectures"
+MOST_SHOWN = 3
+"""Fields that are not understood, of those that an error names."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
@@ -30,32 +31,35 @@ _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
     r"|(^|_)swa_|^hc_|per_layer_|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
-    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
+    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
     r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
-_LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})
-"""Counts that some configs write once for every layer (Hunyuan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
     """How families write their configs.
 
-    aliases: spellings of a field; understood: fields that mean something in every family; defaults, own: by model_type,
-    what a config leaves unsaid and the fields that mean something there alone; layers: words for kinds of layers;
-    widths: fields of a mixer; quantization: words for weight formats.
+    aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
+    understood: fields that mean something in every family; defaults, own, spells: by model_type, what a config leaves
+    unsaid, the fields that mean something there alone, and where it has a field of another name; layers: words for
+    kinds of layers; widths: fields of a mixer; quantization: words for weight formats; assumed: what an architecture
+    file has for a missing field: a value, "=" and another field that has it, or a list of one value for every layer.
     """
 
     aliases: Mapping[str, Sequence[str]]
+    by_layer: Mapping[str, str]
     understood: frozenset[str]
     defaults: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, frozenset[str]]
+    spells: Mapping[str, Mapping[str, str]]
     layers: Mapping[str, Mapping[Any, Any]]
     widths: Mapping[str, Mapping[str, str]]
     quantization: Mapping[str, Mapping[str, str]]
+    assumed: Mapping[str, Any]
 
     def spellings(self, field: str) -> Sequence[str]:
         """The names under which configs write a field."""
@@ -72,18 +76,22 @@ def notation() -> Notation:
     table = shipped_table("search_spaces", "hf_families.yaml")
     defaults: dict[str, dict[str, Any]] = {}
     own: dict[str, set[str]] = {}
+    spells: dict[str, dict[str, str]] = {}
     for group in table["families"]:
         for name in group["names"]:
             defaults.setdefault(name, {}).update(group.get("defaults", {}))
-            own.setdefault(name, set()).update(group.get("fields", ()))
+            spells.setdefault(name, {}).update(group.get("spells", {}))
+            roots = (path.partition(".")[0] for path in group.get("spells", {}).values())
+            own.setdefault(name, set()).update(group.get("fields", ()), roots)
     aliases = {alias for names in table["aliases"].values() for alias in names}
-    understood = (aliases | set(table["understood"])).difference(*own.values())
+    understood = (aliases | set(table["understood"]) | set(table["by_layer"])).difference(*own.values())
     return Notation(
         aliases=table["aliases"],
         understood=frozenset(understood),
         defaults=defaults,
         own={name: frozenset(names) for name, names in own.items()},
-        **{key: table[key] for key in ("layers", "widths", "quantization")},
+        spells=spells,
+        **{key: table[key] for key in ("by_layer", "layers", "widths", "quantization", "assumed")},
     )
 
 
@@ -103,9 +111,27 @@ class ConfigFields:
         """An error that says in which config it is."""
         return ArchitectureError(f"{self.where}: {text}")
 
-    def missing(self, field: str, reason: str = UNGUESSED) -> ArchitectureError:
-        """The error for a field that is not there."""
-        return self.error(f"config.json lacks {shown(field)}; {reason}")
+    def missing(self, field: str, reason: str = "") -> ArchitectureError:
+        """The error for a field that is not there, by the name that its family has for it; reason: why it is needed."""
+        names = notation().spellings(field)
+        name = next((name for name in names if name in self.understood), names[0])
+        text = "; ".join(filter(None, (f"config.json lacks {shown(name)}", reason, WAY_OUT)))
+        return ArchitectureError(f"{self.where}: {text}", missing=name)
+
+    def of_layers(self, count: int) -> list[ConfigFields]:
+        """The fields of each layer: where a layer has values of its own, these outweigh the common ones."""
+        own: list[dict[str, Any]] = [{} for _ in range(count)]
+        for field, common in notation().by_layer.items():
+            if isinstance(self.values.get(field), list):
+                for layer, value in enumerate(self.sequence(field, count) or ()):
+                    own[layer] |= {field: None, common: value}
+        listed = self._typed("per_layer_config", Mapping, "an object") or {}  # transformers 5
+        for number, values in listed.items():
+            if not str(number).isdecimal() or int(number) >= count or not isinstance(values, Mapping):
+                raise self.error(f"'per_layer_config' must have an object for each of {count} layers that it names")
+            own[int(number)] |= values
+        distinct = {repr(values): replace(self, values={**self.values, **values}) for values in own if values}
+        return [distinct.get(repr(values), self) for values in own]
 
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
@@ -123,7 +149,7 @@ class ConfigFields:
         value = self.get(field)
         return None if value is None else self._whole(self._spelling(field), value, low)
 
-    def count(self, field: str, reason: str = UNGUESSED) -> int:
+    def count(self, field: str, reason: str = "") -> int:
         """A whole number of at least 1 that must be there."""
         value = self.optional(field, low=1)
         if value is None:
@@ -156,41 +182,45 @@ class ConfigFields:
         value: str | None = self._typed(field, str, "a string")
         return value
 
-    def labels(self, field: str, words: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """One of the `allowed` words per layer, or None where the config is silent."""
+    def labels(self, field: str, words: Sequence[Any], length: int) -> tuple[Any, ...] | None:
+        """One of the words, or numbers that stand for them, per layer, or None where the config is silent."""
         values = self.sequence(field, length)
         for layer, value in enumerate(values or ()):
             if value not in words:
                 odd = f"{shown(field)} says {shorten(value)} for layer {layer}"
-                raise self.error(f"{odd}, which pdplan does not know ({', '.join(words)})")
+                raise self.error(f"{odd}, which pdplan does not know ({', '.join(map(str, words))})")
         return None if values is None else tuple(values)
 
     def sequence(self, field: str, length: int) -> list[Any] | None:
-        """A list of one value per layer, or None where the config is silent."""
+        """A list of one value per layer, those of draft layers left out, or None where the config is silent."""
         values: list[Any] | None = self._typed(field, list | tuple, "a list")
+        drafts = self.optional("num_nextn_predict_layers") or 0
+        if values is not None and len(values) == length + drafts:
+            return list(values[:length])
         if values is not None and len(values) != length:
             raise self.error(f"{shown(field)} has {len(values)} entries for {length} layers")
         return values
 
-    def switches(self, field: str, length: int) -> list[bool] | None:
-        """One 0 or 1 per layer as truth values, or None where the config is silent."""
-        values = self.sequence(field, length)
-        odd = [value for value in values or () if value not in (0, 1)]
-        if odd:
-            raise self.error(f"{field!r} contains {shorten(odd[0])}, but must have 0 or 1 for each layer")
-        return None if values is None else [bool(value) for value in values]
-
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
-        """A list of layer numbers from 0, or None where the config is silent."""
-        values = self._typed(field, list | tuple, "a list of layer numbers")
+        """Layer numbers from 0, in a list or between commas, or None where the config is silent."""
+        values = self._typed(field, list | tuple | str, "a list of layer numbers")
+        if isinstance(values, str):
+            values = [int(word) if word.strip().isdecimal() else word for word in values.split(",")]
         return None if values is None else frozenset(self._whole(field, item, 0, length - 1) for item in values)
 
-    def unknown(self) -> Iterator[str]:
-        """Fields that shape attention or experts in a way that pdplan does not model."""
+    def not_understood(self) -> tuple[str, ...]:
+        """The fields that shape attention or experts in a way that pdplan does not model, each with its value."""
         understood = notation().understood | self.understood
-        for field, value in self.values.items():
-            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field):
-                yield field
+        own = self.get("per_layer_config")
+        by_layer = (
+            [values for values in own.values() if isinstance(values, Mapping)] if isinstance(own, Mapping) else []
+        )
+        return tuple(
+            f"{shown(field)} = {shorten(value)}"
+            for values in (self.values, *by_layer)
+            for field, value in values.items()
+            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field)
+        )
 
     def _spelling(self, field: str) -> str:
         """The alias under which the config writes the field."""
@@ -198,8 +228,6 @@ class ConfigFields:
         return next((name for name in names if self.values.get(name) is not None), field)
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
-        if field in _LISTED and isinstance(value, list) and value and value.count(value[0]) == len(value):
-            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
         return value
@@ -210,19 +238,52 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    section, shared = text_section(config), ("tie_word_embeddings", "quantization_config", "model_type")
+    shared, thinker = ("tie_word_embeddings", "quantization_config", "model_type"), config.get("thinker_config")
+    if isinstance(thinker, Mapping):  # Qwen-Omni, which talks too
+        config = {**{key: config[key] for key in shared if key in config}, **thinker}
+    section = text_section(config)
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
+    values = {**values, **_spelled(values, notation().spells.get(family, {}))}
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
-    gaps = not_understood(fields)
+    gaps = fields.not_understood()
     if gaps and not lenient:
-        raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
+        more = f" and {len(gaps) - MOST_SHOWN} more" if len(gaps) > MOST_SHOWN else ""
+        raise fields.error(
+            f"config.json has {', '.join(gaps[:MOST_SHOWN])}{more}, which pdplan does not model; {WAY_OUT}"
+        )
     return fields
 
 
-def not_understood(fields: ConfigFields) -> tuple[str, ...]:
-    """The fields that shape the model in a way that is not modeled, each with its value."""
-    return tuple(f"{shown(field)} = {shorten(fields.values[field])}" for field in fields.unknown())
+def _spelled(values: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that a family has in another place: by the dotted path of each."""
+    spelled: dict[str, Any] = {}
+    for field, path in paths.items():
+        value: Any = values
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            spelled[field] = value
+    return spelled
+
+
+def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:
+    """A config with a value for the field that it lacks, to be corrected by hand, and that field with its value.
+
+    Raises the error where it is about another fault, or the value is no remedy.
+    """
+    field = error.missing.rpartition(".")[2]
+    section = text_section(config)
+    values = config if section is None else config[section]
+    if not field or values.get(field) is not None:
+        raise error
+    value = notation().assumed.get(field, 1)
+    if isinstance(value, str):
+        value = values.get(value.removeprefix("="), 1) if value.startswith("=") else value
+    if isinstance(value, list):
+        value = value * ConfigFields(field, values, {}).count("num_hidden_layers")
+    values = {**values, field: value}
+    return (values if section is None else {**config, section: values}), f"{shown(field)} = {shorten(value)}"
 
 
 def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _split_dimensions(
 
 
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
-IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")
+IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "skip_modules")
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
@@ -78,7 +78,7 @@ WHOLE_CHANNEL = -1
 
 
 def weight_format(quantization: object, where: str) -> str:
-    """The dtype of a `quantization_config`: "fp8", "int8", "int4" or "fp4"; "bf16" where there is none."""
+    """The dtype of a `quantization_config`: fp8, int8, int4, int3, int2 or fp4; bf16 where there is none."""
     if quantization is None or quantization == {}:
         return "bf16"
     if not isinstance(quantization, Mapping):
@@ -148,7 +148,7 @@ def mixed_formats(
         return _grouped_formats(quantization, layers, where, apart)
     votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
     for module, spec in modules.items():
-        piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
+        piece = part_of(str(module))
         if piece is not None and isinstance(spec, Mapping):
             votes[piece][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
     rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
@@ -194,9 +194,14 @@ def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
 _MODULE_MARKS = {
     Part.FEED_FORWARD: re.compile(r"shared_expert|mlp\.(gate|up|down|gate_up)_proj|mixer\.(up|down)_proj|ffn\.w\d"),
     Part.EXPERTS: re.compile(r"experts"),
-    Part.ATTENTION: re.compile(r"attn|mixer"),
+    Part.ATTENTION: re.compile(r"att|mixer|mamba|conv"),
 }
 """What tells the part of a module from its name; the first that fits."""
+
+
+def part_of(module: str) -> Part | None:
+    """The part of the model that a module of a checkpoint belongs to; None for other ones."""
+    return next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(module)), None)
 
 
 def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -237,6 +242,8 @@ def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
             "awq": 128,
             "gptq": 128,
             "modelopt": 128,
+            "quanto": 128,
+            "hqq": 64,
             "bitsandbytes": BITSANDBYTES_GROUP,
         }.get(method)
     return None
@@ -248,6 +255,8 @@ def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
         return 1.0
     if spec["quant_method"] == "bitsandbytes":
         return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
+    if spec["quant_method"] in {"hqq", "quanto"}:  # a zero point as wide as the scale
+        return 4.0
     symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", spec["quant_method"] == "awq")))
     return 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]
 
@@ -333,17 +342,23 @@ def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _group_weights(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """How each group of layers stores its weights."""
+    if _method(quantization) == "hqq":  # the same for all layers, or by the name of one
+        whole = quantization.get("quant_config")
+        layers = whole.values() if isinstance(whole, Mapping) and "weight_quant_params" not in whole else [whole]
+        specs = (layer.get("weight_quant_params") for layer in layers if isinstance(layer, Mapping))
+        return [{**spec, "num_bits": spec.get("nbits")} for spec in specs if isinstance(spec, Mapping)]
     return [group["weights"] for group in _groups(quantization) if isinstance(group.get("weights"), Mapping)]
 
 
-def _compressed_tensors(quantization: Mapping[str, Any], where: str) -> str:
+def _grouped(quantization: Mapping[str, Any], where: str) -> str:
     formats = {
         _spec_format({"format": quantization.get("format"), **weights}, where)
         for weights in _group_weights(quantization)
     }
     if len(formats) != 1:
         formats_text = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
-        raise ArchitectureError(f"{where}: 'config_groups' states {formats_text}, but pdplan needs exactly one")
+        raise ArchitectureError(f"{where}: 'quantization_config' states {formats_text}, but pdplan needs exactly one")
     return formats.pop()
 
 
@@ -415,8 +430,12 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
     "auto-round": _integers,
     "autoround": _integers,
     "bitsandbytes": _integers,
+    "hqq": _grouped,
+    "quanto": lambda quantization, where: _format_of(
+        "weights", str(quantization.get("weights")).removesuffix("_e4m3fn"), "bits", where
+    ),
     "torchao": _torchao,
-    "compressed-tensors": _compressed_tensors,
+    "compressed-tensors": _grouped,
     "modelopt": lambda quantization, where: (
         "bf16"  # only the KV cache is quantised
         if quantization.get("quant_algo", "") is None

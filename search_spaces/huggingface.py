@@ -15,6 +15,7 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 from costmodel.transformer import (
+    DTYPE_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -65,7 +66,6 @@ def parse_config(
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
     weight_dtype, main_parts, own_dtypes = _quantization(fields, layers)
-    offset = fields.optional("learned_position_offset")
     return Transformer(
         name=name,
         hidden=hidden,
@@ -76,7 +76,7 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        position_embeddings=0 if offset is None else fields.count("max_position_embeddings") + offset,
+        looked_up=_looked_up(fields, hidden, len(layers)),
         native_weight_dtype=weight_dtype,
         quantized=main_parts,
         own_dtypes=own_dtypes,
@@ -84,6 +84,14 @@ def parse_config(
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
+
+
+def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
+    """Weights of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat)."""
+    offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
+    positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
+    positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
+    return positions * hidden + (fields.count("vocab_size_per_layer_input") * layers * width if width else 0)
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
@@ -98,12 +106,17 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     pattern = block_pattern(fields, layers)
     if pattern is not None:
         return _patterned_layers(fields, hidden, pattern, gated)
-    mixers = mixers_of(fields, hidden, attention_kinds(fields, layers))
+    by_layer = fields.of_layers(layers)
+    mixers = mixers_of(by_layer, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
-    sparse = _expert_layers(fields, layers)
-    blocks = {moe: _experts(fields, hidden, gated) if moe else _dense(fields, hidden, gated) for moe in set(sparse)}
-    pairs = [(mixer, blocks[moe]) for mixer, moe in zip(mixers, sparse, strict=True)]
+    adapter = _adapter_rank(fields, hidden, layers)
+    pairs: list[tuple[Attention, FeedForward]] = []
+    for own, mixer, moe in zip(by_layer, mixers, _expert_layers(fields, layers), strict=True):
+        block = _experts(own, hidden, gated) if moe else _dense(own, hidden, gated)
+        if mixer.reads_earlier_kv and fields.flag("use_double_wide_mlp"):  # Gemma 4
+            block = replace(block, intermediate=2 * block.intermediate)
+        pairs.append((mixer, replace(block, adapter=adapter)))
     if fields.flag("parallel_mixers"):
         mixer_alone = (state_space(fields, hidden), FeedForward(hidden, 0, gated=True))
         return [layer for pair in pairs for layer in (mixer_alone, pair)]
@@ -111,6 +124,17 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
         second = _dense(fields, hidden, gated)
         return [layer for mixer, block in pairs for layer in ((mixer, block), (mixer, second))]
     return pairs
+
+
+def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
+    """Rank of a product of two matrices, with as many weights as a layer has beside attention and feed-forward.
+
+    The gate of the layer's embedding and the projections to and from its width w, 3 x hidden x w; LAuReL's product;
+    AltUp's 2 (n - 1) hidden^2 for n streams, which all layers share (Gemma 3n).
+    """
+    embedding, laurel = fields.optional("hidden_size_per_layer_input") or 0, fields.optional("laurel_rank") or 0
+    streams = fields.optional("altup_num_inputs", low=1) or 1
+    return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers)
 
 
 def _layer_count(fields: ConfigFields) -> int:
@@ -125,7 +149,7 @@ def _patterned_layers(
     """Layers of one block each, a mixer or a feed-forward (Nemotron-H): a mixer takes the feed-forward that follows."""
     mixers: dict[str, Attention] = {}
     for kind in dict.fromkeys(kind for kind in pattern if kind.endswith("attention")):
-        mixers[kind] = mixers_of(fields, hidden, (kind,))[0]
+        mixers[kind] = mixers_of([fields], hidden, (kind,))[0]
     blocks = {"moe": lambda: _experts(fields, hidden, gated), "mlp": lambda: _dense(fields, hidden, gated)}
     blocks_by_kind = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
     nothing = FeedForward(hidden, 0, gated=True)
@@ -145,7 +169,7 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
 
     The block reads the residual stream and the embedding side by side. What each of these layers has of its own, a
     projection of the block's output and a low-rank adapter of its MLP, counts as one low-rank product of as many
-    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x latent.
+    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x rank of the product.
     """
     mamba, nothing = state_space(fields, hidden), FeedForward(hidden, 0, gated=True)
     block = _dense(fields, hidden, gated)
@@ -153,7 +177,7 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     kv_heads = fields.count("num_key_value_heads")
     shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=fields.count("attention_hidden_size"))
     adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
-    own = FeedForward(hidden, 0, gated=True, latent=round((hidden**2 + adapter) / (2 * hidden)))
+    own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
     for kind in fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ():
         pairs += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
@@ -188,7 +212,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if not fields.optional("experts"):
+    if (fields.optional("experts") or 0) <= 1:  # Jamba and Hunyuan write 1 where there is no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
     if words is not None:
@@ -205,7 +229,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
     last = layers - 1 if fields.get("moe_layer_end_index") in {None, -1} else fields.count("moe_layer_end_index")
     if isinstance(fields.get("moe_layer_freq"), list):  # one switch per layer (MiMo), or a period (DeepSeek)
-        switches = fields.switches("moe_layer_freq", layers) or []
+        switches = list(fields.labels("moe_layer_freq", (0, 1), layers) or ())
     else:
         switches = [layer % (fields.optional("moe_layer_freq", low=1) or 1) == 0 for layer in range(layers)]
     return tuple(
@@ -312,8 +336,11 @@ def _quantization(
     weight_dtype = weight_format(quantization, fields.where)
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()
+    parts = quantized_parts(quantization, layers, fields.where, apart=apart)
+    if weight_dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
+        return "int4", parts, frozenset((piece, weight_dtype) for piece in parts)
     own = frozenset({(Part.EXPERTS, "mxfp4")}) if fields.text("expert_dtype") == "fp4" != weight_dtype else frozenset()
-    return weight_dtype, quantized_parts(quantization, layers, fields.where, apart=apart), own
+    return weight_dtype, parts, own
 
 
 # Token mixers: which kind each layer has, and its widths.
@@ -360,26 +387,20 @@ def _layer_types(fields: ConfigFields) -> dict[str, str]:
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
     """Notations that list the layers; the first one counts."""
-    codes = fields.sequence("attn_type_list", layers)
+    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+    codes = fields.labels("attn_type_list", tuple(kinds), layers)
     if codes is not None:
-        kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
-        odd = [code for code in codes if code not in kinds]
-        if odd:
-            raise fields.error(f"'attn_type_list' contains {shorten(odd[0])}, but pdplan models 1 (softmax) only")
         yield tuple(kinds[code] for code in codes)
     types = _layer_types(fields)
     words = fields.labels("layer_types", tuple(types), layers)
     if words is not None:
         yield tuple(types[word] for word in words)
-    ratios = fields.get("compress_ratios")
-    if ratios is not None:  # DeepSeek-V4: a ratio for each layer, and one or none for those that draft
-        kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in notation().layers["ratios"].items()}}
-        if not isinstance(ratios, list) or len(ratios) < layers or any(ratio not in kinds for ratio in ratios):
-            raise fields.error(f"'compress_ratios' is {shorten(ratios)}, but must be 0, 4 or 128 for each layer")
-        yield tuple(kinds[ratio] for ratio in ratios[:layers])
-    delta = fields.get("linear_attn_config")
-    if isinstance(delta, Mapping):  # Kimi: numbers, from 1, of the layers that attend in full
-        full = frozenset(delta.get("full_attn_layers") or ())
+    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation().layers["ratios"].items()}
+    ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
+    if ratios is not None:
+        yield tuple(by_ratio[ratio] for ratio in ratios)
+    full = fields.get("full_attn_layers")
+    if isinstance(full, list):  # Kimi: numbers from 1
         yield _full_where((layer + 1 in full for layer in range(layers)), "linear_attention")
 
 
@@ -395,7 +416,7 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
         attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
         yield _full_where(attends, "linear_attention")
-    switches = fields.switches("hybrid_layer_pattern", layers)
+    switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
     if switches is not None:
         yield _full_where((not switch for switch in switches), "sliding_attention")
     interval = fields.optional("full_attention_interval", low=1)
@@ -433,33 +454,51 @@ def _full_where(attends: Iterable[bool], otherwise: str) -> tuple[str, ...]:
     return tuple("full_attention" if in_full else otherwise for in_full in attends)
 
 
-def mixers_of(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
-    """The mixers of layers of these kinds."""
+def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
+    """The mixers of layers of these kinds; by_layer: the fields of each."""
+    selects, reads = _selecting_layers(by_layer[0], len(kinds)), _reading_layers(by_layer[0], len(kinds))
+    return [
+        _mixer(by_layer[layer], hidden, *about) for layer, about in enumerate(zip(kinds, selects, reads, strict=True))
+    ]
+
+
+def _mixer(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> Attention:
+    """The mixer of a layer; has_index: it selects the keys to attend; reads_earlier: it attends an earlier layer's."""
+    if kind == "linear_attention":
+        return _linear(fields, hidden)
+    if fields.get("o_lora_rank") is not None:
+        return _compressed_attention(fields, hidden, kind)
     if fields.get("kv_lora_rank"):
-        return _latent(fields, hidden, kinds)
-    sparse = _sparse_layers(fields, len(kinds))
-    mixers: dict[tuple[str, bool], Attention] = {}
-    for kind, has_index in set(zip(kinds, sparse, strict=True)):
-        if fields.get("o_lora_rank") is not None:
-            mixers[kind, has_index] = _compressed_attention(fields, hidden, kind)
-        elif kind == "linear_attention":
-            mixers[kind, has_index] = _linear(fields, hidden)
-        else:
-            mixers[kind, has_index] = _softmax(fields, hidden, kind, has_index)
-    return [mixers[key] for key in zip(kinds, sparse, strict=True)]
+        return _latent(fields, hidden, kind, has_index)
+    return _softmax(fields, hidden, kind, has_index, reads_earlier)
+
+
+def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
+    """Layers that attend the KV of an earlier one: the last few (Gemma 3n), or all but every n-th (CLA)."""
+    last = fields.optional("num_kv_shared_layers") or 0
+    every = (fields.optional("cla_share_factor", low=1) or 1) if fields.flag("use_cla") else 1
+    return [layer >= layers - last or layer % every > 0 for layer in range(layers)]
+
+
+def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
+    """Layers with an indexer; of latent attention others reuse the selection of the one before (GLM-5.2)."""
+    if not fields.get("kv_lora_rank"):
+        return _sparse_layers(fields, layers)
+    words = fields.labels("indexer_types", ("full", "shared"), layers)
+    if words is not None:
+        return tuple(kind == "full" for kind in words)
+    if fields.optional("index_topk_freq", low=1) not in {None, 1}:
+        raise fields.missing("indexer_types", "it says which layers share an indexer when 'index_topk_freq' is not 1")
+    return (True,) * layers
 
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers whose heads attend the blocks that an indexer selects (MiniMax-M3)."""
-    if fields.get("index_topk_blocks") is not None:  # as transformers 5 writes it
-        return tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or (None,) * layers)
-    sparse = fields.get("sparse_attention_config")
-    if not isinstance(sparse, Mapping) or not sparse.get("use_sparse_attention"):
+    if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
         return (False,) * layers
-    switches = sparse.get("sparse_attention_freq")
-    if not isinstance(switches, list) or len(switches) != layers:
-        raise fields.error(f"'sparse_attention_config' must have a switch for each of {layers} layers")
-    return tuple(map(bool, switches))
+    switches = fields.labels("index_layers", (0, 1), layers)
+    words = switches or fields.sequence("layer_types", layers) or ()
+    return tuple(word in {1, SELECTING} for word in words) or (True,) * layers
 
 
 SELECTING = "minimax_m3_sparse"
@@ -469,7 +508,7 @@ WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attentio
 """Fields that say how many tokens a layer of a kind attends."""
 
 
-def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> SoftmaxAttention:
+def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> SoftmaxAttention:
     """Attention with heads; fields of sliding layers (MiMo) or of full ones (Gemma 4) outweigh the common ones."""
     own = {"sliding_attention": "swa_{}", "full_attention": "global_{}"}.get(kind, "{}")
 
@@ -483,7 +522,9 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> S
     head_dim = stated("head_dim")
     if head_dim is None:
         if hidden % heads and not fields.flag("floored_head_dim"):
-            raise fields.error(f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}")
+            raise fields.missing(
+                "head_dim", f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}"
+            )
         head_dim = hidden // heads
     return SoftmaxAttention(
         hidden=hidden,
@@ -492,23 +533,23 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> S
         head_dim=head_dim,
         value_dim=stated("v_head_dim") or head_dim,
         window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
-        output_gate=bool(fields.flag("attn_output_gate")),
+        output_gate=_has_output_gate(fields),
+        reads_earlier_kv=reads_earlier,
+        query_rank=fields.optional("share_q_dim") or 0,
         shared_kv=kind == "full_attention" and bool(fields.flag("attention_k_eq_v")),
         **(_index(fields) if has_index else {}),
     )
 
 
+def _has_output_gate(fields: ConfigFields) -> bool:
+    """Whether attention has a gate for every element of its output; one for each head is below 0.1 % of the weights."""
+    return bool(fields.flag("attn_output_gate")) or fields.get("gate_per") in {"per-element", "element_wise"}
+
+
 def _index(fields: ConfigFields) -> dict[str, int]:
-    """Widths of an indexer of blocks, in an object of their own or, in transformers 5, beside the other fields."""
-    if fields.get("index_topk_blocks") is not None:
-        keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
-        return fields.widths("index") | {"index_topk": keys}
-    sparse = ConfigFields(f"{fields.where}: 'sparse_attention_config'", fields.get("sparse_attention_config"), {})
-    return {
-        "index_heads": sparse.count("sparse_num_index_heads"),
-        "index_dim": sparse.count("sparse_index_dim"),
-        "index_topk": sparse.count("sparse_topk_blocks") * sparse.count("sparse_block_size"),
-    }
+    """Widths of an indexer of blocks."""
+    keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
+    return fields.widths("index") | {"index_topk": keys}
 
 
 def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
@@ -526,34 +567,14 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
     raise fields.missing("num_key_value_heads")
 
 
-def _latent(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
-    """Multi-head latent attention, with the indexers of sparse attention where there are any, or linear attention."""
-    odd = set(kinds) - {"full_attention", "linear_attention"}
-    if odd:
+def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> LatentAttention:
+    """Multi-head latent attention, with the indexer of sparse attention where there is one."""
+    if kind != "full_attention":
         raise fields.error(
-            f"config.json combines 'kv_lora_rank' with {shown(min(odd))} layers, which pdplan does not model"
+            f"config.json combines 'kv_lora_rank' with {shown(kind)} layers, which pdplan does not model"
         )
     if "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
-    linear = _linear(fields, hidden) if "linear_attention" in kinds else None
-    latent = [_latent_layer(fields, hidden, full) for full in _index_layers(fields, len(kinds))]
-    return [
-        linear if linear is not None and kind == "linear_attention" else layer
-        for kind, layer in zip(kinds, latent, strict=True)
-    ]
-
-
-def _index_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
-    """Layers that select keys themselves; the others reuse the selection of the one before (GLM-5.2)."""
-    words = fields.labels("indexer_types", ("full", "shared"), layers)
-    if words is not None:
-        return tuple(kind == "full" for kind in words)
-    if fields.optional("index_topk_freq", low=1) not in {None, 1}:
-        raise fields.missing("indexer_types", "it says which layers share an indexer when 'index_topk_freq' is not 1")
-    return (True,) * layers
-
-
-def _latent_layer(fields: ConfigFields, hidden: int, has_index: bool) -> LatentAttention:
     topk = fields.optional("index_topk") or 0
     query_rank = fields.optional("q_lora_rank") or 0
     if topk and not query_rank:
@@ -564,7 +585,7 @@ def _latent_layer(fields: ConfigFields, hidden: int, has_index: bool) -> LatentA
         **fields.widths("latent"),
         **(fields.widths("index") if topk and has_index else NO_INDEX),
         index_topk=topk,
-        output_gate=bool(fields.flag("attn_output_gate")),
+        output_gate=_has_output_gate(fields),
     )
 
 
@@ -588,19 +609,12 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
     taps = fields.optional("conv_taps", low=1)
     if taps is not None:
         return _short_convolution(hidden, taps)
-    delta = fields.get("linear_attn_config")
-    if isinstance(delta, Mapping):
-        return _kimi_delta(ConfigFields(f"{fields.where}: 'linear_attn_config'", delta, {}), hidden)
-    if fields.get("linear_heads") is not None:
-        names = {
-            "num_heads": "linear_heads",
-            "head_dim": "linear_head_dim",
-            "short_conv_kernel_size": "linear_conv_kernel_dim",
-        }
-        delta = {name: fields.get(field) for name, field in names.items()}
-        return _kimi_delta(ConfigFields(fields.where, delta, {}), hidden)
+    if fields.get("linear_heads") is not None or fields.get("short_conv_kernel_size") is not None:
+        return _kimi_delta(fields, hidden)
     if fields.flag("lightning_attention"):
-        heads = fields.count("num_attention_heads")
+        heads, kv_heads = fields.count("num_attention_heads"), fields.optional("num_kv_heads_for_linear_attn")
+        if kv_heads not in {None, 0, heads}:
+            raise fields.error("config.json shares KV heads in linear attention, which pdplan does not model")
         width = fields.optional("head_dim", low=1) or hidden // heads
         return LinearAttention(hidden, heads, heads, width, width, conv_width=0, scalars=0, products=2)
     key_heads, value_heads = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
@@ -634,8 +648,8 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
     rank = fields.get("mamba_rank")
-    alone = fields.flag("no_feed_forward")  # Falcon-Mamba, whose published `expand` is another one
-    inner = fields.count("intermediate_size") if alone else fields.count("mamba_expand") * hidden
+    stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
+    inner = stated or fields.count("mamba_expand") * hidden  # Falcon-Mamba's published `expand` is another one
     return LinearAttention(
         hidden=hidden,
         key_heads=1,
@@ -666,16 +680,21 @@ def _short_convolution(hidden: int, taps: int) -> LinearAttention:
 
 
 def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
-    """Kimi Delta Attention: a decay for every channel of a key, through a rank as wide as a head, as is the gate."""
-    heads, width = fields.count("num_heads"), fields.count("head_dim")
+    """Kimi Delta Attention: a decay for every channel of a key, and a gate, by a rank as wide as a head or in full.
+
+    Decays in full are projected as so many scalars of a head (Ling 3).
+    """
+    heads = fields.optional("linear_heads", low=1) or fields.count("num_attention_heads")
+    width = fields.optional("linear_head_dim", low=1) or fields.count("head_dim")
+    in_full = bool(fields.flag("no_kda_lora"))
     return LinearAttention(
         hidden=hidden,
         key_heads=heads,
         value_heads=heads,
         key_dim=width,
         value_dim=width,
-        conv_width=fields.count("short_conv_kernel_size"),
-        scalars=1,
-        decay_rank=width,
-        gate_rank=0 if fields.flag("use_full_rank_gate") else width,
+        conv_width=fields.count("linear_taps"),
+        scalars=1 + (width if in_full else 0),
+        decay_rank=0 if in_full else width,
+        gate_rank=0 if in_full or fields.flag("use_full_rank_gate") else width,
     )

@@ -27,6 +27,7 @@ from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import DRAFTED
+from .enumeration import usual_kv_dtype
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import sound_sections
 from .files import check_name
@@ -183,6 +184,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     limits = file.constraints.model_dump(exclude={"headroom"})
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
     space = search_space(file.search, model)
+    engine = file.engine if target is None or "engine" in file.model_fields_set else target.engines[0]
     speculation = file.model.speculation
     if speculation is not None and file.search.speculative_tokens is None:
         space = replace(space, speculative_tokens=DRAFTED)
@@ -197,7 +199,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         name=file.name or stem,
         model=model,
         weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
-        kv_dtype=file.model.kv_dtype,
+        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model),
         workload=workload,
         slos=slos,
         offers=offers,
@@ -205,7 +207,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         objective=_objective(file.objective),
         constraints=constraints,
         confidence=file.confidence,
-        engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
+        engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
@@ -247,7 +249,9 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
         scale_out=_link(entry.scale_out, accelerator.scale_out),
     )
     quote = accelerator.price_on(basis_of(file.prices)) or accelerator.price
-    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
+    is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
+    alias = entry.name if is_open else ""
+    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias)
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
         offer = replace(offer, usd_per_hour=entry.price, quote=None)
     if not entry.owned:
@@ -268,6 +272,8 @@ def _objective(section: ObjectiveSection) -> Objective:
     return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
 
 
+_NUMBERS = re.compile(r"\d+")
+"""What tells GPUs of one family apart in their names: A100-40 and A100-80."""
 SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
 """Sections of which a word is short for a mapping, with the key that the word is the value of, as in `schema`."""
 SHOWN_OVERRIDE = 60

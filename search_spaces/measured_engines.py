@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.engine_arrays import TABLES, Conditions, engine_arrays
+from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import ServingPolicy
+from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Pools, Steady, closed_loop, engine_times
 from costmodel.quoting import shown
@@ -41,7 +41,7 @@ from .models import CONFIG_FILE, catalog_model, known_names, load_model
 FloatArray = NDArray[np.float64]
 
 DTYPE_WORDS = (
-    ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
+    ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
     ("fp4", re.compile(r"fp4|e2m1")),
     ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
     ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
@@ -50,7 +50,7 @@ DTYPE_WORDS = (
     ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
 )
 """How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
-SERVED_AS = {"mxfp4": "fp4", "w8a16": "int8"}
+SERVED_AS = {"w4a16": "fp4", "w8a16": "int8"}
 """Dtypes of an engine config for formats that only parts of a model can have."""
 QUANTIZED_SUFFIX = re.compile(
     r"([-_.](fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|int4|int8|w4a16|w8a8|w8a16|quantized|dynamic|block|kv))+$"
@@ -67,7 +67,7 @@ def stored_dtype(word: str) -> str:
     """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
 
     >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
-    ['fp4', 'fp8', 'mxfp4', 'int4', 'w8a16', 'int8', 'bf16']
+    ['fp4', 'fp8', 'w4a16', 'int4', 'w8a16', 'int8', 'bf16']
     """
     plain = word.strip().lower()
     for dtype, pattern in DTYPE_WORDS:
@@ -306,12 +306,17 @@ def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
     return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
+def workers_of(batch: Batch, overhead: EngineOverhead) -> tuple[EngineArrays, EngineArrays]:
+    """Engines of a batch that prefill, and those that decode; the same where they are not apart."""
+    prefill = engine_arrays(batch.model, [row.prefill for row in batch.deployments], overhead)
+    decoding = [row.decode for row in batch.deployments if row.decode is not None]
+    return prefill, engine_arrays(batch.model, decoding, overhead) if decoding else prefill
+
+
 def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
     policy = replace(policy, token_budget=batch.token_budget)
-    prefill = engine_arrays(batch.model, [row.prefill for row in batch.deployments], policy.overhead)
-    decoding = [row.decode for row in batch.deployments if row.decode is not None]
-    decode = engine_arrays(batch.model, decoding, policy.overhead) if decoding else prefill
+    prefill, decode = workers_of(batch, policy.overhead)
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 

@@ -28,6 +28,7 @@ from pydantic import Field, create_model
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
+    DTYPE_BYTES,
     STORED_BYTES,
     Attention,
     CompressedAttention,
@@ -45,7 +46,7 @@ from costmodel.units import MIB
 from .bounds import Bounds
 from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
-from .hf_config import not_understood, open_config
+from .hf_config import completed, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .yaml_source import read_source, shipped_table
@@ -255,6 +256,7 @@ def attention_kind(attention: Attention) -> str:
         case SoftmaxAttention():
             kind = "MHA" if attention.kv_heads == attention.heads else f"GQA-{attention.kv_heads}"
             kind += " + index" if attention.index_topk else ""
+            kind += " of earlier KV" if attention.reads_earlier_kv else ""
     return kind if attention.window is None else f"{kind}, window {attention.window}"
 
 
@@ -284,21 +286,38 @@ def _aliases() -> dict[str, tuple[str, str | None]]:
 
 def _catalog_model(model_name: str) -> Transformer | None:
     """The catalog's model of that name in lower case, with the publisher of a checkpoint or without; or None."""
+    target = _target_of(model_name)
+    return _build(*target) if target else None
+
+
+def _target_of(model_name: str) -> tuple[str, str | None] | None:
+    """Model of the catalog, and its variant, that a name in lower case means."""
     exact = next((name for name in _files() if name.lower() == model_name), None)
     if exact is not None:
-        return _build(exact, None)
+        return exact, None
     spellings = {alias.lower(): target for alias, target in reversed(_aliases().items())}
     checkpoints = {alias.rpartition("/")[2]: target for alias, target in spellings.items()}
-    alias = spellings.get(model_name) or checkpoints.get(model_name)
-    return _build(*alias) if alias else None
+    return spellings.get(model_name) or checkpoints.get(model_name)
 
 
 @cache
 def _build(name: str, variant: str | None) -> Transformer:
     entry = _entry(name)
-    overlay = entry["variants"][variant] if variant else {}
-    model = parse_config({**entry["config"], **overlay}, name, entry["source"], str(entry["date"]))
+    model = parse_config(_catalog_config(name, variant), name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
+
+
+def _catalog_config(name: str, variant: str | None) -> dict[str, Any]:
+    entry = _entry(name)
+    return {**entry["config"], **(entry["variants"][variant] if variant else {})}
+
+
+def config_of(name_or_path: str) -> dict[str, Any]:
+    """The config.json of a model of the catalog, or of a path; InputError for an architecture file, which has none."""
+    if name_or_path.lower().endswith(ARCHITECTURES):
+        raise InputError(f"model {shown(name_or_path)} is an architecture file; only a config.json can be counted anew")
+    target = _target_of(name_or_path.strip().lower())
+    return _catalog_config(*target) if target else _named_config(Path(name_or_path).expanduser(), name_or_path)[0]
 
 
 def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
@@ -315,7 +334,7 @@ def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
 
 
 def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
-    """A model for an architecture file, and the fields of its config that are not understood and left out.
+    """A model for an architecture file, and what of its config is not understood or missing, in sentences.
 
     Raises as `load_model` does, where what is left does not make a model.
     """
@@ -323,8 +342,14 @@ def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
         return load_model(name_or_path), ()
     except ArchitectureError:
         config, name = _named_config(Path(name_or_path).expanduser(), name_or_path)
-        model = parse_config(config, name, source=name_or_path, lenient=True)
-        return model, not_understood(open_config(config, name, lenient=True))
+    fields = open_config(config, name, lenient=True)
+    gaps = [f"Not understood, and left out: {gap}" for gap in fields.not_understood()]
+    while True:
+        try:
+            return parse_config(config, name, source=name_or_path, lenient=True), tuple(gaps)
+        except ArchitectureError as error:
+            config, gap = completed(config, error)
+            gaps.append(f"Missing, and assumed: {gap}")
 
 
 def read_config(path: Path, model_name: str) -> dict[str, Any]:
@@ -408,9 +433,9 @@ class ArchitectureFile(Section):
     """Whether the output head shares them."""
     max_position: Positive
     """Longest ISL + OSL [token]."""
-    position_embeddings: Count = 0
-    """Rows of a learned table of positions."""
-    weights: Annotated[str, choice(*sorted(STORED_BYTES))] = "bf16"
+    looked_up: Annotated[int, count(Bounds(0, 10**12))] = 0
+    """Weights of tables that are looked up beside the embedding: learned positions, embeddings of each layer."""
+    weights: Annotated[str, choice(*sorted(DTYPE_BYTES))] = "bf16"
     """Dtype of the published checkpoint."""
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
     """Parts that are stored in `weights`; the others are 16-bit."""
@@ -432,7 +457,7 @@ class ArchitectureFile(Section):
             layers=tuple(map(self._group, self.layers)),
             tied_embeddings=self.tied_embeddings,
             max_position=self.max_position,
-            position_embeddings=self.position_embeddings,
+            looked_up=self.looked_up,
             native_weight_dtype=self.weights,
             quantized=self.quantized,
             source=self.source,
@@ -458,7 +483,7 @@ def read_architecture(path: Path) -> Transformer:
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
-    """An architecture file of a model; gaps: what of its config was not understood, as comments at the top."""
+    """An architecture file of a model; gaps: what of its config was not understood or missing, as comments on top."""
     kinds = {shape: kind for kind, shape in MIXERS.items()}
     layers = [
         {
@@ -478,7 +503,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         "vocab": model.vocab,
         "tied_embeddings": model.tied_embeddings,
         "max_position": model.max_position,
-        **({"position_embeddings": model.position_embeddings} if model.position_embeddings else {}),
+        **({"looked_up": model.looked_up} if model.looked_up else {}),
         "weights": model.native_weight_dtype,
         "quantized": sorted(map(str, model.quantized)),
         **({"own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)}} if model.own_dtypes else {}),
@@ -488,7 +513,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
     }
     head = [
         f"# {model.parameters:,} parameters, {model.active_parameters:,} of them active",
-        *(f"# Not understood, and left out: {gap}" for gap in gaps),
+        *(f"# {gap}" for gap in gaps),
     ]
     body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "\n".join([*head, body])

@@ -76,6 +76,7 @@ class Offer:
     owned: GPUs of it that are paid for already, beside those of `inventory`; owned_usd_per_hour: what one of them costs
     still, power and hosting. A fleet takes these first.
     quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
+    alias: how the user wrote the name if it leaves open what the catalog's says, such as A100 for A100-80; else empty.
     """
 
     accelerator: Accelerator
@@ -85,6 +86,7 @@ class Offer:
     owned: int = 0
     owned_usd_per_hour: float = 0.0
     quote: Price | None = None
+    alias: str = ""
 
     @property
     def stock(self) -> float:

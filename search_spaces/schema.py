@@ -356,8 +356,8 @@ class ModelSection(Section):
     """Instead of a name: path to an architecture file, which `pdplan models --from CONFIG -o FILE` writes."""
     weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
-    kv_dtype: KvDtype = "bf16"
-    """Precision of the KV cache."""
+    kv_dtype: KvDtype | None = None
+    """Precision of the KV cache. Default: bf16, or fp8 where the engine has no other for the model's attention."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
 

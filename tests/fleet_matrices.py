@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
-from optimizer.search.fleet_program import Aim, Limit, Matrices, write_model
-from optimizer.search.program import Outcome, Program, solve
+from optimizer.search.program import Aim, Limit, Matrices, Outcome, Program, solve, write_model
 
 MOST_EACH = 3
 """Engines of one column, at most, in the fleets that are tried."""

@@ -16,7 +16,6 @@ from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.loads.instance import Instance, make_instance
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_overhead
 from search_spaces.models import load_model
 from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo
 
@@ -96,4 +95,4 @@ def limit(instance: Instance, place: int) -> int:
 
 def instance_of(given: Problem) -> Instance:
     """The instance of a problem, with the overhead of its engine."""
-    return make_instance(given, load_engine_overhead(given.engine))
+    return make_instance(given)

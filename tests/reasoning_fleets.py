@@ -10,7 +10,6 @@ import numpy as np
 from costmodel.engine import Parallelism, Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance, make_instance
-from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import load_problem
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -20,7 +19,7 @@ PROBLEMS = Path(__file__).parent / "problems"
 def reasoning(name: str) -> Instance:
     """The instance of a problem in `problems/`."""
     problem = load_problem(PROBLEMS / f"{name}.yaml")
-    return make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    return make_instance(problem)
 
 
 def colocated(instance: Instance, gpu: str, tensor: int, replicas: int, seats: int, budget: int) -> Fleet:

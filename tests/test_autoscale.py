@@ -13,7 +13,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement.autoscale import DAY, Day, autoscale, longest_start_up, queue_share
+from optimizer.procurement.operation import DAY, Day, autoscale, longest_start_up, queue_share
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)

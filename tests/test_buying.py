@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
-from optimizer.procurement.fleet_levels import Levels, Option, make_levels
+from optimizer.procurement.buying import BuyingPlan, Levels, Option, buy, buy_at, buying_program, make_levels, path_of
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier

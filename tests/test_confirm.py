@@ -31,7 +31,7 @@ TRUTH = 0.9242
 @cache
 def marginal(goal: float) -> tuple[Instance, Fleet]:
     """One engine that answers with two tokens: cheap to simulate."""
-    limits = slo(ttft=0.1148, tpot=5.0, attainment=goal)
+    limits = slo(ttft=0.1333, tpot=5.0, attainment=goal)
     instance = instance_of(
         problem(workload=workload(rate=3.4, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
     )

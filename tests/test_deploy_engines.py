@@ -24,7 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Pool
 from costmodel.transformer import Transformer
-from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts

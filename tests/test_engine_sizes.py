@@ -9,7 +9,7 @@ import pytest
 
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.search.mixtures import WORTH, cheaper_mixture, leanest
+from optimizer.search.mixtures import cheaper_mixture, leanest
 from optimizer.search.search import FleetSearch, at_best_split, cheapest_held
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 
@@ -41,13 +41,12 @@ RATES = (20.0, 30.0, 40.0, 50.0, 60.0, 70.0)
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_what_is_found_holds_and_saves_enough(rate: float) -> None:
+def test_what_is_found_holds_and_costs_less(rate: float) -> None:
     known, simple = known_at(rate)
     cost = fleet_cost(known.instance, simple)
     mixture = cheaper_mixture(known, simple, cost)
     if mixture is not None:
-        more = len(mixture.pools) > len(simple.pools)
-        assert fleet_cost(known.instance, mixture) < cost * (1.0 - WORTH if more else 1.0)
+        assert fleet_cost(known.instance, mixture) < cost
         assert keeps_its_goals(known, mixture)
 
 

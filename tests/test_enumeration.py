@@ -6,7 +6,16 @@ import pytest
 
 from costmodel.engine import Parallelism
 from costmodel.speculation import Draft, Speculation
-from search_spaces.enumeration import RULES, Shape, candidates, enumerate_shapes, refusal, refusals
+from search_spaces.enumeration import (
+    RULES,
+    Shape,
+    block_tokens,
+    candidates,
+    enumerate_shapes,
+    refusal,
+    refusals,
+    usual_kv_dtype,
+)
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, space, workload
@@ -44,6 +53,14 @@ CASES = (
         gpu="A100-80",
         model=deepseek_v3(),
         kv_dtype="fp8",
+    ),
+    case(
+        "kv_cache_has_kernels",
+        "vLLM keeps the KV of compressed attention in fp8 only",
+        gpu="B200",
+        model=catalog_model("DeepSeek-V4-Flash"),
+        weight_dtype="fp8",
+        kv_dtype="bf16",
     ),
     case("tensor_divides_heads", "TP 3 does not divide 32 attention heads", 3),
     case(
@@ -144,3 +161,10 @@ def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: s
     for index in range(len(given.offers)):
         for shape in candidates(given, index):
             assert (shape in found.shapes) == (not list(refusals(given, shape)))
+
+
+def test_compressed_attention_gets_the_cache_and_the_blocks_that_engines_have_for_it() -> None:
+    compressed, latent = catalog_model("DeepSeek-V4-Flash"), deepseek_v3()
+    assert [usual_kv_dtype("vllm", own) for own in (compressed, latent)] == ["fp8", "bf16"]
+    assert [block_tokens(engine, compressed) for engine in ("vllm", "sglang")] == [256, 256]
+    assert block_tokens("vllm", latent) == 64

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel.first_token import POINTS, Delay, Entry, card_wait, entry_steps, hand_over_waits, hidden_transfer
+from costmodel.first_token import (
+    POINTS,
+    Delay,
+    Entry,
+    card_wait,
+    entry_steps,
+    hand_over_waits,
+    hidden_transfer,
+    mean_hand_over,
+)
 from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.transfer import step_in_progress
 
@@ -50,6 +59,14 @@ class TestEntry:
         np.testing.assert_allclose(entry_steps(decoding(0.01), levels[:2], 1.0), [0.02, 0.02])
         assert hidden_transfer([decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)], 1.0) == pytest.approx(0.025)
         assert hidden_transfer([decoding(500.0)], 0.0) == 0.0
+
+    @pytest.mark.parametrize("loading", [0.0, 1.0])
+    @pytest.mark.parametrize("transfer", [0.001, 0.1])
+    def test_its_mean_is_that_of_the_closed_loop(self, loading: float, transfer: float) -> None:
+        entry = decoding(1.0)
+        shown = max(transfer - hidden_transfer([entry], loading), 0.0)
+        mean = mean_hand_over(np.array(entry.met), np.array(entry.step), loading, np.array(transfer))
+        assert shown + hand_over_waits([], [entry], loading).mean() == pytest.approx(float(mean), rel=0.01)
 
     def test_points_keep_the_mean_of_cards_and_steps(self) -> None:
         found = hand_over_waits([(0.6, 0.05)], [decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)])

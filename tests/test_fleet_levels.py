@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 
 from optimizer.fleets.fleet import Fleet
-from optimizer.procurement.fleet_levels import (
+from optimizer.procurement.buying import (
     Levels,
     Option,
     SizedFleet,

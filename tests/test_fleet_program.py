@@ -17,19 +17,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance
-from optimizer.search.fleet_program import (
+from optimizer.search.program import (
     Aim,
+    Builder,
     FleetModel,
     Matrices,
+    Outcome,
+    Program,
     Work,
     cheapest,
     engine_cost,
     fleet_limits,
     pool_limits,
+    solve,
     undominated,
     write_model,
 )
-from optimizer.search.program import Builder, Outcome, Program, solve
 from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
 from tests.fleet_matrices import (
     MOST_EACH,
@@ -42,7 +45,7 @@ from tests.fleet_matrices import (
     within,
 )
 from tests.optimizer_cases import problem, slo, space, workload
-from tests.toy import OVERHEAD, llama_8b, toy_accelerator
+from tests.toy import llama_8b, toy_accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "lp"
@@ -72,7 +75,7 @@ def toy_matrices(asked: Problem, columns: slice = slice(4)) -> Matrices:
 
     need: shares of an engine that the flow takes, by resource; late: misses; the same in each class.
     """
-    instance, classes = make_instance(asked, OVERHEAD), len(asked.slos)
+    instance, classes = make_instance(asked), len(asked.slos)
     load = np.zeros((4, 6, 2))
     load[0, TIME], load[0, QUEUE], load[0, LINK] = (0.05, 0.2), (0.02, 0.4), (0.01, 0.04)
     load[1, SLOTS], load[1, MEMORY], load[1, ATTENTION] = (0.03, 0.06), (0.01, 0.08), (0.02, 0.05)

@@ -15,8 +15,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.loads.instance import PREFILL, ROLES, Instance, Settings, at_volume
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import ContradictionError, Proof, bound_for, proof_of_cost, proof_of_judged
+from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.search.bound import (
     WITHIN,
     generating_work,

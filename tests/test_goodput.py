@@ -12,7 +12,7 @@ import pytest
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance
-from optimizer.search.goodput import MORE, best_serving, goodput_gap
+from optimizer.search.mixtures import MORE, best_serving, goodput_gap
 from optimizer.search.search import FleetSearch, evaluated
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload

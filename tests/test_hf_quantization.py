@@ -52,6 +52,8 @@ KIMI_IGNORE = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*ml
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32}, "fp4", ALL),
         ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}}}, "int8", ALL),
         ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, "fp8", ALL),
+        ({"quant_method": "quanto", "weights": "int8"}, "int8", ALL),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}}, "int4", ALL),
     ],
 )  # fmt: skip
 def test_quantisation(quantization: dict[str, Any], dtype: str, parts: frozenset[Part]) -> None:
@@ -136,3 +138,19 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
     assert model.part_dtype(Part.ATTENTION, "fp4") == "fp8"
     assert model.part_dtype(Part.FEED_FORWARD, "fp4") == "fp4"
     assert model.weight_scale == WeightScale(1, 16, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
+        ({"quant_method": "hqq", "quant_config": {"self_attn.q_proj": {"weight_quant_params": {"nbits": 2}}}}, "int2"),
+        ({"quant_method": "quanto", "weights": "int2"}, "int2"),
+    ],
+)
+def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str, Any], dtype: str) -> None:
+    model = parse_config({**MOE, "quantization_config": quantization}, "test")
+    assert {model.part_dtype(part, model.native_weight_dtype) for part in ALL} == {dtype}
+    assert model.weight_bytes("int4") < parse_config(
+        {**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test"
+    ).weight_bytes("int4")

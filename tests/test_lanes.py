@@ -20,7 +20,7 @@ from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.evaluate import evaluate, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.engine_table import lockstep
+from optimizer.fleets.pool import lockstep
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import judge
 from search_spaces.engines import load_serving_policy
@@ -128,7 +128,7 @@ def steps_of(lanes: int) -> GridSteps:
     instance = long_prompts()
     pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
     uneven = float(instance.tables.uneven[pool.shape])
-    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
+    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.policy.overhead, uneven)
 
 
 def toy_lanes(lanes: float, uneven: float) -> GridSteps:
@@ -158,7 +158,7 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     instance = long_prompts()
     tables, shape, packed = instance.tables, shape_with(instance, LANES), steps_of(LANES)
     pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
-    engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.overhead)
+    engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.policy.overhead)
     one = [np.full((1, 1), value) for value in (64.0, float(PROMPT), 100.0, 0.0, 10.0)]
     times = engine_times(instance.problem.model, engine, engine, load_serving_policy("vllm"), ClosedLoad(*one))
     share = times.prompt.shared[0, 0]
@@ -185,11 +185,11 @@ def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -
 
 def test_lockstep_by_hand() -> None:
     """Steps of 1 and 3 s, equally often: the other of two lanes is busy half of the time, with the longer in a half."""
-    step, even = np.array([[1.0, 3.0]]), np.array([0.5, 0.5])
-    found = lockstep(step, np.array([[2.0, 4.0]]), np.array([2.0, 1.0]), lanes=np.array([2.0]), busy=np.array([0.5]))
-    assert found.excess.tolist() == [[2.0 * 0.5 * 0.5 * 2.0, 0.0]]
-    assert found.step[0] == pytest.approx((1.5**2 + 3.0**2) / (1.5 + 3.0))
-    many = lockstep_excess(step, even[None], np.array([1.0]), np.array([8.0]))
+    step, even = np.array([1.0, 3.0]), np.array([0.5, 0.5])
+    found = lockstep(step, np.array([2.0, 4.0]), np.array([2.0, 1.0]), lanes=2.0, busy=0.5)
+    assert found.excess.tolist() == [2.0 * 0.5 * 0.5 * 2.0, 0.0]
+    assert found.step == pytest.approx((1.5**2 + 3.0**2) / (1.5 + 3.0))
+    many = lockstep_excess(step[None], even[None], np.array([1.0]), np.array([8.0]))
     assert many[0, 0] == pytest.approx(2.0 * (1.0 - 0.5**7))
 
 

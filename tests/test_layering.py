@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "templates", "pdplan")
 MAY_IMPORT = {
     "costmodel": {"numpy", "numba", "llvmlite"},
-    "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "yaml"},
+    "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "torch", "transformers", "yaml"},
     "optimizer": {"costmodel", "search_spaces", "numpy", "pandas", "pydantic", "ortools", "optuna", "distributed"},
     "reports": {
         "costmodel",
@@ -34,7 +34,7 @@ MAY_IMPORT = {
 }
 FLOORS = ("plans", "loads", "fleets", "search", "verification", "recommend", "whatif", "procurement")
 """Folders of the optimizer; each imports from those before it."""
-SLOW = {"distributed", "optuna", "ortools", "pandas", "pyarrow"}
+SLOW = {"distributed", "optuna", "ortools", "pandas", "pyarrow", "torch", "transformers"}
 """Slow to import, or not installed everywhere: only inside the functions that need them."""
 
 

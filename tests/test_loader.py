@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from costmodel.engine import Role
-from optimizer.fleets.error_bars import price_remarks
+from optimizer.fleets.error_bars import hardware_remarks, price_remarks
 from search_spaces.echo import init_text
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing
@@ -189,3 +189,17 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     )
     again = problem_of(problem.inputs, "plan", Path())
     assert [offer.usd_per_hour for offer in again.offers] == [2.5, 4.19]
+
+
+@pytest.mark.parametrize(
+    ("written", "remark"),
+    [
+        ("A100", "The file's 'A100' is read as A100-80."),
+        ("A100-PCIe", "is read as A100-80-PCIe."),
+        ("A100-SXM4-80GB", ""),
+    ],
+)
+def test_a_name_that_leaves_the_memory_open_is_told(folder: Path, written: str, remark: str) -> None:
+    problem = load(SOUND.replace("H100", written, 1))
+    assert remark in " ".join(hardware_remarks(problem))
+    assert ("is read as" in " ".join(hardware_remarks(problem))) == bool(remark)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from costmodel.errors import ArchitectureError
 from search_spaces.huggingface import parse_config
-from search_spaces.models import load_model
+from search_spaces.models import architecture_text, load_model, model_to_edit, read_architecture
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -58,3 +59,15 @@ def test_published_configs_equal_the_catalog(data: Path) -> None:
         assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
         if "quantization_config" in path.read_text("utf-8"):
             assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)
+
+
+@pytest.mark.parametrize("field", sorted(TINY.keys() - {"model_type"}))
+def test_the_way_out_of_a_missing_field(tmp_path: Path, field: str) -> None:
+    """The refusal names a command; the file that it writes says what was assumed, and can be planned with."""
+    path, file = tmp_path / "config.json", tmp_path / "model.yaml"
+    path.write_text(json.dumps({key: value for key, value in TINY.items() if key != field}), "utf-8")
+    with pytest.raises(ArchitectureError, match=f"lacks '{field}'.*pdplan models --from CONFIG -o my-model.yaml"):
+        load_model(str(path))
+    file.write_text(architecture_text(*model_to_edit(str(path))), "utf-8")
+    assert f"# Missing, and assumed: '{field}' = " in file.read_text("utf-8")
+    assert read_architecture(file).parameters > 0

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import pool_config
-from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at

@@ -13,7 +13,6 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import COLOCATED, Instance, make_instance, make_settings
 from optimizer.search.bound import keeping_up
 from optimizer.verification.judge import judge
-from search_spaces.engines import load_engine_overhead
 from tests.optimizer_cases import instance_of, limit, problem, space, workload
 
 CHUNK = 1024
@@ -49,8 +48,7 @@ def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
     """By kernels: it reads the weights once more, so engines keep up with less."""
     needs = []
     for engine in ("vllm", "sglang"):
-        host = load_engine_overhead(engine)
-        instance = make_instance(served_by(engine).problem, host)
+        instance = make_instance(served_by(engine).problem)
         every = make_settings(instance)
         needs.append(keeping_up(instance, every.take((every.role == COLOCATED) & (every.seqs >= limit(instance, 2)))))
     mixed, first = needs

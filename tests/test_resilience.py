@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.procurement.resilience import Resilience, engines_against_nodes, nodes_of, rerouted, resilience, without
+from optimizer.procurement.operation import Resilience, engines_against_nodes, nodes_of, rerouted, resilience, without
 from reports.answers.operation import resilience_dict, resilience_document
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing

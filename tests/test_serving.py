@@ -170,9 +170,11 @@ def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
 
 
 def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
+    """A whole step more, less what it hides of the transfer."""
     pulls = replace(IDEAL, hand_over_steps=1.0)
-    for users, more in ((200, 0.02), (1, 0.0)):
-        sent, pulled = (ttft(times(0.1, 0.02), policy, load(users), pools(400, 1, 0.03)) for policy in (IDEAL, pulls))
+    for users, transfer, more in ((200, 0.0, 0.02), (200, 0.005, 0.015), (200, 0.03, 0.0), (1, 0.0, 0.0)):
+        workers = pools(400, 1, transfer)
+        sent, pulled = (ttft(times(0.1, 0.02), policy, load(users), workers) for policy in (IDEAL, pulls))
         assert pulled - sent == pytest.approx(more, abs=1e-4)
 
 

@@ -60,6 +60,23 @@ def test_the_first_token_comes_from_where_it_is_made(first_token: FirstToken, tt
     assert result.transfer[0] == pytest.approx(0.005)
 
 
+def test_what_no_load_changes_comes_before_the_first_token_and_before_the_next_request() -> None:
+    """100 ms prompt, twice as long until its first token, and 70 ms outside; three decode steps of 10 ms.
+
+    The engines are no longer busy than without, but in a closed loop each request comes when a client has the last.
+    """
+    prefill, decode = split().pools
+    later = Fleet((replace(prefill, first_token=2.0, fixed_ttft=0.07), decode))
+    for columns, arrivals in ({}, [0.0] * 3), ({"concurrency": 1}, [0.0, 0.3, 0.6]):
+        result, quick = (simulate(trace_of([0.0] * 3, **columns), fleet) for fleet in (later, split()))
+        np.testing.assert_allclose(result.arrival, arrivals)
+        np.testing.assert_allclose(result.ttft, quick.ttft + 0.1 + 0.07)
+        np.testing.assert_allclose(result.e2e, quick.e2e + 0.1 + 0.07)
+        np.testing.assert_allclose(result.tpot, quick.tpot)
+        np.testing.assert_allclose(result.prefill, 0.2)
+        assert [use.busy for use in result.engines] == pytest.approx([use.busy for use in quick.engines])
+
+
 @pytest.mark.parametrize(
     ("nics", "expected"), [((1, 1), [0.1, 0.2, 0.3]), ((2, 2), [0.2, 0.2, 0.4]), ((1, 2), [0.2, 0.4, 0.6])]
 )

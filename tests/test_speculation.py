@@ -17,8 +17,8 @@ from costmodel.simulator import step_seconds
 from costmodel.simulator.steps import cost_steps
 from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.step import StepLoad, step_time_one
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.verification.judge import judge
@@ -138,11 +138,19 @@ def test_formula_and_simulation_agree(tmp_path: Path) -> None:
     assert simulation.classes[0].ttft[1] == pytest.approx(formula.ttft[0, 1], rel=0.25)
 
 
+def test_a_plan_that_drafts_nothing_says_that_drafting_was_searched(tmp_path: Path) -> None:
+    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.01}"), level=Level.QUICK)
+    assert [pool.speculative_tokens for pool in plan.pools] == [0] * len(plan.pools)
+    off = "Speculative decoding is off: no fleet that drafts tokens was found to cost less."
+    assert speculation_sentence(plan) == off
+
+
 def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path) -> None:
     slow = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"))
     plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"))
     assert plan.cost_usd_per_hour is not None
     assert plan.pools[0].speculative_tokens > 0
+    assert speculation_sentence(slow) == ""
     assert plan.cost_usd_per_hour < (slow.cost_usd_per_hour or math.inf)
     assert "70 % of the first eagle3 drafts are accepted, as stated in your file" in speculation_sentence(plan)
     rows = [row.cost_usd_per_hour for row in plan.alternatives if row.kind == "no_speculation"]

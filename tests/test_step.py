@@ -39,6 +39,7 @@ from costmodel.transformer import Transformer, WeightScale
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
+from search_spaces.models import load_model
 from tests.toy import (
     OVERHEAD,
     deepseek_v3,
@@ -403,6 +404,7 @@ def test_fitted_curves_never_beat_the_roofline_and_more_work_never_helps(
         ("int8", "int8", "int8"),
         ("int4", "bf16", "bf16"),
         ("fp4", "bf16", "bf16"),
+        ("mxfp4", "bf16", "bf16"),
     ],
 )
 def test_compute_dtype(weights: str, on_h100: str, on_a100: str) -> None:
@@ -410,6 +412,18 @@ def test_compute_dtype(weights: str, on_h100: str, on_a100: str) -> None:
     assert compute_dtype(weights, toy_a100()) == on_a100
     blackwell = toy_accelerator(peak_flops={"bf16": 2250 * TERA, "fp8": 4500 * TERA, "fp4": 9000 * TERA})
     assert compute_dtype("fp4", blackwell) == "fp4"
+    assert compute_dtype("mxfp4", blackwell) == "fp8"
+    assert compute_dtype("w4a16", blackwell) == "bf16"
+
+
+def test_mxfp4_experts_of_an_fp8_checkpoint_take_no_longer_than_fp8_ones_where_units_mix_them() -> None:
+    model, b200 = load_model("DeepSeek-V4-Flash"), load_catalog().accelerator("B200")
+    config = toy_config(b200, weight_dtype="fp8", expert=16, data=16)
+    load = StepLoad.prefill(8192.0, 16.0)
+    mixed, wide = (
+        step_time_one(stored, config, NO_OVERHEAD, load) for stored in (model, replace(model, own_dtypes=frozenset()))
+    )
+    assert 0.8 * wide.experts[0, 0] < mixed.experts[0, 0] <= wide.experts[0, 0]
 
 
 def test_fp8_weights_halve_decode_bytes_and_prefill_time_where_units_exist() -> None:

@@ -18,7 +18,7 @@ def tuning(study: str | None, looks: int = 3, rate: float = 6.0) -> Tuned:
     instance = small(rate)
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    return tuned(bench, winner, lambda: False, Wish(looks, study=study))
+    return tuned(bench, winner, Wish(looks, study=study))
 
 
 def studies(url: str) -> list[optuna.Study]:

@@ -6,41 +6,42 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.whatif.sweep import Journal, Progress, Row, Runner, Solve, Task, local_executor
+from optimizer.whatif.sweep import Journal, Row, Solver, Sweep, Task, local_executor, run_sweep
 
 KEY = "squares"
 
 
 def square(numbered: tuple[int, Task]) -> Row:
-    number, changes = numbered
-    return {"number": number, "square": changes["x"] ** 2}
+    number, task = numbered
+    return {"number": number, "square": task["changes"]["x"] ** 2, "fleet": ""}
 
 
-def run_sweep(
+def squares(
     count: int,
     executor: Executor,
     jobs: int,
     journal: Journal | None = None,
-    solve: Solve = square,
-    progress: Progress | None = None,
+    solve: Callable[[tuple[int, Task]], Row] = square,
 ) -> list[Row]:
-    runner = Runner(solve, executor, jobs, journal, progress)
-    return [*runner.run([(x, {"x": x}) for x in range(count)]).values()]
+    tasks = tuple({"name": "", "changes": {"x": x}} for x in range(count))
+    return run_sweep(Sweep(tasks, cast("Solver", solve), 0, KEY), executor, jobs, journal)
 
 
 EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
 
 
 def is_killed_at_27(numbered: tuple[int, Task]) -> Row:
-    if numbered[1]["x"] == 27:
+    if numbered[1]["changes"]["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)
     return square(numbered)
 
@@ -50,9 +51,9 @@ def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path
     journal = Journal(tmp_path / "sweep.jsonl", KEY)
     with pytest.raises(InputError, match=r"process of --jobs 2 was killed.*; use fewer --jobs"):  # noqa: SIM117
         with local_executor(2) as executor:
-            run_sweep(40, executor, 2, journal, is_killed_at_27)
+            squares(40, executor, 2, journal, is_killed_at_27)
     with ThreadPoolExecutor(1) as executor:
-        assert run_sweep(40, executor, 1, journal) == EXPECTED
+        assert squares(40, executor, 1, journal) == EXPECTED
 
 
 @settings(deadline=None, max_examples=40)
@@ -63,11 +64,11 @@ def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.Data
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "sweep.jsonl", KEY)
         with ThreadPoolExecutor(1) as executor:
-            run_sweep(40, executor, 1, journal)
+            squares(40, executor, 1, journal)
             content = journal.path.read_bytes()
             cut = data.draw(st.integers(content.index(b"\n") + 1, len(content)))
             journal.path.write_bytes(content[:cut])
-            assert run_sweep(40, executor, 1, journal) == EXPECTED
+            assert squares(40, executor, 1, journal) == EXPECTED
         lines = [json.loads(line) for line in journal.path.read_bytes().splitlines()]
         assert sorted(line["number"] for line in lines[1:]) == list(range(40))
 
@@ -75,7 +76,7 @@ def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.Data
 def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sweep.jsonl"
     with ThreadPoolExecutor(1) as executor:
-        run_sweep(3, executor, 1, Journal(path, KEY))
+        squares(3, executor, 1, Journal(path, KEY))
     with pytest.raises(InputError, match="holds another sweep"):
         Journal(path, "other").begin()
     path.write_text("a,b\n1,2\n", "utf-8")

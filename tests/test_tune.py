@@ -98,12 +98,12 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
     assert winner.held
-    found = tuned(bench, winner, lambda: False, Wish(12))
+    found = tuned(bench, winner, Wish(12))
     assert found.winner.held
     assert found.winner.cost <= winner.cost
     assert len(found.looks) <= 12
     assert max(sum(one.replicas for one in look.fleet.pools) for look in found.looks) <= 3
-    again = tuned(Bench(instance, 0, 1000), winner, lambda: False, Wish(12))
+    again = tuned(Bench(instance, 0, 1000), winner, Wish(12))
     assert [look.distance for look in again.looks] == [look.distance for look in found.looks]
 
 

@@ -18,7 +18,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
-from optimizer.loads.instance import Instance, never
+from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import Loop, SearchResult, larger_batches, with_larger_batches, without_one_replica
@@ -77,7 +77,7 @@ def searched(bench: Any, *fleets: Fleet) -> SearchResult:
     """What the loop comes to from some fleets."""
     loop = Loop(bench, fleets)
     best = loop.run()
-    return loop.result(best, [] if best is None else without_one_replica(bench, best.fleet, never))
+    return loop.result(best, [] if best is None else without_one_replica(bench, best.fleet))
 
 
 counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -187,7 +187,7 @@ def simulated(share_of: Callable[[Fleet], float]) -> Iterator[list[Fleet]]:
 def mended(start: Verdict) -> Fleet | None:
     """The same engines with other settings that hold, where the search finds any before it tries more replicas."""
     bench = Bench(roomy(), seed=0, requests=800, verdicts={fleet_key(start.fleet): start})
-    loop = Loop(bench, [start.fleet], on_held=lambda: None, stopped=lambda: True)
+    loop = Loop(bench, [start.fleet], on_held=lambda: setattr(bench, "late", lambda: True))
     winner = loop.run()
     return winner.fleet if winner is not None and winner.cost == start.cost else None
 
@@ -267,10 +267,10 @@ def test_an_engine_whose_limit_binds_gets_a_larger_one() -> None:
     bench = Bench(instance, seed=0, requests=800)
     start = bench.verdict(one_engine(8))
     assert start.held
-    larger = with_larger_batches(bench, start, lambda: False)
+    larger = with_larger_batches(bench, start)
     assert larger.held
 
     def served(fleet: Fleet) -> float:
-        return goodput_of(bench, fleet, 2.0 * goodput_volume(instance, fleet), lambda: False).rate
+        return goodput_of(bench, fleet, 2.0 * goodput_volume(instance, fleet)).rate
 
     assert served(larger.fleet) > 1.5 * served(start.fleet)

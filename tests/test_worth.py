@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend.explain import FEATURES, formula_price, with_worths, without
+from optimizer.recommend.explain import FEATURES, formula_price, without, worths
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.problem import Problem
@@ -34,7 +34,7 @@ def test_each_feature_is_turned_off_alone() -> None:
 def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
     asked = given()
     plan = optimize(asked, level=Level.QUICK)
-    found = {item.feature: item for item in with_worths(plan, asked).worth}
+    found = {item.feature: item for item in worths(asked)}
     assert list(found) == list(FEATURES)
     assert plan.cost_usd_per_hour is not None
     assert found["batching"].with_usd_per_hour == pytest.approx(plan.cost_usd_per_hour, rel=0.05)

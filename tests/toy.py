@@ -88,7 +88,7 @@ def opt_175b() -> Transformer:
     """OPT-175B: multi-head attention, no gate, learned positions."""
     attention = SoftmaxAttention(12288, 96, 96, 128, 128)
     group = LayerGroup(96, attention, FeedForward(12288, 49152, gated=False))
-    return Transformer("OPT-175B", 12288, 50272, (group,), True, 2048, position_embeddings=2050)
+    return Transformer("OPT-175B", 12288, 50272, (group,), True, 2048, looked_up=2050 * 12288)
 
 
 def windowed(window: int = 1024) -> Transformer:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
-from optimizer.search.fleet_program import Limit, Matrices
+from optimizer.search.program import Limit, Matrices
 
 from .fleet_schemas import MelangeCase, PairCase
 

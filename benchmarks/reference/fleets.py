@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optimizer.search.fleet_program import Aim, Matrices, Work, cheapest
+from optimizer.search.program import Aim, Matrices, Work, cheapest
 
 from .fleet_cases import files_of, fleet_pd_matrices, melange_matrices
 from .fleet_schemas import MelangeCase, MelangeOptimum, PairCase, read_case

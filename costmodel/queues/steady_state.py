@@ -10,13 +10,14 @@ a request (`costmodel.speculation`; 1 where none are drafted), O tokens a reques
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
 
-The first wave arrives at once, and each of n prompts that come at once waits for half of the others, w seconds each:
-f is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
+The first wave arrives at once, and each of n prompts that come at once waits for half of the others, w seconds each: f
+is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
 Later requests come back scattered by their lengths. Colocated requests of equal length start and end together: where
 prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came just
-before. `front` is what a request waits for whatever the load: arrival, and the hand-over and its transfer. `entry` is
-the decode step that it enters with. The line is what waits outside for memory. With a mean C below one, the deployment
-is idle at times and serves a single request at others: N = 1.
+before. `front` is what a request waits for whatever the load: `ServingPolicy.fixed_ttft`. `entry` is the decode step
+that it enters with, after the wait for the scheduler's next look at its queue (`look_wait`) or for a hand-over
+(`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one, the deployment is
+idle at times and serves a single request at others: N = 1.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine_arrays import EngineArrays
+from costmodel.first_token import mean_hand_over
 from costmodel.host import Scheduler, ServingPolicy
 from costmodel.kernels import layer_kernels
 from costmodel.step import StepLoad, step_time
@@ -244,12 +246,10 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     residents = admitted_requests(policy, load, pools)
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
-    front = policy.arrival + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
+    front = policy.fixed_ttft(pools.apart) + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
-    if pools.apart:
-        front = front + policy.handover + pools.transfer
-    elif not prefills_first:
+    if not (pools.apart or prefills_first):
         front = front + EQUAL_WAIT * load.equality * (1.0 - 1.0 / residents) * prompt.alone
     lockstep = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
     running, queue, busy = residents, np.zeros_like(residents), np.zeros_like(residents)
@@ -258,10 +258,10 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
         step = times.decode(batch)
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
         if pools.apart:
-            neighbors = running / pools.decode_workers * (1.0 - 1.0 / residents)
-            entry = (1.0 + policy.hand_over_steps * step_in_progress(neighbors)) * step + busy * lockstep
+            met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
+            entry = mean_hand_over(met, step, policy.hand_over_steps, pools.transfer) + busy * lockstep
         else:
-            entry = (load.looks + 1.0) / 2.0 * step
+            entry = step + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot
         away = residence - queue - prompt.shared
@@ -323,6 +323,21 @@ def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray
     unit = np.sqrt(scatter * service) * (1.0 - 1.0 / np.sqrt(requests))
     crowd = CROWDING * np.minimum(requests * service / (away + service), 1.0) * unit
     return np.asarray(crowd + spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + np.square(ROUNDING * unit)))
+
+
+def look_wait(looks: FloatArray, decode: FloatArray, iteration: FloatArray) -> FloatArray:
+    """Mean wait of a prompt where the scheduler looks at its queue once in L steps [s]: (L - 1) / 2 x (2 i - d).
+
+    Half of the L - 1 other steps pass first, each with the prompts that it carries. Those that come meanwhile are let
+    in together, and half of them are ahead: (L - 1) / 2 x (i - d).
+
+    looks: L [1]; decode: a step without prompts, d [s]; iteration: a step with the prompts that it carries, i [s].
+
+    >>> three = [np.array([number]) for number in (31.0, 0.03, 0.05)]
+    >>> round(float(look_wait(*three)[0]), 9), float(look_wait(np.ones(1), *three[1:])[0])
+    (1.05, 0.0)
+    """
+    return np.asarray((looks - 1.0) / 2.0 * (2.0 * iteration - decode))
 
 
 def waiting_line(load: ClosedLoad, residents: FloatArray, residence: FloatArray) -> FloatArray:

@@ -66,6 +66,8 @@ class Pool:
     kv_seconds_per_token: time that the KV of one token needs on the engine's links (all its NICs) [s/token].
     nics: links each way; one hand-over uses one of them, and several go side by side.
     first_token: time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
+    fixed_ttft: of prompts computed here, by how much clients have all tokens later than the engines
+    (`ServingPolicy.fixed_ttft`) [s].
     prefix_cache: whether prompts find the KV of earlier ones, where the trace has hash blocks.
     """
 
@@ -80,6 +82,7 @@ class Pool:
     nics: int = 1
     prefix_cache: bool = True
     first_token: float = 1.0
+    fixed_ttft: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

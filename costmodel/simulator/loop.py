@@ -163,16 +163,17 @@ def free_slot(w: World, s: int) -> None:
 
 @compiled
 def give_back(w: World, s: int, t: float) -> None:
-    """The request in slot s is over: the slot is free, and the next turn or the next of a closed loop is to come."""
+    """The request in slot s is over: the slot is free; when its client has it, the next one comes that waits for it."""
     rules, request = w.rules, w.requests[w.slots[s].request]
     if request.next_turn >= 0:
-        w.requests[request.next_turn].arrival = t + request.pause
-        add_event(w, ARRIVAL, request.next_turn, t + request.pause)
+        back = t + request.late + request.pause
+        w.requests[request.next_turn].arrival = back
+        add_event(w, ARRIVAL, request.next_turn, back)
     if w.slots[s].ended == 0:
         free_slot(w, s)
     if 0 <= rules.released < rules.count:
-        w.requests[rules.released].arrival = t + rules.think
-        add_event(w, ARRIVAL, rules.released, t + rules.think)
+        w.requests[rules.released].arrival = t + request.late
+        add_event(w, ARRIVAL, rules.released, t + request.late)
         rules.released += 1
 
 
@@ -417,6 +418,7 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
     request = w.requests[slot.request]
     if request.prompt_end < 0.0:
         request.prompt_end = t
+        request.late = engine.fixed_ttft + (engine.first_token - 1.0) * (t - request.prompt_start)
         engine.uncomputed -= slot.prompt
     if w.rules.store >= 0:
         store_pages(w, request)

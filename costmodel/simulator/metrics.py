@@ -91,11 +91,11 @@ class Result:
 
     arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
     computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: the engine has its
-    first and last token; late: by how much later clients have them (`Pool.first_token`); itl_max: longest gap between
-    two tokens; gap_edges [s]: lengths at which gaps were counted, and gap_counts (requests, edges): gaps that exceed so
-    many of them, one to all; restarts: preemptions of the request; engine, decode_engine: index into `engines` (-1:
-    none); hit: prompt tokens found in a prefix cache [token]. steps_log: rows of (lane, start, end, prompt tokens,
-    decodes, context, steps).
+    first and last token; late: by how much later clients have them, and fixed_ttft: the part of it that is no matter of
+    the prompt (`Pool.fixed_ttft`); itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were
+    counted, and gap_counts (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of
+    the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache
+    [token]. steps_log: rows of (lane, start, end, prompt tokens, decodes, context, steps).
     """
 
     trace: Trace
@@ -106,6 +106,7 @@ class Result:
     first: FloatArray
     finish: FloatArray
     late: FloatArray
+    fixed_ttft: FloatArray
     itl_max: FloatArray
     gap_edges: FloatArray
     gap_counts: IntArray
@@ -162,8 +163,8 @@ class Result:
 
     @cached_property
     def prefill(self) -> FloatArray:
-        """First step of the prompt to its end, and by how much its first token is late [s]."""
-        return self.prompt_end - self.prompt_start + self.late
+        """First step of the prompt to its end, and by how much longer its first token takes [s]."""
+        return self.prompt_end - self.prompt_start + self.late - self.fixed_ttft
 
     @cached_property
     def transfer(self) -> FloatArray:
@@ -424,7 +425,7 @@ STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
     "queue": lambda result: result.queue,
     "prefill": lambda result: result.prefill,
     "transfer": lambda result: result.transfer,
-    "decode": lambda result: result.e2e - result.queue - result.prefill - result.transfer,
+    "decode": lambda result: result.e2e - result.fixed_ttft - result.queue - result.prefill - result.transfer,
 }
 """Delays of the stages of a request [s]."""
 

@@ -49,8 +49,8 @@ class Request:
 
     isl, osl, cached, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
     their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
-    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... hit:
-    as in `Result`.
+    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... late,
+    itl, restarts ... hit: as in `Result`.
     """
 
     arrival: float
@@ -59,6 +59,7 @@ class Request:
     moved: float = -1.0
     first: float = -1.0
     finish: float = -1.0
+    late: float
     itl: float
     pause: float
     page_at: int
@@ -196,13 +197,14 @@ class Engine:
     """One engine: its blocks, links, stages and counters.
 
     waiting: its queue (a `Chain`); free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
-    begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each
-    way; send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1:
-    none); page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read:
-    seconds per token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
-    `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
-    routers; first_lane, end_lane: its lanes; clock: time up to which kv_block_seconds is summed; the rest: counters
-    over the run (`EngineUse`), with `StepContent` of all steps; yielded: tokens made by the ends of prompts.
+    begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
+    send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
+    page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read: seconds per
+    token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a `Chain`), coming:
+    those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the routers;
+    first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `Pool`; clock: time up to which kv_block_seconds is
+    summed; the rest: counters over the run (`EngineUse`), with `StepContent` of all steps; yielded: tokens made by the
+    ends of prompts.
     """
 
     waiting: int
@@ -225,6 +227,8 @@ class Engine:
     uncomputed: int
     first_lane: int
     end_lane: int
+    first_token: float
+    fixed_ttft: float
     clock: float
     pool: int
     steps: int
@@ -297,15 +301,14 @@ class StepRecord(StepWork):
 class Rules:
     """Of the whole fleet.
 
-    fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come
-    by themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far,
-    free_slot: list of those given back; computed: prompts to hand over (a `Chain`); pools: their number;
-    events: waiting, sequence: of events so far; logged, log_rows: rows of the log used and kept; latency: of a
-    hand-over [s]; think: time between requests of a closed loop [s]; hidden: share of a hand-over behind its
-    prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache begins in
-    `World.cached` (-1: none), store_pages: its capacity, store_free: time at which its reads end, store_read:
-    seconds per token of all reads, store_latency: of one [s]; too_fast: steps below their floor; fast_lane,
-    fast_start, fast_time, fast_floor: of the first of these.
+    fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
+    themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
+    list of those given back; computed: prompts to hand over (a `Chain`); pools: their number; events: waiting,
+    sequence: of events so far; logged, log_rows: rows of the log used and kept; latency: of a hand-over [s]; hidden:
+    share of a hand-over behind its prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache
+    begins in `World.cached` (-1: none), store_pages: its capacity, store_free: time at which its reads end, store_read:
+    seconds per token of all reads, store_latency: of one [s]; too_fast: steps below their floor; fast_lane, fast_start,
+    fast_time, fast_floor: of the first of these.
     """
 
     fast_forward: int
@@ -322,7 +325,6 @@ class Rules:
     logged: int
     log_rows: int
     latency: float
-    think: float
     hidden: float
     page: int
     store: int

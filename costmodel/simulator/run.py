@@ -126,11 +126,10 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
     for name in times:
         q[name][q[name] < 0.0] = np.nan
     log_entries = world["log"][: int(world["rules"]["logged"][0])]
-    longer = np.array([fleet.pools[pool].first_token - 1.0 for pool in world["engines"]["pool"]])
     return Result(
         trace=trace,
-        **{name: q[name] for name in ("arrival", *times, "restarts", "engine", "decode_engine", "hit")},
-        late=longer[q["engine"]] * (q["prompt_end"] - q["prompt_start"]),
+        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit")},
+        fixed_ttft=world["engines"]["fixed_ttft"][q["engine"]],
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),
@@ -293,6 +292,8 @@ def _engines(trace: Trace, fleet: Fleet, engines: list[Pool]) -> dict[str, Colum
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
         "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
         "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
+        "first_token": [pool.first_token for pool in engines],
+        "fixed_ttft": [pool.fixed_ttft for pool in engines],
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
         "pool": np.repeat(np.arange(len(fleet.pools)), [pool.replicas for pool in fleet.pools]),
@@ -316,7 +317,6 @@ def _rules(trace: Trace, fleet: Fleet) -> dict[str, Column]:
         "released": trace.opened if trace.concurrency else -1,
         "pools": len(fleet.pools),
         "latency": fleet.hand_over.latency,
-        "think": trace.think,
         "hidden": 1.0 - 1.0 / fleet.hand_over.layers,
         "page": 0 if trace.pages is None else trace.pages.tokens,
     }

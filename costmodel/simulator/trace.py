@@ -65,8 +65,8 @@ class Trace:
     arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token]; pool, decode_pool:
     index of the pool that computes the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts,
     for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0
-    for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one `think`
-    seconds after one has ended. after, pause: of the turns of sessions: the request whose end they wait for (-1:
+    for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one when a
+    client has the last token of one. after, pause: of the turns of sessions: the request whose end they wait for (-1:
     none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
     """
 
@@ -77,7 +77,6 @@ class Trace:
     pool: IntArray | None = None
     decode_pool: IntArray | None = None
     concurrency: int = 0
-    think: float = 0.0
     pages: Pages | None = None
     after: IntArray | None = None
     pause: FloatArray | None = None
@@ -99,7 +98,6 @@ def make_trace(
     osl: IntArray,
     *,
     concurrency: int = 0,
-    think: float = 0.0,
     pages: Pages | None = None,
     **columns: IntArray | None,
 ) -> Trace:
@@ -125,7 +123,6 @@ def make_trace(
         osl=ordered("osl", osl),
         **{name: ordered(name, column) for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
         concurrency=concurrency,
-        think=think,
         pages=None if pages is None else _sorted_pages(pages, order, columns.get("cached")),
     )
     for name, values in (("isl", trace.isl), ("osl", trace.osl)):

@@ -1,4 +1,7 @@
-"""From a fleet and its evaluation to the plan file, with how close it is to each limit."""
+"""From a fleet and its evaluation to the plan file, with how close it is to each limit.
+
+From a plan file back to what it was made from: the problem, and the fleet as the search saw it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,23 @@ import hashlib
 import json
 import math
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.engine import Role
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
 from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.quoting import shown
 from costmodel.step import StepLoad, engine_arrays, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
-from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, factor_at, slow_end, step_intervals
+from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -29,17 +35,21 @@ from optimizer.plans.plan import (
     OperatingPoint,
     Plan,
     Pool,
+    Proof,
     Provenance,
     Route,
     RunInfo,
     TimeSplit,
     Transfer,
     WorkloadSummary,
+    bound_for,
+    gap_of,
 )
-from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.plans.records import EnginePool, PrefixCache, Quantiles
+from optimizer.plans.records import EnginePool, PrefixCache, Quantiles, SimulatedLatencies
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
+from search_spaces.fleet_file import StatedPool
+from search_spaces.loader import problem_of
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
@@ -48,17 +58,15 @@ from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_
 from .fleet import (
     Fleet,
     FleetPool,
-    billed_gpus,
     fleet_cost,
     fleet_gpus,
     hand_over_mix,
     offer_costs,
+    paid_gpus,
     pool_config,
     pool_gpus,
 )
 from .pool import PoolState, prefix_keeps
-
-FloatArray = NDArray[np.float64]
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -85,12 +93,6 @@ MEANING = {
     Resource.KV_MEMORY: "the KV cache fills the memory",
     Resource.ATTENTION_TIME: "decode steps take too long for the TPOT limit",
 }
-
-
-def pool_routes(fleet: Fleet) -> list[list[float]]:
-    """Share of each flow that each pool of a fleet serves, (pools, flows); empty where every pool serves all flows."""
-    routes = [pool.route.tolist() for pool in fleet.pools]
-    return routes if any(share != 1.0 for route in routes for share in route) else []
 
 
 def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
@@ -156,7 +158,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     Steps are as much slower than the expected ones as those that are planned on.
     """
     problem, config = instance.problem, pool_config(instance, pool)
-    engines = engine_arrays(problem.model, [config], instance.overhead)
+    engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(problem.model, engines, load)
     intervals = step_intervals(problem, config)
@@ -295,14 +297,6 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
     ]
 
 
-def _workload_summary(load: Workload) -> WorkloadSummary:
-    """The demand as the plan saw it."""
-    names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
-    return WorkloadSummary(
-        request_rate_rps=load.request_rate, **{n: np.asarray(getattr(load, n)).tolist() for n in names}
-    )
-
-
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages whose results the plan depends on."""
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
@@ -339,7 +333,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
     )
 
 
-def owned_remarks(problem: Problem, gpus: NDArray[np.int64]) -> list[str]:
+def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
     """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
     remarks = []
     for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
@@ -369,7 +363,9 @@ def build_plan(
     bars: how wrong the predictions for each class may be.
     """
     problem = instance.problem
-    demand = problem.workload.request_rate
+    load, demand = problem.workload, problem.workload.request_rate
+    names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
+    summary = {name: np.asarray(getattr(load, name)).tolist() for name in names}
     common: dict[str, Any] = {
         "name": problem.name,
         "model": problem.model.name,
@@ -385,7 +381,7 @@ def build_plan(
         "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
         "alternatives": alternatives,
-        "workload": _workload_summary(problem.workload),
+        "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
     }
     if not fleet.pools:
@@ -400,7 +396,8 @@ def build_plan(
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)
-    gpus = zip(problem.offers, count, strict=True)
+    offers = [offer.accelerator.name for offer in problem.offers]
+    paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
     common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
     common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
@@ -412,8 +409,8 @@ def build_plan(
         attainment=evaluation.overall,
         ttft_s=quantiles(evaluation.ttft[-1]),
         tpot_s=quantiles(evaluation.tpot[-1]),
-        gpus={offer.accelerator.name: int(number) for offer, number in gpus if number},
-        gpus_billed=billed_gpus(problem, count),
+        gpus={name: used for name, used in zip(offers, count.tolist(), strict=True) if used},
+        gpus_billed={name: round(billed) for name, used, billed in paid if billed > used},
         pools=[
             Pool(
                 **vars(engines),
@@ -470,7 +467,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
-        room = f"can take {percentage(headroom.load - 1.0)} more load: beyond that,"
+        room = f"can take {percentage(headroom.load - 1.0)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
         room = f"gets {percentage(share - 1.0)} more load than it can take:"
     else:
@@ -486,6 +483,32 @@ def attainment_binding(name: str, miss_share: float, miss_limit: float, source: 
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
 
+def class_as_simulated(item: ClassResult, latencies: SimulatedLatencies) -> ClassResult:
+    """What a class gets, as simulated."""
+    metrics = {
+        metric: MetricResult(limit_s=result.limit_s, quantiles_s=latencies.metrics.get(metric, result.quantiles_s))
+        for metric, result in item.metrics.items()
+    }
+    times = {"ttft_s": latencies.ttft_s, "tpot_s": latencies.tpot_s, "metrics": metrics}
+    return item.model_copy(update={"attainment": latencies.attainment, **times})
+
+
+def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
+    """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
+
+    Latencies of several classes together stay by formula.
+    """
+    classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
+    rows = [row for row in plan.binding if row.constraint != "attainment"]
+    rows += [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
+    ordered = sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
+    return plan.model_copy(update={"classes": classes, "binding": ordered, **whole})
+
+
 def binding_limits(
     instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
 ) -> list[Binding]:
@@ -497,7 +520,7 @@ def binding_limits(
     return limits
 
 
-def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> list[Binding]:
+def fleet_bindings(instance: Instance, cost: float, gpus: IntArray) -> list[Binding]:
     """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
     problem, ceiling = instance.problem, instance.problem.constraints
     rows = [
@@ -535,3 +558,100 @@ def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
     served_rate, most = volume * demand, objective.max_volume * demand
     sentence = f"{served_rate:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {objective.max_volume:g}."
     return [binding("max_volume", "fleet", served_rate, most, "req/s", sentence)]
+
+
+# --- from a plan back to its fleet -----------------------------------------------------------------------------------
+
+SAME_LENGTH = 1e-9
+"""Relative difference up to which a length of the routing is that of a flow."""
+
+
+def problem_of_plan(plan: Plan, base: Path | None = None) -> Problem:
+    """The problem that a plan states in its provenance; InputError for one with faults.
+
+    base: folder from which the files that the problem names (a model config, a catalog) are looked up.
+    """
+    return problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+
+
+def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet]:
+    """The problem that a plan states in its provenance, with expected step times, and its fleet; spares are left out.
+
+    base: see `problem_of_plan`. Raises InputError for a plan without a fleet, or whose pools or routing do not fit its
+    own problem.
+    """
+    if not plan.pools:
+        raise InputError(
+            f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
+        )
+    instance = make_instance(problem_of_plan(plan, base))
+    _check_routes(plan, instance)
+    return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
+
+
+def planned_volume(plan: Plan) -> float:
+    """Multiple of the demand that the plan serves: 1, unless its goal was to find the most."""
+    prompts = [pool.operating_point.request_rate_rps for pool in plan.pools if pool.role != Role.DECODE.value]
+    return sum(prompts) / plan.demand_rps if plan.demand_rps > 0.0 else 1.0
+
+
+def _check_routes(plan: Plan, instance: Instance) -> None:
+    flows, slos = instance.flows, instance.problem.slos
+    if len(plan.routing) != flows.asked:
+        raise InputError(f"routing: it has {len(plan.routing)} rows for {flows.asked} classes x lengths of the inputs")
+    for number, route in enumerate(plan.routing):
+        lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
+        if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
+            raise InputError(f"routing.{number}: its class and lengths are not those of row {number} of the inputs")
+
+
+def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
+    routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
+    share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
+    return engines_of(
+        instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
+    )
+
+
+def engines_of(
+    instance: Instance, pool: EnginePool | StatedPool, name: str, replicas: int, route: FloatArray
+) -> FleetPool:
+    """The pool as the search sees it, without spares; route (flows,): share of each flow that it serves [1].
+
+    Raises InputError for settings that the instance does not have.
+    """
+    tables, role = instance.tables, Role(pool.role)
+    seqs, chunk = pool.max_num_seqs or 0, pool.max_num_batched_tokens or 0
+    shape = _shape(instance, pool, name)
+    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), int(tables.verified[shape]) * seqs)
+    return FleetPool(
+        name=name,
+        role=role,
+        shape=shape,
+        seqs=_setting(tables.seqs, seqs, name, "max_num_seqs"),
+        chunk=0 if least else _setting(tables.chunks, chunk, name, "max_num_batched_tokens"),
+        replicas=replicas,
+        spares=0,
+        route=route,
+    )
+
+
+def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
+    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    for number, shape in enumerate(instance.tables.shapes):
+        same_accelerator = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
+        own = (shape.weight_dtype, shape.kv_dtype, shape.speculative_tokens)
+        same_settings = own == (pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
+        if same_accelerator and same_settings and shape.parallelism == split:
+            return number
+    raise InputError(
+        f"pool {name}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
+        f"{pool.kv_dtype} KV cache is possible here"
+    )
+
+
+def _setting(values: FloatArray, value: int, pool: str, name: str) -> int:
+    places = np.flatnonzero(values == value)
+    if not places.size:
+        raise InputError(f"pool {pool}: {name} {value} is not in the plan's search space")
+    return int(places[0])

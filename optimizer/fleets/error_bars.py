@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
+from costmodel.arrays import FloatArray
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.quoting import shown
 from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
@@ -29,8 +30,6 @@ from search_spaces.serving_error import (
 
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config
-
-FloatArray = NDArray[np.float64]
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -152,14 +151,16 @@ def _two_price_lists(problem: Problem) -> str:
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer has to know of accelerators: figures that are assumed, never measured, deployed by no target.
+    """What a buyer has to know of accelerators: how a name is read, figures assumed or never measured, targets lacking.
 
     offers: those that matter, default: all.
     """
     relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = []
-    for accelerator in (offer.accelerator for offer in relevant_offers):
-        name = accelerator.name
+    for offer in relevant_offers:
+        accelerator, name = offer.accelerator, offer.accelerator.name
+        if offer.alias:
+            remarks.append(f"The file's {shown(offer.alias)} is read as {name}.")
         if accelerator.assumed:
             remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
         if not is_seen(accelerator):
@@ -170,11 +171,14 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
 
 def assumptions(instance: Instance) -> list[str]:
     """What the predictions take for granted, stated with the numbers in force."""
-    problem, overhead, memory = instance.problem, instance.overhead, load_engine_memory(instance.problem.engine)
+    problem, policy, memory = instance.problem, instance.policy, load_engine_memory(instance.problem.engine)
+    overhead = policy.overhead
     sentences = [
         ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
+        f"Every TTFT has {policy.arrival * 1e3:.0f} ms in it for HTTP, tokenizing and scheduling, and "
+        f"{policy.handover * 1e3:.0f} ms for a hand-over, beside the KV transfer ({overhead.origin}).",
         f"Engines may use {percentage(problem.memory_fraction, 1)} {GRANTED[memory.fraction_of]}.",
         f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
         "full speed; transfers do not overlap with prefill.",

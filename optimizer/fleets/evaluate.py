@@ -12,12 +12,11 @@ from operator import add
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
-from costmodel.policy import SCHEDULERS
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
@@ -25,9 +24,6 @@ from optimizer.loads.instance import Instance
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -397,24 +393,23 @@ def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
 def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
     """TTFT at each pool that computes prompts: a fixed offset of each flow and a random delay [s].
 
-        TTFT = D + f s                  colocated
-        TTFT = D + f s + x + Y          where roles are apart
+        TTFT = a + D + f s                  colocated
+        TTFT = a + D + f s + x + Y          where roles are apart
         D    = wait for an engine where all are busy, else the rest of a step in progress
 
     D: `queues.prefill.prompt_wait`, with `with_seats` where batches fill up; `first_token.Delay` adds the rest of a
-    step. s: the prompt's steps once started (`pool_state`, latency). f: `EngineTable.first_token_of`. x: the transfer
-    that no step hides (`first_token.hidden_transfer`). Y: waits for cards (`card_wait`), then the rest of a decode step
-    and the first own one (`entry_steps`), summed by `hand_over_waits`.
-
-    HTTP and tokenizing (`ServingPolicy.arrival`) and the fixed time of a hand-over (`handover`) are not in it, nor in
-    the simulator. Only the closed loop (`queues.steady_state`) has them.
+    step. a: `ServingPolicy.fixed_ttft`. s: the prompt's steps once started (`pool_state`, latency). f:
+    `EngineTable.first_token_of`. x: the transfer that no step hides (`first_token.hidden_transfer`). Y: waits for cards
+    (`card_wait`), then the rest of a decode step and the first own one (`entry_steps`), summed by `hand_over_waits`.
     """
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     mixes, first = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
-        offset, later, idle = state.latency * instance.tables.first_token_of(pool.role, pool.shape), np.zeros(1), 0.0
+        prompt = state.latency * instance.tables.first_token_of(pool.role, pool.shape)
+        offset = instance.policy.fixed_ttft(pool.role is Role.PREFILL) + prompt
+        later, idle = np.zeros(1), 0.0
         if pool.role is Role.PREFILL:
             transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
             offset = offset + transfer
@@ -451,5 +446,5 @@ def _handed_over(
         cards.append((chance * float(decode_share), mean))
         step = 0.0 if at.steps is None else at.steps.met(at.rate)
         entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(decode_share)))
-    loading = float(SCHEDULERS[instance.problem.engine].pulls)
+    loading = instance.policy.hand_over_steps
     return np.maximum(seconds - hidden_transfer(entries, loading), 0.0), hand_over_waits(cards, entries, loading)

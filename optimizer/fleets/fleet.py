@@ -10,16 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 UNMATCHED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
@@ -92,7 +88,8 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     below = np.cumsum(flows.share[order]) / flows.share.sum()
     short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
-    return tables.limit_for(steps * np.ceil(tables.rank_chunks[shape, -1] / short))
+    place = int(np.searchsorted(tables.seqs[tables.limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
+    return int(tables.limits[min(place, tables.limits.size - 1)])
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArray:
@@ -175,18 +172,12 @@ def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     return np.asarray(owned_gpus * own + rented_gpus * rent)
 
 
-def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
-    """GPUs of the whole nodes that are billed, by accelerator, where some of them are not used."""
-    rows = zip(problem.offers, gpus.tolist(), paid_gpus(problem, gpus).tolist(), strict=True)
-    return {offer.accelerator.name: round(paid) for offer, used, paid in rows if paid > used}
-
-
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of all GPUs together [$/h]; gpus (..., offers)."""
     return np.asarray(offer_prices(problem, gpus).sum(axis=-1))
 
 
-def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
+def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> BoolArray:
     """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
     limits = problem.constraints
     good = (gpus <= np.array([offer.stock for offer in problem.offers])).all(axis=-1)

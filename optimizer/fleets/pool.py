@@ -18,30 +18,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
-from costmodel.queues.erlang import lanes_held_up, normal_exceeds
+from costmodel.queues.erlang import lanes_held_up, lockstep_excess, normal_exceeds
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait, with_seats
-from optimizer.loads.engine_table import (
-    EngineTable,
-    Lockstep,
-    beside_prompts,
-    busy_beside,
-    latency_beside,
-    lockstep,
-    prefill_lockstep,
-    prompt_latency,
-)
+from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Balancing
 
 from .fleet import FleetPool
-
-FloatArray = NDArray[np.float64]
 
 KEPT = 6000
 """States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""
@@ -329,15 +318,14 @@ def _any_busy(busy: float, lanes: float) -> float:
 
 def _prefill_state(engines: _Engines) -> PoolState:
     tables, flows, pool, rate = engines.tables, engines.flows, engines.pool, engines.rate
-    stages, budget = engines.stages, engines.budget
-    at, deep = (np.array([pool.shape]), np.array([pool.chunk])), np.array([stages])
-    chunks = flows.chunks_of(np.array([budget]))
-    service = tables.prefill_time[at][0] / stages
-    shared = np.minimum(tables.prefill_shared[at][0] / stages, service)
+    stages, budget, at = engines.stages, engines.budget, (pool.shape, pool.chunk)
+    service = tables.prefill_time[at] / stages
+    shared = np.minimum(tables.prefill_shared[at] / stages, service)
     alone, lanes = _prompts_on_lanes(engines)
     full_step = float(rate @ shared) / max(float(rate @ flows.new_tokens), 1e-12) * budget
     later = (stages - 1.0) * np.where(flows.new_tokens > budget, full_step, 0.0)
-    latency = np.maximum(prompt_latency(alone, chunks, deep)[0], alone[0] / stages + later) + lanes.excess[0]
+    first = prompt_latency(alone, flows.chunks_of(np.array(budget)), np.array(stages))
+    latency = np.maximum(first, alone / stages + later) + lanes.excess
     wait = prompt_wait(
         Prompts(
             rate=rate,
@@ -350,28 +338,73 @@ def _prefill_state(engines: _Engines) -> PoolState:
         )
     )
     under_way = _any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
-    running, stable = wait.utilization, wait.load < 1.0
-    return PoolState(rate, wait, latency, None, running, 0.0, 0.0, stable, float(lanes.step[0]), under_way)
+    return PoolState(rate, wait, latency, None, wait.utilization, 0.0, 0.0, wait.load < 1.0, lanes.step, under_way)
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """What the other lanes of an engine cost a prompt; 0 with one lane.
+
+    excess (flows,): what waiting for the longest prompt beside it adds [s]; step: mean length of the step that a prompt
+    meets [s].
+    """
+
+    excess: FloatArray
+    step: float
+
+
+def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: float, busy: float) -> Lockstep:
+    """Prompts of `count` steps each of length `step` [s], both (flows,), on an engine of several lanes.
+
+    rate (flows,): how often a prompt is of each flow; busy: share of time in which each lane has a prompt. A step is
+    met in proportion to its length: E[s^2] / E[s].
+    """
+    weight = rate * count / (count @ rate)
+    longer = lockstep_excess(step[None], weight[None], np.array([busy]), np.array([lanes]))[0]
+    whole = step + longer
+    return Lockstep(count * longer, float((weight * whole**2).sum() / (weight * whole).sum()))
+
+
+def beside_prompts(alone: FloatArray, full: FloatArray, busy: float) -> FloatArray:
+    """Time with one prompt on an engine, and with one on each of its lanes, between the two [s].
+
+    busy: the share of time in which a lane has a prompt [1]; without lanes both are the same.
+    """
+    return np.asarray(full - (1.0 - busy) * (full - alone))
+
+
+def busy_beside(busy: float, arrival_scv: float, lanes: float) -> float:
+    """Share of a pool's `lanes` that an arrival finds, or has soon beside it, with prompts: those of its burst too [1].
+
+    Of a stream of squared coefficient of variation ca2, an arrival has (ca2 - 1) / 2 more before it than a Poisson one
+    and as many behind it (the renewal function of the gaps).
+
+    >>> busy_beside(0.25, 3.0, 8.0), busy_beside(0.9, 3.0, 8.0)
+    (0.5, 1.0)
+    """
+    return min(busy + max(arrival_scv - 1.0, 0.0) / lanes, 1.0)
 
 
 def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
-    """Latency of prompts (1, flows) [s] on lanes that are as busy as it makes them, and what lockstep adds to it.
+    """Latency of prompts (flows,) [s] on lanes that are as busy as it makes them, and what lockstep adds to it.
 
     A prompt takes a + rho (f - a), a alone and f on lanes that are all busy: rho = A / (1 - F + A), where A and F are
     the busy shares that a and f would give. Lockstep keeps them busy for longer, as far as they are not yet full.
     """
-    flows, tables, rate, servers = engines.flows, engines.tables, engines.rate, engines.servers
-    at = (np.array([engines.pool.shape]), np.array([engines.pool.chunk]))
+    flows, tables, rate, at = engines.flows, engines.tables, engines.rate, (engines.pool.shape, engines.pool.chunk)
+    alone, full = tables.prefill_alone[at], tables.prefill_time[at]
     if engines.ranks == 1.0:
-        return tables.prefill_time[at], Lockstep(np.zeros((1, rate.size)), np.zeros(1))
-    lanes = engines.stages * servers
-    alone, full = (float(rate @ time[at][0]) / lanes for time in (tables.prefill_alone, tables.prefill_time))
-    busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
-    lanes_busy = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
-    weight = np.where(rate.any(), rate, flows.share)
-    first = prefill_lockstep(flows, tables, at, weight, lanes_busy)
-    longer = np.minimum(lanes_busy + rate @ first.excess[0] / servers, 1.0)
-    return latency_beside(tables, at, lanes_busy), prefill_lockstep(flows, tables, at, weight, longer)
+        return full, Lockstep(np.zeros(rate.size), 0.0)
+    own, most = (float(rate @ time) / (engines.stages * engines.servers) for time in (alone, full))
+    busy = busy_beside(own / (1.0 - most + own) if most < 1.0 else 1.0, flows.arrival_scv, engines.servers)
+    weight, count = np.where(rate.any(), rate, flows.share), flows.chunks_of(tables.rank_chunks[at])
+
+    def at_share(busy: float) -> Lockstep:
+        step = beside_prompts(alone, full, busy) / engines.stages / count
+        return lockstep(step, count, weight, lanes=engines.ranks, busy=busy)
+
+    longer = min(busy + float(rate @ at_share(busy).excess) / engines.servers, 1.0)
+    return beside_prompts(alone, full, busy), at_share(longer)
 
 
 def _decode_state(engines: _Engines) -> PoolState:
@@ -524,12 +557,11 @@ class _Mean:
         wait = prompt_wait(Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
         if ranks == 1.0:
             return wait, mixed.turns(self.reads, stages)[0], (0.0, 0.0)
-        busy = busy_beside(np.array([self.busy]), scv, np.array([engines.servers]))
-        mixed = _mixed(engines, self.running, self.attention, float(busy[0]))
-        step = (mixed.turn + self.reads)[None] / stages
-        lanes = lockstep(step, mixed.count[None], engines.per_engine, lanes=np.array([ranks]), busy=busy)
-        latency = mixed.turns(self.reads, stages)[0] + lanes.excess[0]
-        return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
+        busy = busy_beside(self.busy, scv, engines.servers)
+        mixed = _mixed(engines, self.running, self.attention, busy)
+        step = (mixed.turn + self.reads) / stages
+        lanes = lockstep(step, mixed.count, engines.per_engine, lanes=ranks, busy=busy)
+        return wait, mixed.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, _any_busy(busy, ranks))
 
     @cached_property
     def mixed_engine(self) -> MixedEngine:

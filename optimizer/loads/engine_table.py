@@ -21,29 +21,22 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
-from costmodel.host import EngineOverhead, Scheduler
+from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import uneven_lanes
 from costmodel.speculation import with_draft
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
-from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-Prefills = tuple[IntArray, IntArray]
-"""Shape and token budget of prefill engines, both (engines,): indices into the table."""
 
 CARRIED = {Scheduler.TOKEN_BUDGET: 1.0, Scheduler.PREFILL_FIRST: 0.0}
 """Share of the decodes that a step with prompts carries [1]."""
@@ -118,9 +111,9 @@ class EngineTable:
     """
 
     shapes: tuple[Shape, ...]
-    offer: NDArray[np.int64]
-    talks: NDArray[np.bool_]
-    domain: NDArray[np.int64]
+    offer: IntArray
+    talks: BoolArray
+    domain: IntArray
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -130,7 +123,7 @@ class EngineTable:
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
-    limits: NDArray[np.int64]
+    limits: IntArray
     chunks: FloatArray
     prefill_alone: FloatArray
     prefill_time: FloatArray
@@ -186,11 +179,6 @@ class EngineTable:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
         return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
 
-    def limit_for(self, requests: float) -> int:
-        """Index of the smallest batch limit of at least so many requests, or of the largest."""
-        place = int(np.searchsorted(self.seqs[self.limits], requests))
-        return int(self.limits[min(place, self.limits.size - 1)])
-
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
         return [int(limit) for limit in self.limits if limit < seqs]
@@ -216,7 +204,7 @@ class EngineTable:
         return np.asarray(self.chunks / self.ranks[:, None])
 
     @property
-    def roomy(self) -> NDArray[np.bool_]:
+    def roomy(self) -> BoolArray:
         """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
         return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
 
@@ -326,7 +314,7 @@ class _Steps:
         return self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0]
 
 
-def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overhead: EngineOverhead) -> EngineTable:
+def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], policy: ServingPolicy) -> EngineTable:
     """Evaluate the cost model once for everything that a search needs of engines."""
     model, space = problem.model, problem.space
     seqs, chunks = batch_sizes(problem), np.array(space.max_num_batched_tokens, dtype=np.float64)
@@ -335,9 +323,8 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
         for name in ("gpus", "pipeline", "data")
     )
-    policy = load_serving_policy(problem.engine)
     uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried_share)
+    steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
@@ -425,64 +412,3 @@ def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) 
     """
     deep = stages[..., None]
     return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
-
-
-@dataclass(frozen=True, slots=True)
-class Lockstep:
-    """What the other lanes cost a prompt; 0 on engines with one lane.
-
-    excess (engines, flows): what waiting for the longest prompt beside it adds [s]; step (engines,): mean length of the
-    step that a prompt meets [s].
-    """
-
-    excess: FloatArray
-    step: FloatArray
-
-
-def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: FloatArray, busy: FloatArray) -> Lockstep:
-    """Prompts of `count` steps each of length `step` [s], both (engines, flows), on engines of several lanes.
-
-    rate (flows,): how often a prompt is of each flow; lanes, busy (engines,): number, and the share of time in which
-    each has a prompt. A step is met in proportion to its length: E[s^2] / E[s].
-    """
-    excess, met = np.zeros(step.shape), np.zeros(lanes.shape)
-    many = np.flatnonzero(lanes > 1.0)
-    if many.size:
-        weight = rate * count[many] / (count[many] @ rate)[:, None]
-        longer = lockstep_excess(step[many], weight, busy[many], lanes[many])
-        whole = step[many] + longer
-        excess[many] = count[many] * longer
-        met[many] = (weight * whole**2).sum(axis=1) / (weight * whole).sum(axis=1)
-    return Lockstep(excess, met)
-
-
-def prefill_lockstep(flows: Flows, table: EngineTable, at: Prefills, rate: FloatArray, busy: FloatArray) -> Lockstep:
-    """The same for prefill engines, whose lanes are busy for that share of the time."""
-    count, shape = flows.chunks_of(table.rank_chunks[at]), at[0]
-    step = latency_beside(table, at, busy) / table.pipeline[shape][:, None] / count
-    return lockstep(step, count, rate, lanes=table.ranks[shape], busy=busy)
-
-
-def latency_beside(table: EngineTable, at: Prefills, busy: FloatArray) -> FloatArray:
-    """Time of a prompt with the share `busy` (engines,) of a prefill engine's lanes busy [s], (engines, flows)."""
-    return beside_prompts(table.prefill_alone[at], table.prefill_time[at], busy[:, None])
-
-
-def beside_prompts(alone: FloatArray, full: FloatArray, busy: FloatArray | float) -> FloatArray:
-    """Time with one prompt on an engine, and with one on each of its lanes, between the two [s].
-
-    busy: the share of time in which a lane has a prompt [1]; without lanes both are the same.
-    """
-    return np.asarray(full - (1.0 - busy) * (full - alone))
-
-
-def busy_beside(busy: FloatArray, arrival_scv: float, lanes: FloatArray) -> FloatArray:
-    """Share of a pool's `lanes` that an arrival finds, or has soon beside it, with prompts: those of its burst too [1].
-
-    Of a stream of squared coefficient of variation ca2, an arrival has (ca2 - 1) / 2 more before it than a Poisson one
-    and as many behind it (the renewal function of the gaps).
-
-    >>> busy_beside(np.array([0.25, 0.9]), 3.0, np.array([8.0, 8.0])).tolist()
-    [0.5, 1.0]
-    """
-    return np.asarray(np.minimum(busy + max(arrival_scv - 1.0, 0.0) / lanes, 1.0))

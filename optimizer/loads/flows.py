@@ -11,15 +11,11 @@ from operator import methodcaller
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.prefix_cache import Reuse
 from search_spaces.problem import Problem, Slo
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""

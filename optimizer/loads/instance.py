@@ -17,21 +17,17 @@ from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import EngineConfig, Role
-from costmodel.host import EngineOverhead
-from search_spaces.engines import load_engine_overhead
+from costmodel.host import ServingPolicy
+from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Enumeration, engine_config, enumerate_shapes
 from search_spaces.problem import Problem
 from search_spaces.serving_error import error_table, interval_factors, step_interval, stratum_of
 
 from .engine_table import EngineTable, build_table
 from .flows import Flows, make_flows
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 PREFILL, DECODE, COLOCATED = range(3)
@@ -47,9 +43,17 @@ LEAST_TIME = 0.05
 """Time that a search gets at least, however late it begins [s]."""
 
 
+Progress = Callable[[str, float], None]
+"""Told that a stage begins, and the share of the work that is done [1]."""
+
+
 def never() -> bool:
     """Where nobody waits, there is always time."""
     return False
+
+
+def silent(label: str, fraction: float) -> None:
+    """Progress that nobody follows, as of a search within a stage."""
 
 
 @dataclass(slots=True)
@@ -85,24 +89,20 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A problem with all that a search computes from it once; overhead: of the problem's engine."""
+    """A problem with all that a search computes from it once; policy: of its engine, with the user's host times."""
 
     problem: Problem
     flows: Flows
     enumeration: Enumeration
     tables: EngineTable
-    overhead: EngineOverhead
+    policy: ServingPolicy
 
 
-def make_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
+def make_instance(problem: Problem) -> Instance:
     """Enumerate the feasible engine shapes and evaluate the cost model for each of them and every flow."""
     flows, enumeration = make_flows(problem), enumerate_shapes(problem)
-    return Instance(problem, flows, enumeration, build_table(problem, flows, enumeration.shapes, overhead), overhead)
-
-
-def instance_of_problem(problem: Problem) -> Instance:
-    """The instance of a problem with expected step times; its engine's host times are as the problem changes them."""
-    return make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    policy = load_serving_policy(problem.engine, problem.engine_changes)
+    return Instance(problem, flows, enumeration, build_table(problem, flows, enumeration.shapes, policy), policy)
 
 
 def at_volume(instance: Instance, volume: float) -> Instance:
@@ -159,9 +159,9 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
 
 
-def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
+def planned_instance(problem: Problem) -> Instance:
     """The instance that is planned on: with step times at the confidence that the problem asks for."""
-    return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
+    return at_quantile(make_instance(problem), slow_end(problem.confidence))
 
 
 def shape_configs(instance: Instance) -> list[EngineConfig]:

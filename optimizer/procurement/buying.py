@@ -5,22 +5,54 @@ owned, reserved and bought GPUs serve first, by their running cost; what they la
 on demand, in whole GPUs and whole fleets. The gap lies between the two. The bound knows no fleets but those of the
 levels. Fleets that a choice counts on are simulated at the rate that they are bought for, and the choice is made again
 without those that miss.
+
+Which fleets serve which rate of a forecast: searched for at each level, alone or side by side.
+
+A fleet serves every lower rate too, and what neither the rate nor a price changes is worked out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InfeasibleError
 from costmodel.units import KILO
+from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
+from optimizer.fleets.fleet import within_limits as gpus_within_limits
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import (
+    Instance,
+    Progress,
+    at_quantile,
+    at_volume,
+    make_instance,
+    make_settings,
+    silent,
+    slow_end,
+)
+from optimizer.plans.records import EnginePool
+from optimizer.search.bound import check_floors, check_shapes
+from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.program import Builder, Program, solve
-from optimizer.search.search import settled
+from optimizer.search.search import (
+    TIE,
+    Engines,
+    FleetSearch,
+    cheapest_of,
+    engines_of,
+    is_refuted,
+    priced,
+    settled,
+    without_prices,
+)
+from optimizer.verification.bench import fleet_key, look
 from optimizer.verification.verify import ROUNDS
-from optimizer.whatif.answer import look
 from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
@@ -35,11 +67,6 @@ from search_spaces.contracts import (
     value_lost,
 )
 from search_spaces.problem import Problem
-
-from .fleet_levels import Levels, Option, Progress, SizedFleet, level_rates, search_levels
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 GAP = 1e-3
 """Relative gap at which the choice of commitments may stop [1]."""
@@ -165,7 +192,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     looked: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
         misses = [item for item in looked.values() if item.fault]
-        levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
+        levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
             for miss in misses[-1:]:
@@ -175,10 +202,8 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
         fleets = _serving(plan.outcomes)
         new = [sized_fleet for key, sized_fleet in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
         for number, sized_fleet in enumerate(new):
-            if progress is not None:
-                progress(
-                    f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s", 0.7 + 0.3 * number / len(new)
-                )
+            label = f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s"
+            (progress or silent)(label, 0.7 + 0.3 * number / len(new))
             problem_then = sized_fleet.instance.problem
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
@@ -215,7 +240,7 @@ def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
     """The same with the fleets of every level given."""
-    tell = progress or (lambda _label, _share: None)
+    tell = progress or silent
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
     prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
     middle, now = terms.forecast.expected, prospect.first
@@ -240,6 +265,9 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
         later = prospect.commitments(np.where(now, 0, counts))
         outcomes.append(Outcome(later, bill, hindsight, rent.bill(path, ()).total + sunk))
+    path = paths[middle]  # all hours of each month at its highest level:
+    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
+    at_peak = np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0)
     return BuyingPlan(
         problem=problem,
         terms=terms,
@@ -249,7 +277,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         bound=min(bound + sunk, *costs),
         for_expected=prospect.commitments(np.where(now, mean[0], 0)),
         for_expected_cost=costs[1],
-        fixed=rent.bill(_at_peak(paths[middle]), ()).total + sunk,
+        fixed=rent.bill(at_peak, ()).total + sunk,
     )
 
 
@@ -259,12 +287,6 @@ def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
     hours = np.zeros((terms.forecast.months, levels.rates.size))
     np.add.at(hours, (np.arange(terms.forecast.months)[:, None], level), HOURS_PER_MONTH / HOURS_PER_DAY)
     return hours
-
-
-def _at_peak(path: FloatArray) -> FloatArray:
-    """All hours of each month at its highest level."""
-    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
-    return np.asarray(np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +301,7 @@ class _Prospect:
     probabilities: FloatArray
 
     @property
-    def first(self) -> NDArray[np.bool_]:
+    def first(self) -> BoolArray:
         """Starts in the first month: there a plan is the same on every path."""
         return np.array([start.month == 0 for start in starts_of(self.dispatcher.terms)], dtype=np.bool_)
 
@@ -519,3 +541,220 @@ class Dispatcher:
             paid[own] = np.clip(used - (np.cumsum(held_gpus) - held_gpus), 0, held_gpus)
             self._uses[key] = float(total[used]), paid
         return self._uses[key]
+
+
+# --- which fleets serve which rate -----------------------------------------------------------------------------------
+
+MOST_OPTIONS, MOST_RANKED = 100, 1500
+"""Fleets of one level that are kept, and of how many of the cheapest they are chosen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizedFleet:
+    """A fleet of one or two pools, and the instance at the rate that it is sized for; group: which requests it serves.
+
+    All requests are group 0, or each SLO class is a group where no pool may serve two.
+    """
+
+    group: int
+    instance: Instance
+    fleet: Fleet
+
+    @property
+    def rate(self) -> float:
+        """Arrivals that it is sized for [1/s]."""
+        return float(self.instance.flows.rate.sum())
+
+    @property
+    def gpus(self) -> str:
+        """Its GPUs in words, such as "4 H100 + 2 H200"."""
+        offers, count = self.instance.problem.offers, fleet_gpus(self.instance, self.fleet).tolist()
+        return " + ".join(f"{n} {offer.accelerator.name}" for offer, n in zip(offers, count, strict=True) if n)
+
+    @property
+    def pools(self) -> tuple[EnginePool, ...]:
+        """Its pools, as every record of a fleet states them."""
+        return tuple(engine_pools(self.instance, self.fleet))
+
+    @property
+    def whole_rate(self) -> float:
+        """Arrivals of all groups at the rate that it is sized for [1/s]."""
+        return self.rate / self.instance.problem.workload.request_rate
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from every other."""
+        return self.group, self.rate, fleet_key(self.fleet)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to serve a level of the rate: GPUs of each offer that are paid for, and the fleets side by side."""
+
+    gpus: tuple[int, ...]
+    fleets: tuple[SizedFleet, ...] = ()
+
+    @property
+    def pools(self) -> tuple[EnginePool, ...]:
+        """The pools of all its fleets."""
+        return tuple(pool for sized_fleet in self.fleets for pool in sized_fleet.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too."""
+
+    rates: FloatArray
+    options: tuple[tuple[Option, ...], ...]
+
+    @property
+    def most(self) -> IntArray:
+        """GPUs of each offer that any option of a level takes, (levels, offers)."""
+        return np.array([np.max([option.gpus for option in options], axis=0) for options in self.options])
+
+    def level_of(self, rates: FloatArray) -> IntArray:
+        """Number of the lowest level that serves each rate."""
+        return np.searchsorted(self.rates * (1.0 + TIE), rates).astype(np.int64)
+
+
+def level_rates(rates: FloatArray, count: int) -> FloatArray:
+    """At most `count` rates that cover all given ones: themselves if they are few, else spaced evenly in logarithms.
+
+    >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 2.0, 3.0, 4.0]), 3).tolist()
+    ([1.0, 3.0], [1.0, 2.0, 4.0])
+    """
+    distinct = np.unique(rates[rates > 0.0])
+    if distinct.size <= count:
+        return distinct
+    if count == 1:
+        return distinct[-1:]
+    grid = np.geomspace(distinct[0], distinct[-1], count)
+    grid[[0, -1]] = distinct[[0, -1]]
+    return grid
+
+
+def make_levels(
+    rates: FloatArray,
+    fleets: Sequence[Sequence[Option]],
+    prices: Sequence[Sequence[float]] | None = None,
+    fits: Callable[[Option], bool] = lambda _option: True,
+) -> Levels:
+    """Levels from the fleets found at each rate.
+
+    A fleet serves every lower rate too, and two fleets side by side serve the sum of their rates, for each gets a
+    random part of the arrivals. One that needs as much of every type as another one is left out, and of very many the
+    dearest. prices: sets of $/h of one GPU of each type by which they are ranked; None: all alike. fits: whether two
+    fleets side by side are within the limits on a fleet.
+    """
+    usable = [
+        _best([option for options in fleets[level:] for option in options], prices) for level in range(rates.size)
+    ]
+    for level in range(rates.size):
+        pairs = (
+            side_by_side(pair)
+            for low in range(level)
+            for pair in product(
+                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - TIE)))]
+            )
+        )
+        usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
+    return Levels(rates, tuple(usable))
+
+
+def side_by_side(options: Sequence[Option]) -> Option:
+    """Several options as one."""
+    gpus = (sum(counts) for counts in zip(*(option.gpus for option in options), strict=True))
+    return Option(tuple(gpus), tuple(sized_fleet for option in options for sized_fleet in option.fleets))
+
+
+def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
+    """Options that no other one beats in every type, the cheapest at some set of prices first, not too many."""
+    first = {option.gpus: option for option in reversed(options)}
+    if not first:
+        return ()
+    gpus = np.array(list(first), dtype=np.float64)
+    cost = gpus @ np.atleast_2d(np.ones(gpus.shape[1]) if prices is None else np.array(prices)).T
+    dearness = (cost / np.maximum(cost.min(axis=0), 1e-12)).min(axis=1)
+    order = np.lexsort((*gpus.T, dearness))[:MOST_RANKED]
+    gpu_rows = gpus[order]
+    beaten = (gpu_rows[:, None, :] >= gpu_rows[None, :, :]).all(axis=2).sum(axis=1) > 1
+    return tuple(first[tuple(row)] for row in gpu_rows[~beaten][:MOST_OPTIONS].astype(int).tolist())
+
+
+def within_limits(problem: Problem, option: Option) -> bool:
+    """Whether an option is within every limit of the problem; its pools are counted as they are, none merged."""
+    pools_fit = problem.constraints.fits(pool.role for sized_fleet in option.fleets for pool in sized_fleet.fleet.pools)
+    return pools_fit and bool(gpus_within_limits(problem, np.array(option.gpus)))
+
+
+def search_levels(
+    problem: Problem,
+    rates: FloatArray,
+    prices: Sequence[Sequence[float]],
+    progress: Progress = silent,
+    misses: Sequence[SizedFleet] = (),
+) -> Levels:
+    """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
+
+    Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
+    of each offer; the cheapest fleet at each set is found. misses: fleets that did not hold when simulated; neither do
+    they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
+    """
+    markets = [market for usd in prices for market in _markets(problem, usd)]
+    groups = [[(instance, make_settings(instance)) for instance in group] for group in _groups(problem)]
+    fleets: list[list[Option]] = []
+    for number, rate in enumerate(rates.tolist()):
+        progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
+        apart = []
+        for group, ways in enumerate(groups):
+            searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
+            out = [
+                engines_of(miss.instance, miss.fleet)
+                for miss in misses
+                if miss.group == group and miss.whole_rate <= rate * (1.0 + TIE)
+            ]
+            cheapest = (_cheapest(group, searches, market, out) for market in markets)
+            apart.append({option.gpus: option for option in cheapest if option is not None}.values())
+        together = [side_by_side(options) for options in product(*apart)]
+        gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
+        paid = (replace(option, gpus=tuple(row)) for option, row in zip(together, gpus, strict=True))
+        fleets.append([option for option in paid if within_limits(problem, option)])
+    return make_levels(rates, fleets, prices, lambda option: within_limits(problem, option))
+
+
+def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
+    """The problem with all offers at some prices, then with each alone."""
+    offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
+    yield replace(problem, offers=tuple(offers))
+    if len(offers) > 1:
+        for alone in offers:
+            stock = tuple(offer if offer is alone else replace(offer, inventory=0) for offer in offers)
+            yield replace(problem, offers=stock)
+
+
+def _groups(problem: Problem) -> list[list[Instance]]:
+    """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
+    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
+    whole = make_instance(free)
+    check_shapes(free, whole.enumeration)
+    check_floors(whole)
+    classes = range(len(problem.slos)) if classes_apart(problem) else ()
+    groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
+    slow = [at_quantile(group, slow_end(problem.confidence)) for group in groups]
+    return [[replace(group, flows=flows) for flows in splits(group.problem)] for group in slow]
+
+
+def _cheapest(
+    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Engines]
+) -> Option | None:
+    """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
+    best = cheapest_of(searches, market, known_misses)
+    if best is None:
+        return None
+    search, fleet = best
+    if all(offer.inventory != 0 for offer in market.offers):
+        mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
+        missed = is_refuted(engines_of(search.instance, mixture), known_misses)
+        fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
+    sized_fleet = SizedFleet(group, search.instance, fleet)
+    return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))

@@ -9,29 +9,29 @@ from typing import Final
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
+from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan, with_latencies
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, shared_out, with_names
-from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, at_quantile, instance_of_problem, slow_end
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
-from optimizer.plans.proof import Proof
+from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
-from optimizer.verification.record import judged_fleet
+from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
-from .optimize import Draft, optimize, origin_of, with_simulation
-from .search import Brake, Effort, Level, Progress, silent, sure_verdict
+from .optimize import Draft, optimize, origin_of
+from .search import Level, sure_verdict
 
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
@@ -62,7 +62,7 @@ def evaluate(
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
     plan_verdict = replace(verdict, judgement=judgement)
-    plan = with_simulation(plan_of(subject), bench, plan_verdict, SearchResult(), Effort(Level.STANDARD, Brake()))
+    plan = as_simulated(bench, plan_of(subject), plan_verdict, SearchResult())
     report("simulating other replicas", 0.2)
     provisioning = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
@@ -148,16 +148,15 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
         ],
         cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed_replicas)) if needed_replicas else None,
         one_replica_fewer=[
-            judged(f"{name}: one replica fewer", _with(needed_replicas, at, needed_replicas[at] - 1))
+            judged(
+                f"{name}: one replica fewer",
+                tuple(count - (index == at) for index, count in enumerate(needed_replicas)),
+            )
             for name, at in less
         ],
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
     )
-
-
-def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:
-    return (*counts[:index], count, *counts[index + 1 :])
 
 
 # --- what is evaluated ----------------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected_instance = instance_of_problem(stated_fleet.problem)
+    expected_instance = make_instance(stated_fleet.problem)
     instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
     masks = [_served(instance, pool) for pool in stated_fleet.pools]
     _check_served(instance, stated_fleet, masks)
@@ -219,16 +218,16 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
-    """The plan of an alternative's fleet for the same problem, by formula and not simulated.
+    """The plan of an alternative's fleet for the same problem, with the latencies that its row has simulated.
 
-    Where the row states no routing, requests are split over the pools of a role in proportion to their capacity, as
-    `subject_of` does; base: see `problem_of_plan`. Raises InputError for a row without a fleet, or with settings or a
-    routing that do not fit the plan's problem.
+    All else is by formula; its only alternative is that fleet itself. Where the row states no routing, requests are
+    split over the pools of a role in proportion to their capacity, as `subject_of` does; base: see `problem_of_plan`.
+    Raises InputError for a row without a fleet, or with settings or a routing that do not fit the plan's problem.
     """
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     instance = at_quantile(expected_instance, slow_end(problem.confidence))
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))
@@ -243,7 +242,11 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    return _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    chosen = _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    if row.latencies:
+        chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
+    own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
+    return chosen.model_copy(update={"alternatives": [own]})
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:

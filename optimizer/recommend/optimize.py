@@ -25,22 +25,22 @@ from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     Deadline,
     Instance,
     Late,
+    Progress,
     at_quantile,
-    instance_of_problem,
     make_instance,
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_judged
+from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
-from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import (
     MOST_BETWEEN,
     MOST_CONFIRMED,
@@ -60,18 +60,16 @@ from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
     Brake,
     Effort,
     FormulaResult,
     Level,
-    Progress,
     Restriction,
     Rival,
     Solution,
     cheapest_confirmed,
-    cheapest_of_few_pools,
     nearly_by_formula,
     proof_of,
     search_by_formula,
@@ -114,9 +112,6 @@ NOTABLE: Final = 0.05
 """Share of the cost from which on a saving is told; predictions err by as much [1]."""
 
 JudgedRival = tuple[Rival, SearchResult]
-
-LAST: Final = MOST_CONFIRMED + 1
-"""Number of the confirmation of a rival that takes the winner's place: no fleet was put to it before."""
 
 
 @dataclass(slots=True)
@@ -205,7 +200,7 @@ def optimize(
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    expected_instance = instance_of_problem(problem)
+    expected_instance = make_instance(problem)
     check_floors(expected_instance)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
@@ -266,20 +261,15 @@ def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: Sea
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     rival_results = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
+    best = with_cheaper_rival(bench, best, rival_results)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rivals = result.rivals[1:], rival_results
     rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    plan = with_simulation(plan, bench, winner, best, effort)
-    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
-
-
-def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
-    """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
     effort.report("simulating other rates", 0.9)
-    return as_simulated(bench, plan, winner, best, effort.brake.stopped)
+    plan = as_simulated(bench, plan, winner, best)
+    return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
 
 def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: float, effort: Effort) -> Plan:
@@ -292,7 +282,13 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
     changes: dict[str, Any] = {}
     if instance.problem.confidence == 0.0:
         effort.report("searching a safe fleet", 0.93)
-        changes["safe"] = safe_fleet(instance, fleet, effort)
+        own, survivor = safe_fleet(instance, fleet, effort)
+        if own is not None:
+            changes["safe"] = _safe_record(own, survivor)
+        if survivor is not None and survivor is not own:
+            best, *rows = plan.alternatives
+            row = _safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)
+            changes["alternatives"] = [best, *sorted((*rows, row), key=_price_order)]
     if effort.level is not Level.QUICK:
         effort.report("searching other precisions", 0.97)
         changes["precision"] = precision_savings(instance, by_formula_cost, effort.brake.stopped)
@@ -315,7 +311,7 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
     solution, effort = miss.kept, draft.effort
     instance = replace(solution.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    draft = replace(draft, expected=make_instance(solution.instance.problem))
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
@@ -325,7 +321,8 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
-    plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
+    effort.report("simulating other rates", 0.9)
+    plan = as_simulated(bench, plan, winner, SearchResult(winner))
     return _with_extras(plan, instance, winner.fleet, cost, effort)
 
 
@@ -362,7 +359,7 @@ def plan_below_floor(problem: Problem) -> Plan:
 
     For programs, which read a plan wherever `optimize()` is sound input without an answer.
     """
-    instance = instance_of_problem(problem)
+    instance = make_instance(problem)
     rows = []
     for floor in floors(instance):
         slo = problem.slos[floor.k]
@@ -389,9 +386,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(
-    bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival], stopped: Late
-) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
@@ -399,9 +394,10 @@ def with_cheaper_rival(
     for _, rival in sorted(rival_results, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
         if best.winner is None or rival.winner is None or rival.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
+        number = MOST_CONFIRMED + 1  # to which no fleet was put before
+        verdict = confirmed_once(bench, rival.winner, number, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet, stopped)
+            one_less = without_one_replica(bench, verdict.fleet)
             return replace(best, winner=verdict, one_less=tuple(one_less))
     return best
 
@@ -429,8 +425,12 @@ def comparison_rows(
         for rival in rivals
         if rival.restriction is not None
     ]
-    rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
-    return [best, *rows]
+    return [best, *sorted(rows, key=_price_order)]
+
+
+def _price_order(row: Alternative) -> tuple[bool, float, str]:
+    """By price, those without a fleet last."""
+    return row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label
 
 
 def _rival_row(
@@ -462,21 +462,33 @@ def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -
 # --- slow GPUs ------------------------------------------------------------------------------------------------------
 
 
-def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> SafeFleet | None:
-    """The plan's own fleet where it survives slow GPUs, else what the same search finds for them; None when stopped.
+def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
+    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
 
-    instance: the instance that the plan's own `fleet` was found in, with expected step times.
+    The first is None when stopped, the second where nothing was found. instance: the instance that the plan's own
+    `fleet` was found in, with expected step times.
     """
     is_stopped = effort.brake.stopped
     if is_stopped():
-        return None
+        return None, None
     problem = replace(instance.problem, confidence=CONFIDENCE)
     slow = at_quantile(replace(instance, problem=problem), slow_end(CONFIDENCE))
     by_formula = effort.level is Level.QUICK
     verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
     own = Solution(slow, fleet, verdict)
     survivor = own if own.held or is_stopped() else solution_of(slow, effort)
-    return None if is_stopped() else _safe_record(own, survivor)
+    return (None, None) if is_stopped() else (own, survivor)
+
+
+def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
+    """The alternative that survives slow GPUs, as it does at expected speeds like every other; cost: the plan's [$/h].
+
+    instance: with expected step times.
+    """
+    expected = replace(survivor.instance, problem=instance.problem, tables=instance.tables)
+    verdict = None if survivor.verdict is None else sure_verdict(make_bench(expected), survivor.fleet)
+    why_not = SAME if survivor.cost <= cost * (1.0 + SAME_COST) else f"costs {dearer(survivor.cost, cost)}"
+    return fleet_row(expected, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
 
 
 def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
@@ -523,8 +535,9 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
         narrow_instance = None if late() else _priced(problem, instance)
         if narrow_instance is None:
             continue
-        fleet = cheapest_of_few_pools(evaluated(narrow_instance, late), least * NO_DEARER)
-        if fleet.pools:
+        space, below = evaluated(narrow_instance, late), least * NO_DEARER
+        fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+        if fleet.pools and fleet_cost(narrow_instance, fleet) < below:
             saving = PrecisionSaving(
                 weight_dtype=problem.weight_dtype,
                 kv_dtype=problem.kv_dtype,
@@ -554,4 +567,4 @@ def _priced(problem: Problem, instance: Instance) -> Instance | None:
         check_shapes(problem, enumerate_shapes(problem))
     except InputError:
         return None
-    return replace(planned_instance(problem, instance.overhead), flows=instance.flows)
+    return replace(planned_instance(problem), flows=instance.flows)

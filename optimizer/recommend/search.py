@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
@@ -21,19 +22,18 @@ from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
     ROLES,
-    BoolArray,
     Deadline,
     Instance,
     Late,
+    Progress,
     Settings,
     never,
     planned_instance,
+    silent,
 )
-from optimizer.plans.plan import Status
-from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
-from optimizer.search.goodput import best_serving, goodput_gap
-from optimizer.search.mixtures import leanest, or_mixed
+from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
@@ -71,9 +71,6 @@ STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
-Progress = Callable[[str, float], None]
-"""Told that a stage begins, and the share of the work that is done [1]."""
-
 
 class Level(StrEnum):
     """What `--effort` asks for."""
@@ -100,10 +97,6 @@ class Brake:
     def stopped(self) -> bool:
         """Whether to come to an end."""
         return self.deadline.late() or (self.armed and self.pulled)
-
-
-def silent(label: str, fraction: float) -> None:
-    """Progress that nobody follows, as of a search within a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +201,6 @@ def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress =
     if not result.rivals and space.late():
         return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
     return result
-
-
-def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
-    """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
-    if not classes_apart(space.instance.problem):
-        return unmixed(space, below)
-    fleet = leanest(space)
-    return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
 
 
 def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
@@ -420,7 +405,7 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
     easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
     for easier_problem in easier:
-        solution = None if late() else by_formula(planned_instance(easier_problem, instance.overhead), late, usable)
+        solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
         if solution is not None:
             fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
     return list(fleets.values())
@@ -507,15 +492,14 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, is_stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
-    loop = Loop(bench, fleets, near, eligible, is_stopped, armed)
+    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
     number = next(numbers, None)
     while number is not None:
         lean = loop.run()
         if lean is None or loop.undecided is not None:
             return loop.result(lean)
-        winner = with_larger_batches(bench, lean, is_stopped) if effort.whole else lean
-        if is_stopped():
+        winner = with_larger_batches(bench, lean) if effort.whole else lean
+        if bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
@@ -523,10 +507,9 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, lean.fleet, is_stopped) if effort.whole else ())
-            return (
-                result if effort.tune is None or is_stopped() else _tuned_result(loop, result, verdict, effort, numbers)
-            )
+            result = loop.result(verdict, without_one_replica(bench, lean.fleet) if effort.whole else ())
+            tunes = effort.tune is not None and not bench.late()
+            return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
 
@@ -542,7 +525,7 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
     rate = result.instance.problem.workload.request_rate
     bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
     try:
-        goodput = goodput_of(bench, result.fleet, rate * bench.volume, bench.late, held=False)
+        goodput = goodput_of(bench, result.fleet, rate * bench.volume, held=False)
         return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
@@ -562,7 +545,7 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
-        bench = make_bench(instance, served_volume, effort.runs)
+        bench = make_bench(instance, served_volume, effort.runs, effort.brake.stopped)
         verdict = bench.verdict(fleet)
         verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
         if verdict.held:
@@ -612,18 +595,18 @@ def _tuned_result(
 
     numbers: of the confirmations that are left.
     """
-    bench, is_stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
+    bench, wish = loop.bench, effort.tune or Wish()
     effort.report("tuning", 0.8)
-    best = tuned(bench, winner, is_stopped, wish)
+    best = tuned(bench, winner, wish)
     verdict, number, lean = winner, None, winner
     if best.winner is not winner:
         loop.take(best.winner)
         lean = loop.run() or best.winner
         number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
-    if number is not None and not is_stopped():
+    if number is not None and not bench.late():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet, is_stopped)
+        one_less = without_one_replica(bench, lean.fleet)
         return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

@@ -18,7 +18,7 @@ longer than the mean of what is normally distributed.
 
 Both are linear, so the cheapest whole engines that do the work and leave no more requests late than the goals permit,
 however the demand is routed over however many pools, are a fleet problem like any other, without queues (see
-`fleet_program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
+`program`). Its bound holds for every fleet of these engines at the parts of latency limits of the instance. An
 engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half
 of the requests with that limit are late.
 """
@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
@@ -43,7 +43,7 @@ from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
 from search_spaces.problem import Problem, Slo
 
-from .fleet_program import (
+from .program import (
     Aim,
     Matrices,
     Work,
@@ -51,13 +51,10 @@ from .fleet_program import (
     cheapest,
     engine_cost,
     fleet_limits,
-    fractional_cost,
     pool_limits,
+    solve,
+    write_model,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WORK = Work(nodes=200, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
@@ -205,11 +202,11 @@ def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatAr
 
 def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
     """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
-    flows, shape = instance.flows, settings.shape
+    flows, policy = instance.flows, instance.policy
     fastest = np.where(
         (settings.role == COLOCATED)[:, None],
-        _colocated_prompt(instance)[shape, settings.chunk],
-        _handed_over(instance, settings),
+        policy.fixed_ttft(False) + _colocated_prompt(instance)[settings.shape, settings.chunk],
+        policy.fixed_ttft(True) + _handed_over(instance, settings),
     )
     late = fastest > flows.ttft * WITHIN
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
@@ -259,8 +256,8 @@ def least_per_demand(instance: Instance, settings: Settings) -> float | None:
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    cost = fractional_cost(matrices, aim)
-    return None if cost is None else cost / aim.cost_weight
+    solution = solve(write_model(matrices, aim).program, relaxed=True) if matrices.size else None
+    return None if solution is None or not solution.x.size else solution.objective / aim.cost_weight
 
 
 def most_volume(instance: Instance, settings: Settings, seconds: float = math.inf) -> float | None:
@@ -290,16 +287,18 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
-    key = instance.tables.alike, flows.alike, *(array.tobytes() for array in arrays)
+    key = instance.tables.alike, flows.alike, instance.policy, *(array.tobytes() for array in arrays)
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
+    # A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
+    twice = (flows.share <= miss_limit[flows.slo]) & (late[role == PREFILL] > 0.0).any(axis=0)
     return Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
         price=engine_cost(instance)[shape],
         need=need * flows.rate,
-        late=_counted_once(role, late, np.asarray(flows.share <= miss_limit[flows.slo])) * flows.share,
+        late=np.where((role == DECODE)[:, None] & twice, 0.0, late) * flows.share,
         slo=flows.slo,
         permitted=miss_limit,
         talks=instance.tables.hands_over,
@@ -351,15 +350,6 @@ def _merged(
     np.minimum.at(fewest, member.ravel(), late)
     able = np.isfinite(least).all(axis=(1, 2))
     return key[0, able], key[1, able], least[able], fewest[able]
-
-
-def _counted_once(role: IntArray, late: FloatArray, small: BoolArray) -> FloatArray:
-    """The late share, of small flows (flows,) on decode engines only where no prefill engine makes them late.
-
-    A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
-    """
-    twice = small & (late[role == PREFILL] > 0.0).any(axis=0)
-    return np.where((role == DECODE)[:, None] & twice, 0.0, late)
 
 
 # --- limits that no engine can keep ----------------------------------------------------------------------------------

@@ -11,6 +11,14 @@ is shared. That order knows nothing of queues: where it fails, the flows are cut
 a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows thresholds of length
 only, the order is that length, and no length is shared. Moving the cut gives one pool more to do and the other less: so
 where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut holds.
+
+The fleet of most goodput, or of most goodput per dollar, among those that hold when they are evaluated.
+
+The cheapest fleet that serves a volume is that of the usual search at so many times the demand. What it serves, and
+what it costs, bound all others: none serves more for less, so that between two volumes no fleet has more than the
+higher one, or per dollar than the higher one at the cost of the lower. The interval that could have most is halved
+until none could have more than the best. In the place of the best of one pool or two, one that mixes engines within a
+stage is taken (`mixtures`), where that serves more, or as much for less.
 """
 
 from __future__ import annotations
@@ -22,10 +30,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, holds_at, still_holds
+from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -37,24 +45,16 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
-from search_spaces.problem import Billing, Constraints, Offer, Pools, Problem, Routing, any_target
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing, any_target
 
-from .bound import keeping_up
-from .search import BESIDE, TIMES, FleetSearch, evaluated, most_engines, settled, unmixed
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from .bound import keeping_up, least_per_demand, most_volume
+from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_engines, settled, unmixed
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-WORTH = 0.02
-"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
-better fit has no room left."""
 SIZES = 8
-"""Sizes of the pool of dearer engines that are tried first, of each two engines."""
-PARTNERS = 2
-"""Pools of each role beside which the other stage of a disaggregated fleet is mixed."""
+"""Sizes of the pool of dearer engines that are tried, of each two engines."""
 USUAL = 0.75
 """Busy share of engines that keep up at which they hold, where it is not known [1]."""
 IDLE = 1e-6
@@ -70,9 +70,8 @@ Solve = Callable[[Instance], Fleet]
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
-Proposal = tuple[float, int, int, Pick, int, int]
-"""How busy the pools would be; number of the order, and of the stage; the first pool, the setting of the second, and
-the step between sizes of the first."""
+Proposal = tuple[float, int, int, Pick, int]
+"""How busy the pools would be; number of the order, and of the stage; the first pool, and the setting of the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,14 +132,13 @@ class Order:
 class Mixing:
     """A search for mixtures that cost less than the best fleet so far.
 
-    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; left: fleets that may still be
-    evaluated; need (settings, flows): engines that keep up with each flow; usual, preferred (settings,): busy share at
-    which engines hold, and the same and 1 for those that are known to be enough.
+    cost: of the best fleet [$/h]; best: the cheapest mixture; left: fleets that may still be evaluated; need (settings,
+    flows): engines that keep up with each flow; usual, preferred (settings,): busy share at which engines hold, and the
+    same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
     cost: float
-    pools: float = math.inf
     best: Fleet | None = None
     left: int = LOOKS
     need: FloatArray = field(init=False)
@@ -166,27 +164,23 @@ class Mixing:
     def start(self, fleets: Sequence[Fleet]) -> None:
         """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
         route = np.ones(self.search.instance.flows.isl.size)
-        partners = ((PREFILL, DECODE), (DECODE, PREFILL))
-        beside = [(role, self.search.pool(*pick)) for role, other in partners for pick in self._cheapest_apart(other)]
+        partners = ((PREFILL, self._cheapest_apart(DECODE)), (DECODE, self._cheapest_apart(PREFILL)))
         whole = [Stage(COLOCATED, route)] if (self.search.settings.role == COLOCATED).any() else []
-        apart = [Stage(role, route, (pool,)) for role, pool in beside]
+        apart = [Stage(role, route, (self.search.pool(*pick),)) for role, pick in partners if pick is not None]
         for stage in (*whole, *apart, *(stage for fleet in fleets for stage in stages_of(fleet))):
             self._wait(stage)
 
     def run(self) -> None:
         """Evaluate what is proposed, the least busy first, and what can be made of it."""
         while self.waiting and self.left > 0 and not self.search.late():
-            busy, number, place, first, second, step = heapq.heappop(self.waiting)
+            busy, number, place, first, second = heapq.heappop(self.waiting)
             stage = self.stages[place]
             orders = self._orders(stage, first[0], second)
             if self._improve(stage, first, second, orders[number]) and self.best is not None:
-                (setting, size), half = first, step // 2
-                near = [count for count in (size - half, size + half) if count > 0 and step > 1]
-                self._propose(place, [((setting, count), second, half) for count in near])
                 for part in stages_of(self.best):
                     self._wait(part)
             if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (busy, number + 1, place, first, second, step))
+                heapq.heappush(self.waiting, (busy, number + 1, place, first, second))
 
     # --- what is proposed -------------------------------------------------------------------------------------------
 
@@ -197,7 +191,7 @@ class Mixing:
             self.stages.append(stage)
             self._propose(len(self.stages) - 1, self._rows(stage))
 
-    def _rows(self, stage: Stage) -> list[tuple[Pick, int, int]]:
+    def _rows(self, stage: Stage) -> list[tuple[Pick, int]]:
         """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
         tables, shape, role = self.search.instance.tables, self.search.settings.shape, ROLES[stage.role]
         has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
@@ -212,19 +206,19 @@ class Mixing:
         ]
         dear, cheap = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         top = self._most(stage, np.stack([cheap, np.ones_like(cheap)], axis=1), dear)
-        rows: list[tuple[Pick, int, int]] = []
+        rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
                 sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
-                rows += [((first, size), second, max(1, -(-most // SIZES))) for size in sizes]
+                rows += [((first, size), second) for size in sizes]
         return rows
 
-    def _propose(self, place: int, rows: Sequence[tuple[Pick, int, int]]) -> None:
-        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting, step."""
+    def _propose(self, place: int, rows: Sequence[tuple[Pick, int]]) -> None:
+        """Add what keeps up to what waits, by how busy it would be; rows: first pool, second setting."""
         if not rows:
             return
         stage = self.stages[place]
-        firsts, seconds = np.array([first for first, *_ in rows]), np.array([second for _, second, _ in rows])
+        firsts, seconds = np.array([first for first, _ in rows]), np.array([second for _, second in rows])
         most = self._most(stage, firsts, seconds)
         need = self.need * stage.route
         first, second = (need[firsts[:, 0]] / firsts[:, 1:], need[seconds] / np.maximum(most, 1)[:, None])
@@ -263,15 +257,15 @@ class Mixing:
         order = order[usable[order]]
         return np.sort(order[np.unique(shape[order], return_index=True)[1]])
 
-    def _cheapest_apart(self, role: int) -> list[Pick]:
-        """The cheapest engines of a role that are known to be enough beside the best of partners, PARTNERS at most."""
+    def _cheapest_apart(self, role: int) -> Pick | None:
+        """The cheapest engines of a role that are known to be enough beside the best of partners; None without any."""
         tables, settings = self.search.instance.tables, self.search.settings
         enough = [
             (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
             for setting, (_, count) in sorted(self.search.pool_sizes.items())
             if count is not None and settings.role[setting] == role
         ]
-        return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
+        return min(enough)[1:] if enough else None
 
     def _most(self, stage: Stage, firsts: IntArray, seconds: IntArray) -> IntArray:
         """Engines of the second settings that cost less than the best fleet beside first pools and others, (rows,).
@@ -281,12 +275,8 @@ class Mixing:
         engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        offer = self.search.instance.tables.offer[self.search.settings.shape]
-        fewer = self.pools if self.best is None else len(self.best.pools)
-        must_save = (offer[firsts[:, 0]] == offer[seconds]) & (len(stage.others) + 2 > fewer)
-        below = self.cost * np.where(must_save, 1.0 - WORTH, 1.0)
         top = TIMES * self.search.least[seconds] + BESIDE
-        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, below)
+        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, self.cost)
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
 
@@ -413,7 +403,7 @@ def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | 
 
     fleet: one that holds, whose pools may be mixed, or an empty one.
     """
-    mixing = Mixing(search, below, len(fleet.pools) or math.inf)
+    mixing = Mixing(search, below)
     mixing.start([fleet])
     mixing.run()
     return mixing.best
@@ -493,7 +483,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
         offers=_offers_left(instance, earlier_fleet),
         constraints=_limits_left(instance, earlier_fleet, later),
     )
-    return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
+    return Instance(alone, flows, instance.enumeration, tables, instance.policy)
 
 
 def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:
@@ -522,3 +512,101 @@ def _limits_left(instance: Instance, earlier_fleet: Fleet, later: int) -> Constr
         max_gpus=None if limits.max_gpus is None else max(limits.max_gpus - int(gpus.sum()), 0),
         max_pools=None if limits.max_pools is None else max(limits.max_pools - len(earlier_fleet.pools) - later, 0),
     )
+
+
+# --- the most goodput ------------------------------------------------------------------------------------------------
+
+SEARCHES = 24
+"""Volumes at most at which the cheapest fleet is sought."""
+
+MORE = 5e-3
+"""Share by which another fleet must be able to have more than the best to be sought [1]."""
+
+LEAST = 1e-6
+"""Multiple of the demand, or that per dollar an hour, which is nothing."""
+
+BEYOND = (1.16, 1.08, 1.04, 1.02)
+"""Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
+serves a little more may be nothing to go on from."""
+
+Serving = tuple[Fleet, float]
+"""A fleet, and the most that it is known to serve, as a multiple of the demand."""
+
+
+def best_serving(search: FleetSearch) -> Serving:
+    """The fleet within the limits that is best by the objective, and what it serves; an empty one without any."""
+    instance, best = search.instance, best_of_few_pools(search)
+    if not best[0].pools:
+        return best
+    if _by_price(instance):
+        sold = min(best[1], instance.problem.objective.max_volume)
+        mixture = _mixed(search, best[0], sold, fleet_cost(instance, best[0]))
+        return best if mixture is None else (mixture, max(sold, goodput_volume(instance, mixture)))
+    waiting = list(BEYOND)
+    while waiting and not search.late():
+        more = best[1] * waiting.pop(0)
+        mixture = _mixed(search, best[0], more, math.inf)
+        if mixture is not None:
+            best, waiting = (mixture, max(more, goodput_volume(instance, mixture))), list(BEYOND)
+    return best
+
+
+def best_of_few_pools(search: FleetSearch) -> Serving:
+    """The best fleet of one pool or two, and what it serves; an empty one where none serves enough."""
+    instance, objective = search.instance, search.instance.problem.objective
+    by_price = _by_price(instance)
+    best, value = (Fleet(()), 0.0), 0.0
+    start = (objective.min_volume, objective.max_volume) if by_price else (0.0, math.inf)
+    waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
+    for _ in range(SEARCHES):
+        most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
+        if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
+            break
+        volume = _between(low, high) if math.isfinite(most) or not by_price else low
+        below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more
+        fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late), below)
+        if fleet.pools:
+            cost, served_volume = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
+            worth = min(served_volume, high) / cost if by_price else served_volume
+            best, value = ((fleet, served_volume), worth) if worth > value else (best, value)
+            if served_volume < high:
+                heapq.heappush(waiting, (-high / cost if by_price else -high, served_volume, high, cost))
+        if low < volume:
+            heapq.heappush(waiting, (-volume / least if by_price else -volume, low, volume, least))
+    return best
+
+
+def _between(low: float, high: float) -> float:
+    """A volume within an interval of which an end may be open."""
+    if math.isinf(high):
+        return 2.0 * low or 1.0
+    return math.sqrt(low * high) or high / 4.0
+
+
+def _by_price(instance: Instance) -> bool:
+    return instance.problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+
+
+def goodput_gap(search: FleetSearch, serving: Serving, seconds: float) -> float | None:
+    """By how much less a fleet has than what none within the limits that keeps up exceeds [1]; None where unknown.
+
+    seconds: that it may take.
+    """
+    instance, settings, (fleet, serves) = search.instance, search.settings, serving
+    if _by_price(instance):
+        objective = instance.problem.objective
+        cost = least_per_demand(at_volume(instance, objective.min_volume), settings)
+        per_dollar = min(serves, objective.max_volume) / fleet_cost(instance, fleet)
+        return None if cost is None else max(0.0, 1.0 - per_dollar * cost / objective.min_volume)
+    top = most_volume(at_volume(instance, serves), settings, seconds)
+    return None if top is None else max(0.0, 1.0 - 1.0 / top)
+
+
+def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fleet | None:
+    """A fleet that mixes engines in a stage of this one, or has colocated ones beside fewer of its own.
+
+    It serves a volume, and costs less than `below` [$/h].
+    """
+    there = FleetSearch.of(at_volume(search.instance, volume), search.settings, search.late)
+    cheapest_held(there, search.instance.problem, below)  # for which engines are enough apart
+    return cheaper_mixture(there, fleet, below)

@@ -1,4 +1,25 @@
-"""A mixed-integer linear programme, and its solution with OR-Tools."""
+"""A mixed-integer linear programme, and its solution with OR-Tools.
+
+The fleet problem in numbers, as a mixed-integer programme, and its cheapest fleet of whole engines with a bound.
+
+n_c   engines of column c, whole          x_cf   share of flow f on column c
+y_c   column c is used, 0 or 1            z_pdf  share handed over from prefill domain p to decode domain d
+N_t   nodes of accelerator t, whole       V      served volume, as a multiple of the demand
+O_t   owned GPUs of it in use, up to all
+
+min   w_cost (sum price_c n_c + sum spare_c y_c + sum price_t N_t + sum owned_t O_t) - w_volume V
+cover        sum over prefill and colocated c of x_cf = V                 every flow f
+sends        sum over prefill c of domain p of x_cf = sum_d z_pdf         every flow f, for d that p can talk to
+takes        sum over decode c of domain d of x_cf = sum_p z_pdf          every flow f; z only where p has several d
+load         sum_f need_crf x_cf <= n_c                                   every column c and resource r
+attainment   sum late_cf x_cf <= permitted_k V                            every SLO class k
+inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are
+billed or GPUs are owned, y_c where pools count
+
+Columns that no fleet needs are dropped, exactly (`undominated`); HiGHS finds the best fleet of the others, and bounds
+it. Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on
+what else it does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +35,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:  # to import it takes a second and a half
     from ortools.math_opt.model_pb2 import ModelProto
@@ -23,9 +46,12 @@ if TYPE_CHECKING:  # to import it takes a second and a half
     Program: TypeAlias = ModelProto
 else:
     Program = Any
+from dataclasses import replace
+from functools import cached_property
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from costmodel.arrays import BoolArray
+from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
+from search_spaces.problem import Billing, Offer, Problem
 
 NEGLIGIBLE = 1e-9
 """Coefficients below this are rounding noise to the solvers, whose feasibility tolerance is coarser."""
@@ -195,3 +221,345 @@ def quiet_output() -> Iterator[None]:
                 flush(None)
                 os.dup2(stdout, 1)
                 os.close(stdout)
+
+
+# --- the fleet problem -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A fleet-wide limit: sum of weight x engines <= upper; weight is per engine, of each shape or of each column.
+
+    node_size, node_price: for an accelerator billed by whole nodes, GPUs and $/h of one node, and of one GPU where some
+    are owned; else 0. owned, owned_price: GPUs that need not be bought, and $/h of one.
+    """
+
+    name: str
+    upper: float
+    weight: FloatArray
+    node_size: int = 0
+    node_price: float = 0.0
+    owned: int = 0
+    owned_price: float = 0.0
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """C columns (engines that may be bought), R resources, F flows, K classes of service; whoever worked them out.
+
+    role, domain (C,): roles as in `loads.settings`; columns of one role and domain hand over to (or take in from) the
+    same others. price (C,): $/h of an engine where it is billed singly, else 0.
+    need (C, R, F): engines that the whole of a flow takes; inf where it cannot run there.
+    late (C, F): share of all requests that are late if the whole flow runs there.
+    slo, permitted (F,), (K,): class of each flow; share of all requests that each class may have late.
+    talks (prefill domains, decode domains): who can hand over to whom; None: those of one domain.
+    limits: see Limit, weights (C,). pool_limits: the same on the columns that are used, each of which is a pool.
+    spares: idle engines of every pool; most: engines of one pool.
+    """
+
+    role: IntArray
+    domain: IntArray
+    price: FloatArray
+    need: FloatArray
+    late: FloatArray
+    slo: IntArray
+    permitted: FloatArray
+    talks: BoolArray | None = None
+    limits: tuple[Limit, ...] = ()
+    spares: int = 0
+    pool_limits: tuple[Limit, ...] = ()
+    most: float = 10_000.0
+
+    @property
+    def size(self) -> int:
+        """Number of columns."""
+        return int(self.role.size)
+
+    @property
+    def flows(self) -> int:
+        """Number of flows."""
+        return int(self.need.shape[2])
+
+    @property
+    def hand_over(self) -> BoolArray:
+        """Who can hand over to whom, (prefill domains, decode domains)."""
+        own = np.eye(int(self.domain.max(initial=0)) + 1, dtype=np.bool_)
+        return own if self.talks is None else self.talks
+
+    @property
+    def counts_pools(self) -> bool:
+        """Whether it matters how many pools there are."""
+        return self.spares > 0 or bool(self.pool_limits)
+
+    @cached_property
+    def possible(self) -> BoolArray:
+        """Whether each flow can run on each column, shape (C, F)."""
+        return np.asarray(np.isfinite(self.need).all(axis=1))
+
+    def take(self, index: IntArray | BoolArray) -> Matrices:
+        """The columns at `index`, in that order."""
+        limits, pool_limits = (
+            tuple(replace(limit, weight=limit.weight[index]) for limit in rows)
+            for rows in (self.limits, self.pool_limits)
+        )
+        columns = {name: getattr(self, name)[index] for name in ("role", "domain", "price", "need", "late")}
+        return replace(self, limits=limits, pool_limits=pool_limits, talks=self.hand_over, **columns)
+
+
+def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
+    """Every limit on the number of pools, with the weight of the pool of each column; role (C,): as in `settings`."""
+    limits = problem.constraints.pool_limits
+    weights = [np.array([limit.weight.get(name, 0) for name in ROLES], dtype=np.float64) for limit in limits]
+    return tuple(
+        Limit(limit.name, float(limit.most), weight[role]) for limit, weight in zip(limits, weights, strict=True)
+    )
+
+
+def engine_cost(instance: Instance) -> FloatArray:
+    """Price of one engine of each shape that costs the same in any fleet, else 0 [$/h], shape (S,)."""
+    singly = np.array([not _by_stock(offer) for offer in instance.problem.offers])
+    return np.asarray(instance.tables.usd_per_hour * singly[instance.tables.offer])
+
+
+def _by_stock(offer: Offer) -> bool:
+    """Whether what a GPU costs depends on the others: whole nodes are billed, or some are owned."""
+    return offer.billing is Billing.NODE or offer.owned > 0
+
+
+def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
+    """Every limit on the whole fleet that is in force."""
+    problem, tables = instance.problem, instance.tables
+    ceiling = problem.constraints
+    limits = []
+    for index, offer in enumerate(problem.offers):
+        gpus = tables.gpus * (tables.offer == index)
+        name, size = offer.accelerator.name, offer.accelerator.node_size if offer.billing is Billing.NODE else 1
+        if offer.inventory is not None:
+            limits.append(Limit(f"inventory {name}", offer.stock, gpus))
+        if _by_stock(offer):
+            owned_stock = offer.owned, offer.owned_usd_per_hour
+            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour, *owned_stock))
+    if ceiling.budget is not None:
+        limits.append(Limit("budget", ceiling.budget, engine_cost(instance)))
+    if ceiling.power is not None:
+        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
+        limits.append(Limit("power", ceiling.power, tables.gpus * tdp[tables.offer]))
+    if ceiling.max_gpus is not None:
+        limits.append(Limit("max_gpus", float(ceiling.max_gpus), tables.gpus))
+    return tuple(limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is minimised: cost_weight x $/h - volume_weight x volume, with the volume between two limits."""
+
+    cost_weight: float = 1.0
+    volume_weight: float = 0.0
+    min_volume: float = 1.0
+    max_volume: float = 1.0
+
+
+def aim_of(problem: Problem) -> Aim:
+    """The least cost. Prices are scaled by the dearest, so that doubling all of them changes no digit of a search."""
+    return Aim(cost_weight=1.0 / max(offer.usd_per_hour for offer in problem.offers))
+
+
+# --- the programme --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FleetModel:
+    """The programme; engines (C,): its variables n_c; limits: rows of fleet-wide limits by name."""
+
+    program: Program
+    engines: IntArray
+    limits: dict[str, int]
+
+
+def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> FleetModel:
+    """Write the programme of a fleet problem, for objectives up to `ceiling`."""
+    builder, flows = Builder(), range(matrices.flows)
+    column, flow = np.nonzero(matrices.possible)
+    engines = builder.variables([f"n{c}" for c in range(matrices.size)], aim.cost_weight * matrices.price, whole=True)
+    variables = builder.variables([f"x{c}_{f}" for c, f in zip(column, flow, strict=True)], 0.0)
+    routes = column, flow, variables
+    volume = builder.variables(["V"], -aim.volume_weight, aim.max_volume)
+    first = matrices.role[column] != DECODE
+    cover = builder.rows([f"cover{f}" for f in flows], 0.0, 0.0)
+    builder.entries(cover[flow[first]], variables[first], 1.0)
+    builder.entries(cover, volume, -1.0)
+    builder.entries(builder.rows(["volume"], aim.min_volume, np.inf), volume, 1.0)
+    _hand_over_rows(matrices, builder, routes)
+    _load_rows(matrices, builder, routes, engines)
+    attainment = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
+    builder.entries(attainment[matrices.slo[flow]], variables, matrices.late[column, flow])
+    builder.entries(attainment, volume, -matrices.permitted)
+    used = _pool_switches(matrices, builder, engines, aim) if matrices.counts_pools else None
+    limits = _limit_rows(matrices, builder, engines, used, aim)
+    if math.isfinite(ceiling):
+        builder.entries(builder.rows(["ceiling"], -np.inf, ceiling), np.arange(len(builder.cost)), builder.cost)
+    return FleetModel(builder.build(), engines, limits)
+
+
+def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray]) -> None:
+    """What each prefill domain sends, decode domains take in; with one partner alone it needs no z of its own."""
+    column, flow, variables = routes
+    flows, role, domain = range(matrices.flows), matrices.role[column], matrices.domain[column]
+    names = [f"takes{d}_{f}" for d in range(matrices.hand_over.shape[1]) for f in flows]
+    takes = builder.rows(names, 0.0, 0.0).reshape(matrices.hand_over.shape[1], len(flows))
+    decodes = role == DECODE
+    builder.entries(takes[domain[decodes], flow[decodes]], variables[decodes], 1.0)
+    for sender, partners in enumerate(matrices.hand_over):
+        prefills = (role == PREFILL) & (domain == sender)
+        if partners.sum() == 1:
+            builder.entries(takes[partners][0, flow[prefills]], variables[prefills], -1.0)
+            continue
+        sends = builder.rows([f"sends{sender}_{f}" for f in flows], 0.0, 0.0)
+        builder.entries(sends[flow[prefills]], variables[prefills], 1.0)
+        for taker in np.flatnonzero(partners):
+            transfers = builder.variables([f"z{sender}_{taker}_{f}" for f in flows], 0.0)
+            builder.entries(np.stack([sends, takes[taker]]), transfers, -1.0)
+
+
+def _load_rows(
+    matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray], engines: IntArray
+) -> None:
+    """One row per column and resource that no other resource of the same column implies."""
+    need = np.where(matrices.possible[:, None, :], matrices.need, 0.0)
+    count = need.shape[1]
+    for r in range(count):
+        weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
+        equal = np.all(need[:, r : r + 1] == need, axis=2)
+        redundant = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
+        limiting = np.flatnonzero(~redundant & (need[:, r].max(axis=1) > 0.0))
+        row_of = np.full(matrices.size, -1)
+        row_of[limiting] = loads = builder.rows([f"load{c}_{r}" for c in limiting], -np.inf, 0.0)
+        column, flow, variable = (values[row_of[routes[0]] >= 0] for values in routes)
+        builder.entries(row_of[column], variable, need[column, r, flow])
+        builder.entries(loads, engines[limiting], -1.0)
+
+
+def _pool_switches(matrices: Matrices, builder: Builder, engines: IntArray, aim: Aim) -> IntArray:
+    """Variables that say whether each column is used, with a row per limit on them."""
+    names = [f"y{c}" for c in range(matrices.size)]
+    used = builder.variables(names, aim.cost_weight * matrices.spares * matrices.price, 1.0, whole=True)
+    rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
+    builder.entries(rows, engines, 1.0)
+    builder.entries(rows, used, -matrices.most)
+    for limit in matrices.pool_limits:
+        builder.entries(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper), used, limit.weight)
+    return used
+
+
+def _limit_rows(
+    matrices: Matrices, builder: Builder, engines: IntArray, used: IntArray | None, aim: Aim
+) -> dict[str, int]:
+    """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""
+    nodes: list[tuple[int, float]] = []
+    rows: dict[str, int] = {}
+    for limit in matrices.limits:
+        row = int(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)[0])
+        builder.entries(row, engines, limit.weight)
+        if used is not None:
+            builder.entries(row, used, matrices.spares * limit.weight)
+        if limit.node_size:
+            name = limit.name.replace("nodes ", "N_")
+            node = int(builder.variables([name], aim.cost_weight * limit.node_price, whole=True)[0])
+            builder.entries(row, node, -float(limit.node_size))
+            nodes.append((node, limit.node_price))
+            if limit.owned:
+                name = limit.name.replace("nodes ", "O_")
+                own = int(builder.variables([name], aim.cost_weight * limit.owned_price, float(limit.owned))[0])
+                builder.entries(row, own, -1.0)
+                nodes.append((own, limit.owned_price))
+        if limit.name == "budget":
+            for node, price in nodes:
+                builder.entries(row, node, price)
+        rows[limit.name] = row
+    return rows
+
+
+# --- its cheapest fleet ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much work a search may do.
+
+    nodes: of the search tree; columns: up to which whole engines are looked for, more are only bounded by fractions of
+    engines; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
+    """
+
+    nodes: int = 500
+    columns: int = 1000
+    gap: float = 9e-5
+    time_limit: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
+
+    outcome: Outcome
+    objective: float
+    bound: float
+    index: IntArray
+    count: IntArray
+
+
+def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf) -> Engines:
+    """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
+
+    Where nothing is asked for, it is none at all.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    if not matrices.flows:
+        return Engines(Outcome.OPTIMAL, 0.0, 0.0, none, none)
+    keep = undominated(matrices)
+    whole = keep.size <= work.columns
+    model = write_model(matrices.take(keep), aim, ceiling if whole else math.inf)
+    solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
+    if not whole or not solution.x.size:
+        outcome = Outcome.NOTHING_FOUND if solution.x.size else solution.outcome
+        bound = solution.objective if solution.x.size else solution.bound
+        return Engines(outcome, math.inf, min(bound, ceiling), none, none)
+    count = np.rint(solution.x[model.engines]).astype(np.int64)
+    index = np.flatnonzero(count)
+    bound = min(solution.bound, solution.objective, ceiling)
+    return Engines(solution.outcome, solution.objective, bound, keep[index], count[index])
+
+
+def undominated(matrices: Matrices) -> IntArray:
+    """Indices of the columns that no other one dominates, in their order; of equal ones the first is kept.
+
+    d dominates c where it has the same role, domain and accelerators, costs no more, takes no more of any limit, and
+    needs no more engines for any flow, nor makes more of it late. As many of d as cost and take no more than one of c
+    count as one. So whoever buys c can buy d instead: no optimum is lost. Where pools are counted, none dominates.
+    """
+    if matrices.counts_pools:
+        return np.arange(matrices.size)
+    takes = np.stack([matrices.price, *(limit.weight for limit in matrices.limits)], axis=1)
+    key = np.stack([matrices.role, matrices.domain, *(takes > 0.0).T])
+    member = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    groups = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    survivors = [_survivors(matrices, group, takes[group]) for group in groups if group.size]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *survivors]))
+
+
+def _survivors(matrices: Matrices, group: IntArray, takes: FloatArray) -> IntArray:
+    """Those of a group that no other one of it dominates: the cheapest first, as none dearer can dominate them.
+
+    takes (group, 1 + limits): what one engine takes of the money and of every limit.
+    """
+    need, late = matrices.need[group].reshape(group.size, -1), matrices.late[group]
+    order = np.lexsort((late.sum(axis=1), np.minimum(need, 1e12).sum(axis=1), *takes.T[::-1]))
+    survivors = np.zeros(0, dtype=np.int64)
+    for column in order:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(takes[survivors] > 0.0, takes[column] / takes[survivors], np.inf).min(axis=1)
+        copies = np.floor(np.where(np.isfinite(ratio), ratio, 1.0) * (1.0 + 1e-12))
+        better = (copies >= 1.0) & (late[survivors] <= late[column]).all(axis=1)
+        rivals, copies = survivors[better], copies[better, None]
+        if not (need[rivals] <= need[column] * copies).all(axis=1).any():
+            survivors = np.append(survivors, column)
+    return group[survivors]

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import (
     Evaluation,
@@ -36,13 +36,10 @@ from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, 
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
-from search_spaces.problem import Goal, Problem, any_target
+from search_spaces.enumeration import Shape
+from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 BESIDE, TIMES = 24, 6
 """A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""
@@ -52,6 +49,9 @@ MOST_LOOKS = 20_000
 
 SAME_COST = 1e-6
 """Relative difference below which costs count as equal."""
+
+TIE = 1e-9
+"""Relative difference up to which figures that were worked out in different ways are the same."""
 
 NO_DEARER = 1.0 + 2.0 * SAME_COST
 """Factor on a cost below which those that are equal to it are found too."""
@@ -77,13 +77,20 @@ MOST_ROOM = 1e9
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
+Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
+"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
 
 
-def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
-    """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
-    late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
-    miss_limit = 1.0 - class_goals(instance) + 1e-6
-    return np.array([(class_attainment(instance, row) > miss_limit).any() for row in late], dtype=np.bool_)
+def engines_of(instance: Instance, fleet: Fleet) -> Engines:
+    """What engines a fleet has, whatever their batch limits."""
+    tables, pools = instance.tables, fleet.pools
+    kind = tuple((pool.role, tables.shapes[pool.shape], float(tables.chunks[pool.chunk])) for pool in pools)
+    return kind, tuple(pool.replicas for pool in pools)
+
+
+def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
+    """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
+    return any(engines[0] == kind and all(map(int.__le__, engines[1], most)) for kind, most in misses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +100,8 @@ class FleetSearch:
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
     setting, a number of engines that is too few, and one that is enough if any is; reached: share of its goal that the
     worst class of a fleet reaches [1]; late: whether no more fleets are to be looked at; hopeless (settings,): those
-    with which too many requests are late even on idle engines; cut: what ended a search before all fleets that it might
+    with which too many requests are late even on idle engines; misses: fleets that were refuted, which do not hold, nor
+    those that have no more of the same engines in any pool; cut: what ended a search before all fleets that it might
     have found were looked at, `looks` or `time`.
     """
 
@@ -105,17 +113,25 @@ class FleetSearch:
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     cut: set[str] = field(default_factory=set)
+    misses: tuple[Engines, ...] = ()
 
     @classmethod
     def of(cls, instance: Instance, settings: Settings, late: Late = never) -> FleetSearch:
         """Nothing evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
-        return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
+        late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
+        miss_limit = 1.0 - class_goals(instance) + 1e-6
+        hopeless = [(class_attainment(instance, row) > miss_limit).any() for row in late_share]
+        return cls(instance, settings, least, late=late, hopeless=np.array(hopeless, dtype=np.bool_))
 
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
         return FleetSearch.of(self.instance, self.settings.take(usable), self.late)
+
+    def without(self, misses: Sequence[Engines]) -> FleetSearch:
+        """The search without refuted fleets; the states of pools stay known."""
+        return replace(self, pool_sizes={}, reached={}, misses=tuple(misses)) if misses else self
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -140,7 +156,9 @@ class FleetSearch:
         return pool_state(self.instance, self.pool(setting, engines), volume)
 
     def holds(self, picks: Picks) -> bool:
-        """Whether a fleet keeps every goal."""
+        """Whether a fleet keeps every goal, and is not refuted."""
+        if self.misses and is_refuted(engines_of(self.instance, self.fleet(picks)), self.misses):
+            return False
         if picks not in self.reached:
             states = tuple(self.state(*pick) for pick in picks)
             self.reached[picks] = Evaluation(self.instance, self.fleet(picks), states).goal_share
@@ -197,7 +215,12 @@ class FleetSearch:
         if role == DECODE:
             return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
-        slack = flows.ttft - state.latency - tables.kv_transferred[shape] / tables.link[shape]
+        slack = (
+            flows.ttft
+            - self.instance.policy.fixed_ttft(True)
+            - state.latency
+            - tables.kv_transferred[shape] / tables.link[shape]
+        )
         late = np.where(slack < 0.0, 1.0, 0.0)
         if state.wait is not None:
             late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))
@@ -415,6 +438,18 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
     return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
 
 
+def cheapest_of(
+    searches: Sequence[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
+) -> tuple[FleetSearch, Fleet] | None:
+    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
+    best, least = None, math.inf
+    for place, search in enumerate(searches):
+        cheapest = None if place and search.late() else cheapest_held(search.without(misses), problem, least)
+        if cheapest is not None:
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
+    return best
+
+
 def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
     """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
 
@@ -423,21 +458,33 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     flows = list(splits(instance.problem))
     if len(flows) == 1:
         return evaluated(instance, late, usable)
-    best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
-    free = instance.problem
-    if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
-        for place, split in enumerate(flows):
-            search = evaluated(replace(instance, flows=split), late, usable) if place else best
-            cheaper = None if place and late() else cheapest_held(search, free, least)
-            if cheaper is not None:
-                best, least = search, cheaper[1]
-    return best
+    searches = [evaluated(replace(instance, flows=split), late, usable) for split in flows]
+    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
+        return searches[0]
+    best = cheapest_of(searches, instance.problem)
+    return searches[0] if best is None else best[0]
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
+
+
+def without_prices(problem: Problem) -> Problem:
+    """The problem with neither prices nor limits on the fleet."""
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
+    limits = problem.constraints
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
+
+
+def priced(instance: Instance, problem: Problem) -> Instance:
+    """The instance of a problem that differs in prices and limits alone."""
+    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
+    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
@@ -466,7 +513,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     def plain(fleet: Fleet) -> bool:
         return stages(fleet) <= len(fleet.pools)
 
-    able = [fleet for fleet in fleets if _routable(instance, fleet)] or list(fleets)
+    gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
+    able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
+    able = able or list(fleets)
     able.sort(key=lambda fleet: (len(fleet.pools), stages(fleet)))
     if not all(map(plain, able)):
         able = [fleet for fleet in able if plain(fleet) and holds_at(instance, fleet, AMPLE)] or able
@@ -477,8 +526,3 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:
     """Whether a pool keeps up with its part of the demand with a replica fewer."""
     return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
-
-
-def _routable(instance: Instance, fleet: Fleet) -> bool:
-    """Whether some target of the engine has a router for the pools, which get each length whole."""
-    return gets_whole(fleet) and any_target(instance.problem.engine).gateway.allows([pool.role for pool in fleet.pools])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
@@ -25,8 +25,6 @@ from search_spaces.recorded import Recorded
 
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,8 @@ def _demand(
     is_colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
     found_tokens = isl * instance.problem.workload.prefix_hit_share
     if instance.flows.reuse is not None:
-        chance = _found_chance(instance, fleet, volume)[first, flow]
+        chances = (pool_state(instance, pool, volume).hit_chance for pool in fleet.pools)
+        chance = np.array([np.ones(instance.flows.isl.size) if row is None else row for row in chances])[first, flow]
         found_tokens = found_tokens * (np.random.default_rng([seed, 6]).random(flow.size) < chance)
     cached_tokens = np.minimum(np.floor(found_tokens).astype(np.int64), isl - 1)
     trace = make_trace(
@@ -180,14 +179,6 @@ def _demand(
     )
     limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
     return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
-
-
-def _found_chance(instance: Instance, fleet: Fleet, volume: float) -> FloatArray:
-    """Chance by formula that a request of each flow finds its history at each pool, (pools, flows) [1]."""
-    states = [pool_state(instance, pool, volume) for pool in fleet.pools]
-    return np.array(
-        [np.ones(instance.flows.isl.size) if state.hit_chance is None else state.hit_chance for state in states]
-    )
 
 
 def _decode_pools(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
@@ -45,9 +46,6 @@ from search_spaces.problem import Balancing
 
 from .demand import Demand, seeded_demands
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
@@ -220,7 +218,10 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
 
 def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     config, tables = pool_config(instance, pool), instance.tables
-    by_tokens = pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS
+    router = Router.LEAST_LOADED
+    if pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS:
+        # one that knows the tokens to compute knows those that are cached
+        router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
     per_token = float(kv_bytes @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
@@ -230,25 +231,19 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
-        router=_router(instance, by_tokens=by_tokens),
+        router=router,
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
         nics=config.parallelism.data,
         first_token=tables.first_token_of(pool.role, pool.shape),
+        fixed_ttft=instance.policy.fixed_ttft(pool.role is Role.PREFILL),
     )
-
-
-def _router(instance: Instance, *, by_tokens: bool) -> Router:
-    """How the engine of a request is chosen: one that knows the tokens to compute knows those that are cached."""
-    if not by_tokens:
-        return Router.LEAST_LOADED
-    return Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
 
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
     """Step times of one engine."""
     uneven = float(instance.tables.uneven[pool.shape])
     config = pool_config(instance, pool)
-    expected_steps = cost_steps(instance.problem.model, config, instance.overhead, uneven)
+    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead, uneven)
     if probability == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)
@@ -265,14 +260,10 @@ def judge(
     seed: int = 0,
     volume: float = 1.0,
     replications: int = 1,
-    engines: SimulatedFleet | None = None,
 ) -> Judgement:
-    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says.
-
-    engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
-    """
+    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says."""
     demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
-    judgement = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
+    judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
@@ -365,20 +356,19 @@ def distance(instance: Instance, judgement: Judgement) -> float:
     """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
-        rows = [_relative(instance, run, number) for run in judgement.runs]
-        if any(row.size for row in rows):
-            worst = max(worst, float(np.quantile(np.concatenate(rows), slo.attainment, method="higher")))
+        counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
+        ratios = np.stack(
+            [
+                pooled((measured(result, metric) for result in runs), counts) / limit
+                for metric, limit in slo.limits.items()
+            ]
+        )
+        if ratios.size:  # of each request the largest latency in units of its limit
+            ratio = np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0)
+            worst = max(worst, float(np.quantile(ratio, slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
     return min(worst, WORST)
-
-
-def _relative(instance: Instance, run: Run, number: int) -> FloatArray:
-    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, instance.problem.slos[number].limits
-    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    ratios = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
-    return np.asarray(np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0))
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:
@@ -530,7 +520,7 @@ def _late_in(run: Run, late: BoolArray) -> IntArray:
     """Pool in which the first token of each late request lost most of its time."""
     result = run.result
     before = result.queue + result.prefill  # NaN where the prompt was never computed: it is the prompt pool's fault
-    after = np.where(np.isnan(result.first), np.inf, result.ttft - before)
+    after = np.where(np.isnan(result.first), np.inf, result.ttft - result.fixed_ttft - before)
     in_hand_over = ~np.isnan(before) & (after > before)
     prompts, later = _pools(run)
     return np.where(in_hand_over, later, prompts)[late]
@@ -677,6 +667,9 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    pools = [judgement.engines.pools[use.pool] for use in uses]
+    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]  # micro-batches share them
     return RatePoint(
         rate=rate,
         classes=judgement.classes,
@@ -687,16 +680,8 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        full=_full(judgement),
+        full=any(use.peak_running >= most for use, most in zip(uses, slots, strict=True)),
     )
-
-
-def _full(judgement: Judgement) -> bool:
-    """Whether some engine had no request slot left; a pipeline shares its slots out among its micro-batches."""
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    pools = [judgement.engines.pools[use.pool] for use in uses]
-    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
-    return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

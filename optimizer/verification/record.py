@@ -8,21 +8,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools, pool_routes
+from optimizer.fleets.build_plan import (
+    MEANING,
+    attainment_binding,
+    binding,
+    class_as_simulated,
+    engine_pools,
+)
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import ENDS, Instance, Late
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Status
-from optimizer.plans.proof import Proof
+from optimizer.loads.instance import ENDS, Instance
+from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,
@@ -53,10 +58,6 @@ from .judge import (
 from .tune import SAMPLER, Look, Tuned, front_beside
 from .verify import SearchResult
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-
-
 CDF_SHARES: Final = tuple(
     round(float(share), 6) for share in [*np.linspace(0.0, 0.9, 46), *(1.0 - 0.1 * 10.0 ** -np.linspace(0.1, 2.0, 18))]
 )
@@ -69,7 +70,7 @@ POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
 
 
-def other_rates(bench: Bench, winner: Verdict, by_formula: float, is_stopped: Late) -> dict[str, Any]:
+def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, Any]:
     """The goodput, which is not below the rate at which the fleet held, and latencies up to it and beyond.
 
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
@@ -78,8 +79,8 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, is_stopped: La
     portion, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
     planned_rate = demand * portion.volume
     try:
-        goodput = goodput_of(bench, winner.fleet, by_formula, is_stopped, held=winner.held)
-        trials = bench.trials_of(winner.fleet, is_stopped)
+        goodput = goodput_of(bench, winner.fleet, by_formula, held=winner.held)
+        trials = bench.trials_of(winner.fleet)
         points = [trials.at(share * portion.volume) for share in CURVE]
     except OutOfTimeError:
         return {"goodput_rps": None, "goodput_fails_rps": None, "curve": [], "curve_requests": 0}
@@ -152,6 +153,7 @@ def fleet_row(  # noqa: PLR0917
     volume: float = 1.0,
 ) -> Alternative:
     """The row of a fleet that serves `volume` times the demand; heading: its kind and label; verdict: if simulated."""
+    is_split = any((pool.route != 1.0).any() for pool in fleet.pools)
     return Alternative(
         kind=heading[0],
         label=heading[1],
@@ -160,7 +162,7 @@ def fleet_row(  # noqa: PLR0917
         bound_usd_per_hour=None if proof is None else proof.bound,
         gap=None if proof is None else proof.gap,
         pools=engine_pools(instance, fleet),
-        routes=pool_routes(fleet),
+        routes=[pool.route.tolist() for pool in fleet.pools] if is_split else [],
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
@@ -169,9 +171,9 @@ def fleet_row(  # noqa: PLR0917
     )
 
 
-def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late) -> Tuning:
+def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
     """What tuning looked at, and what it judged of that."""
-    best, compared_count = front_beside(bench, winner, tuning, is_stopped)
+    best, compared_count = front_beside(bench, winner, tuning)
     return Tuning(
         sampler=SAMPLER,
         objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
@@ -195,11 +197,11 @@ def tuned_fleet(instance: Instance, look: Look) -> TunedFleet:
     )
 
 
-def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult, is_stopped: Late) -> Simulation:
-    """The record of the fleet that a search came to; plan: by formula; is_stopped: whether the search was."""
+def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult) -> Simulation:
+    """The record of the fleet that a search came to; plan: by formula."""
     judgement, instance = winner.judgement, bench.instance
-    rates = other_rates(bench, winner, plan.goodput_rps, is_stopped)
-    counting = by_requests(bench, winner) if winner.held and not is_stopped() else None
+    rates = other_rates(bench, winner, plan.goodput_rps)
+    counting = by_requests(bench, winner) if winner.held and not bench.late() else None
     runs = [run.result for run in judgement.runs]
     requests = sum(run.trace.size for run in runs)
     gaps = pooled((run.itl_max for run in runs), counted(instance, judgement.runs, several=True))
@@ -227,10 +229,10 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
-        tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning, is_stopped),
+        tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
         judged=max(len(bench.verdicts), 1),
         repairs=result.repairs,
-        interrupted=is_stopped(),
+        interrupted=bench.late(),
     )
 
 
@@ -304,15 +306,14 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
 
 
-def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult, is_stopped: Late) -> Plan:
+def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult) -> Plan:
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
-    simulation, instance, judgement = (
-        simulation_of(bench, winner, plan, result, is_stopped),
-        bench.instance,
-        winner.judgement,
-    )
-    bars = [item.error_bars for item in plan.classes] if is_stopped() else simulated_error_bars(bench, winner.fleet)
-    classes = [_class_as_simulated(*row) for row in zip(plan.classes, simulation.classes, bars, strict=True)]
+    instance, judgement, simulation = bench.instance, winner.judgement, simulation_of(bench, winner, plan, result)
+    bars = [item.error_bars for item in plan.classes] if bench.late() else simulated_error_bars(bench, winner.fleet)
+    classes = [
+        class_as_simulated(item, row).model_copy(update={"error_bars": bar})
+        for item, row, bar in zip(plan.classes, simulation.classes, bars, strict=True)
+    ]
     route_shares = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -335,16 +336,6 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )
-
-
-def _class_as_simulated(item: ClassResult, simulation: SimulatedClass, bars: ErrorBars | None) -> ClassResult:
-    """What a class gets, as simulated."""
-    metrics = {
-        metric: MetricResult(limit_s=formula_metric.limit_s, quantiles_s=simulation.metrics[metric])
-        for metric, formula_metric in item.metrics.items()
-    }
-    times = {"ttft_s": simulation.ttft_s, "tpot_s": simulation.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": simulation.attainment, "error_bars": bars, **times})
 
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
@@ -395,13 +386,13 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     def refuted(row: Binding) -> bool:
         return row in pools and (row.used * load_factor > 1.0 or (row.used == fullest and row.used * fails < 1.0))
 
-    return [_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
+    return [_pool_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
 
 
-def _as_simulated(row: Binding, reached: float) -> Binding:
+def _pool_as_simulated(row: Binding, reached: float) -> Binding:
     """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
-    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2].removeprefix("beyond that, ")
-    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}"
+    more, why = percentage(reached - 1.0), MEANING[Resource(row.constraint)]
+    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
     return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
 
 
@@ -469,7 +460,8 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
     drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
     energy = float(config.gpus * drawn @ spans)
     busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
-    requests = max(1, sum(_sent(run, number) for run in judgement.runs))
+    columns = (column for run in judgement.runs for column in (run.demand.trace.pool, run.demand.trace.decode_pool))
+    requests = max(1, sum(int((column == number).sum()) for column in columns if column is not None))
     preemptions, rejections = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
     return PoolUse(
         name=pool.name,
@@ -500,12 +492,6 @@ def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
             if use.pool == number
         ]
     )
-
-
-def _sent(run: Run, number: int) -> int:
-    """Requests that are routed to a pool, for their prompt or for their tokens."""
-    columns = (run.demand.trace.pool, run.demand.trace.decode_pool)
-    return sum(int((column == number).sum()) for column in columns if column is not None)
 
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
@@ -546,7 +532,7 @@ def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, 
     return tuple(slots)
 
 
-def _slots(arrival: FloatArray, rates: FloatArray) -> NDArray[np.int64]:
+def _slots(arrival: FloatArray, rates: FloatArray) -> IntArray:
     """Number of the slot in which each request comes."""
     length = arrival.size / float(rates.sum())
     return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)

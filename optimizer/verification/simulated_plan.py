@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
 from costmodel.words import percentage
+from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
@@ -66,8 +64,6 @@ EXCLUDED: Final = {
     ),
 }
 """Options that leave no room for others: why, and for which."""
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ class Simulated:
 
 def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
     """Simulate what was asked: the run, or runs, then other rates."""
-    tell = progress or (lambda _stage, _share: None)
+    tell = progress or silent
     instance, fleet = fleet_of_plan(plan)
     if request.balancing is not None:
         limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
@@ -200,7 +196,13 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
         engines = simulated_fleet(instance, fleet)
-        judgement = judge_demands(instance, _prefix_affine(engines) if demands[0].trace.pages else engines, demands)
+        if demands[
+            0
+        ].trace.pages:  # behind a router that knows what each engine has cached, as is deployed for prefixes
+            aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
+            pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
+            engines = replace(engines, pools=pools)
+        judgement = judge_demands(instance, engines, demands)
     behind, has_pages = pool_behind(judgement), judgement.runs[0].demand.trace.pages is not None
     simulation = Simulated(
         plan=plan,
@@ -247,19 +249,12 @@ def _until_precise(
     return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
 
 
-def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
-    """The same engines behind a router that knows what each of them has cached, as one for prefixes is deployed."""
-    aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
-    pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
-    return replace(engines, pools=pools)
-
-
 def _drawn(
     instance: Instance,
     fleet: Fleet,
     request: SimulationRequest,
     volume: float,
-    profile: NDArray[np.float64] | None,
+    profile: FloatArray | None,
 ) -> list[Demand]:
     """Random requests of each run, at one rate or over a day."""
     if profile is not None:
@@ -269,7 +264,7 @@ def _drawn(
     return list(map(draws, range(request.runs)))
 
 
-def _profile(instance: Instance, profile: tuple[float, ...]) -> NDArray[np.float64]:
+def _profile(instance: Instance, profile: tuple[float, ...]) -> FloatArray:
     """Rates over the day as multiples."""
     if profile != PLANNED:
         return np.array(profile)

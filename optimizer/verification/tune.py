@@ -17,14 +17,13 @@ import hashlib
 import itertools
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
@@ -34,13 +33,12 @@ from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.search import NO_DEARER
 
-from .bench import Bench, Key, Verdict, chunks_of, fleet_key, valid
+from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 from .judge import ClassJudgement, Outcome
 
 if TYPE_CHECKING:
     import optuna
 
-FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
@@ -168,7 +166,6 @@ class Tuner:
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
-    stopped: Late = never
     both: bool = False
     seen: dict[Point, Look] = field(default_factory=dict)
 
@@ -180,10 +177,10 @@ class Tuner:
     def value(self, point: Point) -> Values | None:
         """What a point is worth, or its cost over that of the start and its distance to the limits; less is better.
 
-        None where it is not allowed, and once it is stopped.
+        None where it is not allowed, and once it is late.
         """
         fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
-        if self.seen and (self.stopped() or not valid(bench.instance, fleet)):
+        if self.seen and (bench.late() or not valid(bench.instance, fleet)):
             return None
         self.seen[point] = look = Look.of(bench.look(fleet))
         return (look.cost / self._cost, look.distance) if self.both else (self.worth(look),)
@@ -218,12 +215,12 @@ class Tuner:
         return f"{bench.instance.problem.name}: {goal}, {hashlib.sha256(repr(basis).encode()).hexdigest()[:12]}"
 
 
-def tuned(bench: Bench, winner: Verdict, is_stopped: Late, wish: Wish | None = None) -> Tuned:
+def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; of the looks that are better, no dearer and keep their goals the best that holds too."""
     wish = wish or Wish()
-    tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), is_stopped, wish.front)
+    tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), wish.front)
     search = Search(
-        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=is_stopped
+        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=bench.late
     )
     if wish.study is not None:
         search.storage, search.name = open_storage(wish.study), tuner.name
@@ -233,12 +230,12 @@ def tuned(bench: Bench, winner: Verdict, is_stopped: Late, wish: Wish | None = N
     enough, most = tuner.worth(looks[0]) - GAIN, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
     verdicts = (
-        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:JUDGED] if not is_stopped()
+        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:JUDGED] if not bench.late()
     )
     return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
-def front_beside(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late) -> tuple[list[Look], int]:
+def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Look], int]:
     """The front of the looks; where it was asked for, its dearer fleets judged, and those of the comparison among them.
 
     Fleets that were simulated for the comparison, cost more than the winner and keep their goals are no worse than
@@ -247,23 +244,19 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late)
     rows = {fleet_key(look.fleet): look for look in tuning.looks}
     if not tuning.wish.front:
         return front(rows.values()), 0
-    compared_looks = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if _keeps_goals(verdict)}
+    compared_looks = {
+        key: Look.of(verdict)
+        for key, verdict in bench.verdicts.items()
+        if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
+    }
     rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
-    judged_keys = [key for key in map(_key, front(rows.values())) if rows[key].cost > winner.cost][:JUDGED]
-    for key in judged_keys if not is_stopped() else ():
+    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:JUDGED]
+    for key in judged_keys if not bench.late() else ():
         verdict = bench.verdict(rows[key].fleet)
         rows[key] = Look.of(verdict, verdict.outcome)
     rows[fleet_key(winner.fleet)] = Look.of(winner, winner.outcome)
     looks = {fleet_key(look.fleet) for look in tuning.looks}
     return front(rows.values()), sum(key not in looks for key in judged_keys)
-
-
-def _key(look: Look) -> Key:
-    return fleet_key(look.fleet)
-
-
-def _keeps_goals(verdict: Verdict) -> bool:
-    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
 
 
 def front(looks: Iterable[Look]) -> list[Look]:
@@ -416,11 +409,13 @@ class Search:
 
     def neighbor(self, points: Collection[Point]) -> Point | None:
         """A neighbor of one of some points that is not known, drawn evenly; None where there is none."""
+        steps = itertools.product(range(len(self.sizes)), (-1, 1))
+        moves = [(point, knob, point[knob] + step) for point, (knob, step) in itertools.product(points, steps)]
         near = [
             candidate
-            for point in points
-            for candidate in _neighbors(self.sizes, point)
-            if candidate not in self.history
+            for point, knob, place in moves
+            if 0 <= place < self.sizes[knob]
+            and (candidate := (*point[:knob], place, *point[knob + 1 :])) not in self.history
         ]
         return near[int(self.draw.integers(len(near)))] if near else None
 
@@ -431,12 +426,6 @@ class Search:
             if point not in self.history:
                 return point
         return next(point for point in itertools.product(*map(range, self.sizes)) if point not in self.history)
-
-
-def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
-    for knob, step in itertools.product(range(len(sizes)), (-1, 1)):
-        if 0 <= point[knob] + step < sizes[knob]:
-            yield (*point[:knob], point[knob] + step, *point[knob + 1 :])
 
 
 def open_storage(url: str) -> optuna.storages.BaseStorage:

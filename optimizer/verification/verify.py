@@ -29,7 +29,7 @@ from optimizer.fleets.fleet import (
     fleet_cost,
     with_replicas,
 )
-from optimizer.loads.instance import COLOCATED, ROLES, Instance, Late, make_settings, never
+from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
@@ -151,7 +151,7 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
-    eligible: which fleets may be looked at; stopped: asked before each simulation once a fleet holds; on_held: called
+    eligible: which fleets may be looked at; on_held: called
     once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called; fewer:
     replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
@@ -160,7 +160,6 @@ class Loop:
     fleets: Sequence[Fleet]
     near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
-    stopped: Late = never
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
@@ -201,7 +200,7 @@ class Loop:
 
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
-        while (best := self.best) is None or not self.stopped():
+        while (best := self.best) is None or not self.bench.late():
             candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - SAME_COST))
             if candidate is not None or not self._further():
                 return candidate
@@ -284,10 +283,10 @@ class Loop:
         return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), other_tries, self.repairs)
 
 
-def without_one_replica(bench: Bench, fleet: Fleet, stopped: Late) -> list[Tried]:
+def without_one_replica(bench: Bench, fleet: Fleet) -> list[Tried]:
     """The fleet with one replica fewer in each pool, as it was judged, or is now if there is time."""
     fewer = [row for row in fewer_replicas(bench.instance, fleet, 1) if allowed(bench.instance, row[1])]
-    return [(what, bench.candidate(less)) for what, less in fewer if bench.judged(less) or not stopped()]
+    return [(what, bench.candidate(less)) for what, less in fewer if bench.judged(less) or not bench.late()]
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
@@ -353,17 +352,13 @@ def _each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) 
     prompts = [index for index in worst_pools if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in worst_pools if fleet.pools[index].role is not Role.PREFILL]
     for places in (PLACES, 1, 0, -1, -PLACES):
-        if places:
-            yield _changed(fleet, {index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
-        else:
-            yield _changed(fleet, {index: _other_limit(instance, fleet, index) for index in tokens})
-
-
-def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
-    """The pool with another chunk, so many places away among those that there is memory for, or the last of them."""
-    chunks = chunks_of(instance, pool)
-    place = chunks.index(pool.chunk) + places
-    return replace(pool, chunk=chunks[min(max(place, 0), len(chunks) - 1)])
+        pools = {}
+        for index in prompts if places else tokens:
+            pool = fleet.pools[index]
+            chunks = chunks_of(instance, pool)  # that there is memory for
+            place = min(max(chunks.index(pool.chunk) + places, 0), len(chunks) - 1)
+            pools[index] = replace(pool, chunk=chunks[place]) if places else _other_limit(instance, fleet, index)
+        yield _changed(fleet, pools)
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
@@ -464,7 +459,7 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
     return bisection(0, fleet.pools[index].replicas + 1, fits)[0]
 
 
-def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
+def with_larger_batches(bench: Bench, winner: Verdict) -> Verdict:
     """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not.
 
     The search takes the smallest limits that serve all by formula; to raise one that binds when simulated costs
@@ -473,10 +468,10 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
     try:
         while (larger := larger_batches(bench.instance, fleet)) is not None:
-            goodput = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
+            goodput = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet))
             if not any(point.full for point in goodput.points if point.rate == goodput.fails):
                 break  # with larger limits the same requests would run at the same time
-            if not bench.trials_of(larger, late).at(goodput.fails / demand).held:
+            if not bench.trials_of(larger).at(goodput.fails / demand).held:
                 break
             fleet = larger
     except OutOfTimeError:

@@ -13,16 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
@@ -31,26 +28,31 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, at_quantile, instance_of_problem, make_settings, slow_end
-from optimizer.plans.plan import Binding, Plan, Status
-from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
+from optimizer.loads.instance import Deadline, Instance, at_quantile, make_instance, make_settings, slow_end
+from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
-from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
-from optimizer.verification.judge import MOST_RUNS, Outcome
+from optimizer.search.search import (
+    Engines,
+    FleetSearch,
+    at_best_split,
+    cheapest_of,
+    engines_of,
+    is_refuted,
+    priced,
+    settled,
+    without_prices,
+)
+from optimizer.verification.bench import look
 from optimizer.verification.verify import ROUNDS
-from search_spaces.enumeration import Shape
-from search_spaces.problem import Billing, Constraints, Goal, Objective, Pools, Problem
+from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the engines and the demand alone."""
-TIE = 1e-9
-"""Share of the cost up to which two fleets cost the same."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 
@@ -76,6 +78,11 @@ class Case:
     key: str
     instance: Instance = field(compare=False)
     fleet: Fleet = field(compare=False)
+
+    @property
+    def engines(self) -> Engines:
+        """Its engines, whatever their batch limits."""
+        return engines_of(self.instance, self.fleet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ def unproven(misses: Sequence[Missed]) -> Answer:
 def answer(
     problem: Problem,
     effort: Effort = Effort.SIMPLE,
-    known_misses: Sequence[Case] = (),
+    known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
     proven: bool = False,
@@ -174,7 +181,7 @@ def answer(
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
         few = effort is Effort.SIMPLE and is_simple(problem)
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
-        if best.case is not None and is_refuted(best.case, map(engines_of, known_misses)):
+        if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
@@ -197,7 +204,7 @@ def answer_at(  # noqa: PLR0917
     key: str,
     value: float,
     effort: Effort = Effort.SIMPLE,
-    known_misses: Sequence[Case] = (),
+    known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
 ) -> Answer:
@@ -269,16 +276,6 @@ class Demand:
     problem: Problem = field(compare=False)
 
 
-def without_prices(problem: Problem) -> Problem:
-    """The problem with neither prices nor limits on the fleet."""
-    offers = tuple(
-        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
-    )
-    limits = problem.constraints
-    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
-    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
-
-
 def demand_of(problem: Problem) -> Demand:
     """What scenarios share that differ in prices, limits and name alone."""
     limits = problem.constraints
@@ -302,15 +299,9 @@ def demand_of(problem: Problem) -> Demand:
 @lru_cache(maxsize=8)
 def slow_instance(demand: Demand) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
-    expected_instance = instance_of_problem(demand.problem)
+    expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
-
-
-def priced(instance: Instance, problem: Problem) -> Instance:
-    """The instance of a problem that differs in prices and limits alone."""
-    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
-    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 @lru_cache(maxsize=8)
@@ -346,28 +337,16 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     return replace(best, status=status_of(gap), bound=bound, gap=gap)
 
 
-def _few_pools(problem: Problem, known_misses: Sequence[Case] = ()) -> Answer:
+def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:
     """The cheapest fleet of one pool or two, which is none of those refuted."""
     case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
 
 
-def _cheapest_case(problem: Problem, known_misses: Sequence[Case] = ()) -> Case | None:
+def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:
     demand = demand_of(problem)
     best = cheapest_of(searches(demand), problem, known_misses)
     return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
-
-
-def cheapest_of(
-    all_searches: Sequence[FleetSearch], problem: Problem, known_misses: Sequence[Case]
-) -> tuple[FleetSearch, Fleet] | None:
-    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
-    best, least = None, math.inf
-    for search in all_searches:
-        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), problem, least)
-        if cheapest is not None:
-            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
-    return best
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -429,42 +408,6 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
 # --- by simulation ----------------------------------------------------------------------------------------------------
 
-Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
-"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
-
-
-def engines_of(case: Case) -> Engines:
-    """What engines a fleet has, whatever their batch limits."""
-    tables, pools = case.instance.tables, case.fleet.pools
-    kind = tuple((pool.role, tables.shapes[pool.shape], float(tables.chunks[pool.chunk])) for pool in pools)
-    return kind, tuple(pool.replicas for pool in pools)
-
-
-def is_refuted(case: Case, refuted_engines: Iterable[Engines]) -> bool:
-    """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
-    kind, counts = engines_of(case)
-    return any(kind == refuted_kind and all(map(int.__le__, counts, most)) for refuted_kind, most in refuted_engines)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WithoutRefuted(FleetSearch):
-    """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
-
-    refuted: tuple[Engines, ...] = ()
-
-    @classmethod
-    def of_cases(cls, search: FleetSearch, cases: Sequence[Case]) -> FleetSearch:
-        """What is left of a search; the states of pools stay known."""
-        if not cases:
-            return search
-        values = {item.name: getattr(search, item.name) for item in fields(search)}
-        return cls(**values | {"pool_sizes": {}, "reached": {}, "refuted": tuple(map(engines_of, cases))})
-
-    def holds(self, picks: Picks) -> bool:
-        """Whether a fleet keeps every goal, and is not refuted."""
-        known_miss = is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not known_miss and FleetSearch.holds(self, picks)
-
 
 def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
@@ -475,35 +418,8 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
         if not fault:
             return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)
         misses.append(best.missed(attainment, fault))
-        best = _few_pools(problem, [item.case for item in misses if item.case is not None])
+        best = _few_pools(problem, [item.case.engines for item in misses if item.case is not None])
     return unproven(misses) if misses else best
-
-
-def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
-    """Simulate a fleet: the share of all requests within their SLOs, and how it misses its goals, "" where it holds.
-
-    most: full runs after which a fleet that straddles a goal is taken for a miss.
-    """
-    verdict = _verdict(instance, fleet, most)
-    return verdict.overall, "" if verdict.held else miss_words(verdict)
-
-
-def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
-    """A fleet refuted by a short run, or confirmed on requests that no run before had.
-
-    Formulas chose the fleet, so the runs that confirm it may be the first full ones. Where these do not tell, others
-    say how many it takes, and it is confirmed once more: one that misses a goal passes with 1.9 % at most.
-    """
-    bench = make_bench(instance)
-    verdict = bench.look(fleet)
-    if verdict.judgement.missed:
-        return verdict
-    verdict = confirmed_once(bench, verdict, 1)
-    if verdict.outcome is not Outcome.UNDECIDED or most <= bench.least:
-        return verdict
-    again = make_bench(instance)
-    verdict = again.verdict(fleet)
-    return confirmed_once(again, verdict, 2) if verdict.held else verdict
 
 
 @lru_cache(maxsize=1000)

@@ -28,17 +28,16 @@ from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
-from optimizer.search.search import SAME_COST, settled
-from optimizer.verification.bench import LEAST_RUNS
+from optimizer.search.search import SAME_COST, TIE, Engines, settled
+from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed
 
 from .answer import (
-    TIE,
     Answer,
     Case,
     Effort,
@@ -46,13 +45,10 @@ from .answer import (
     answer,
     answer_at,
     is_simple,
-    look,
     own_value,
     problem_at,
     unproven,
 )
-
-Progress = Callable[[str, float], None]
 
 MOST_STEPS: Final = 300
 """Of a curve; more are a range too wide."""
@@ -129,7 +125,7 @@ class Ramp:
     unit: str
     upwards: bool
 
-    def answer(self, value: float, effort: Effort, known_misses: Sequence[Case] = ()) -> Answer:
+    def answer(self, value: float, effort: Effort, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
         return answer_at(self.problem, self.base, self.key, value, effort, known_misses)
 
@@ -143,7 +139,7 @@ class Ramp:
         return any(holds_at(instance, case.fleet) for instance in self._instances(case, value))
 
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
-        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `answer.look`."""
+        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
         instances = self._instances(case, value)
         instance = next((item for item in instances if holds_at(item, case.fleet)), instances[0])
         return look(instance, settled(instance, case.fleet), most)
@@ -214,7 +210,7 @@ def frontier(  # noqa: PLR0917
         raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
-    tell = progress or (lambda _label, _share: None)
+    tell = progress or silent
     ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
@@ -285,15 +281,15 @@ class Stairs:
         ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
         width = ramp.hardness(hard) - ramp.hardness(easy)
         value = at = easy
-        cases, misses = list[Case](), list[Missed]()
+        refuted, misses = list[Engines](), list[Missed]()
         while ramp.hardness(value) < ramp.hardness(hard):
             if len(steps) >= MOST_STEPS:
                 raise InputError(f"--over {ramp.key}: more than {MOST_STEPS} fleets; narrow the range with --between")
-            step = self._step(value, at, cases)
+            step = self._step(value, at, refuted)
             if isinstance(step, Missed):
                 misses.append(step)
                 self.refuted.append(step)
-                cases += [step.case] if step.case is not None else []
+                refuted += [step.case.engines] if step.case is not None else []
                 if len(misses) > ROUNDS:
                     beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
                     if not beyond:
@@ -305,14 +301,14 @@ class Stairs:
                 return [*steps, replace(step, answer=unproven(last_misses)) if last_misses else step]
             misses.clear()
             steps.append(step)
-            cases += [step.answer.case] if step.missed is not None else []
+            refuted += [step.answer.case.engines] if step.missed is not None else []
             at = ramp.easiest(ramp.beyond(step.end, RESOLUTION), ramp.hardest(hard, step.end))
             value = ramp.easiest(at, ramp.beyond(step.end, TOLERANCE))
             label = f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}"
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
 
-    def _step(self, easy: float, at: float, known_misses: Sequence[Case]) -> Step | Missed:
+    def _step(self, easy: float, at: float, known_misses: Sequence[Engines]) -> Step | Missed:
         """The step from `easy` on of the cheapest fleet at one value, as far as it holds; or that it holds nowhere.
 
         Where there is no fleet, there is none further on, and the step begins there.

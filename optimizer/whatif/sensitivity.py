@@ -3,44 +3,63 @@
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
 (`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
 that meets a demand cheaper; what it is worth is how much more demand could be served.
+
+What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from costmodel.engine import Role
 from costmodel.errors import InputError
-from optimizer.loads.instance import ENDS, Instance, make_settings, planned_instance, slow_end
+from optimizer.fleets.build_plan import quantiles
+from optimizer.fleets.evaluate import bisection, evaluate, holds_at
+from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
+from optimizer.loads.instance import ENDS, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
-from optimizer.recommend.nearest_miss import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
+from optimizer.plans.records import (
+    BreakEven,
+    EnginePool,
+    Flip,
+    LeverSensitivity,
+    PricePiece,
+    Sensitivity,
+    SimulatedLatencies,
+    unpriced,
+)
+from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
 from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
-from optimizer.search.fleet_program import Aim, aim_of, write_model
+from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from search_spaces.engines import load_engine_overhead
+from optimizer.search.search import TIE
+from optimizer.verification.bench import make_bench
+from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
+from search_spaces.scenarios import Scenario, scenario_problem
 
 from .answer import (
     CHEAP_LEVERS,
     STEP_TIME,
-    TIE,
     Answer,
+    Case,
     Effort,
     answer,
     answer_at,
     answer_of_plan,
+    break_of,
     is_simple,
     own_value,
 )
 from .curves import break_even
-
-Progress = Callable[[str, float], None]
 
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
@@ -160,31 +179,12 @@ def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
 # --- the sensitivity of a plan ---------------------------------------------------------------------------------------
 
 
-def with_sensitivity(
-    plan: Plan,
-    problem: Problem,
-    base: Path,
-    *,
-    complete: bool,
-    brake: Brake | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The plan with how its cost moves; as it is, where it has no fleet."""
-    if not plan.pools:
-        return plan
-    own = answer_of_plan(plan)
-    moves = sensitivity(
-        problem, base, complete=complete, own=own if own.pools else None, brake=brake, progress=progress
-    )
-    return plan.model_copy(update={"sensitivity": moves})
-
-
 def sensitivity(
     problem: Problem,
     base: Path,
     *,
     complete: bool,
-    own: Answer | None = None,
+    plan: Plan | None = None,
     brake: Brake | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | None:
@@ -194,10 +194,12 @@ def sensitivity(
     left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
     than the least cost, pools for each class).
 
-    base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
-    are left are left out; progress: called with a label and the share of the levers that is done.
+    base: folder of the files that the problem names; plan: whose own fleet counts too; brake: once it is pulled, the
+    levers that are left are left out; progress: called with a label and the share of the levers that is done.
     """
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
+    own = answer_of_plan(plan) if plan is not None and plan.pools else None
+    own = own if own is not None and own.pools else None
     if here is None or here.cost is None:
         return None
     moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
@@ -205,8 +207,7 @@ def sensitivity(
         if brake.stopped():
             complete = False
             break
-        if progress is not None:
-            progress(f"varying {lever.key}", number / len(moved_levers))
+        (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
             rows.append(moved(problem, base, lever, here))
     break_evens = []
@@ -368,7 +369,7 @@ def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[Shad
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = planned_instance(problem)
     rows = (_shadow_price(instance, effort, *limit) for limit in limits)
     return [row for row in rows if row is not None]
 
@@ -415,3 +416,120 @@ def _in_whole_fleets(
         if here is not None and there is not None and there < here * (1.0 - TIE):
             return more, here - there
     return None, None
+
+
+# --- the chunk of a prompt -------------------------------------------------------------------------------------------
+
+CHUNKS: Final = "search.max_num_batched_tokens"
+MOST_TIMES: Final = 8
+"""As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A fleet whose engines that take prompts have one chunk [token].
+
+    classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
+    simulated: whether both come from a simulation, else by formula; goodput: the highest rate within the SLOs by
+    formula [1/s]; replicas, cost: of the first pool that takes prompts, and of the whole fleet [$/h], where as many of
+    them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
+    """
+
+    chunk: int
+    classes: tuple[SimulatedLatencies, ...]
+    outcome: str
+    simulated: bool
+    goodput: float
+    replicas: int | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCurve:
+    """The cheapest fleet, the role of its engines that take prompts, the chunk of the first, and what each chunk does.
+
+    without_memory: chunks beside which the engines have no memory for a request.
+    """
+
+    problem: Problem
+    answer: Answer
+    role: Role
+    own: int
+    rows: tuple[ChunkRow, ...]
+    without_memory: tuple[int, ...]
+
+
+def chunk_curve(
+    problem: Problem,
+    base: Path,
+    chunks: Sequence[int],
+    *,
+    simulated: bool = True,
+    progress: Progress = silent,
+) -> ChunkCurve | Answer:
+    """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
+
+    All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
+    alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
+    base: folder of the files that the problem names. Raises InputError where a chunk is out of range, or the least cost
+    with pools that all classes share is not what the problem asks for.
+    """
+    if not is_simple(problem):
+        raise InputError("--chunk is for the least cost with pools that all classes share")
+    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
+    problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}), base)
+    best = answer(problem, Effort.FULL, simulated=simulated)
+    if best.case is None:
+        return best
+    case = replace(best.case, instance=replace(best.case.instance, problem=problem))
+    tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
+    own = int(tables.chunks[takers[0].chunk])
+    curve_sizes = sorted({*chunks, own})
+    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in curve_sizes}
+    fitting = [
+        size for size in curve_sizes if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)
+    ]
+    rows = []
+    for number, size in enumerate(fitting):
+        progress(f"chunk of {size:,} tokens", number / len(fitting))
+        pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
+        with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
+        rows.append(_chunk_row(size, with_chunk, simulated=simulated))
+    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*curve_sizes} - {*fitting})))
+
+
+def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
+    """What one chunk makes of the fleet."""
+    instance, fleet = case.instance, case.fleet
+    first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
+    if simulated:
+        judgement = make_bench(instance).verdict(fleet).judgement
+        classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
+    else:
+        evaluation = evaluate(instance, fleet)
+        outcome = "meets" if evaluation.holds else "misses"
+        classes = tuple(
+            SimulatedLatencies(
+                name=slo.name,
+                attainment=float(evaluation.attainment[k]),
+                ttft_s=quantiles(evaluation.ttft[k]),
+                tpot_s=quantiles(evaluation.tpot[k]),
+            )
+            for k, slo in enumerate(instance.problem.slos)
+        )
+    goodput = break_of(case)[0] * instance.problem.workload.request_rate
+    enough = _fewest_replicas(instance, fleet, first)
+    replicas = None if enough is None else enough.pools[first].replicas
+    cost = None if enough is None else fleet_cost(instance, enough)
+    return ChunkRow(size, classes, outcome, simulated, goodput, replicas, cost)
+
+
+def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
+    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
+
+    def misses(count: int) -> bool:
+        return not holds_at(instance, with_replicas(fleet, index, count))
+
+    most = MOST_TIMES * fleet.pools[index].replicas
+    count = bisection(0, most + 1, misses)[1]
+    return None if count > most else with_replicas(fleet, index, count)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
 Task = Mapping[str, Any]
 """One scenario, ready for JSON."""
-Solve = Callable[[tuple[int, Task]], Row]
-"""Solves a task with its number; must be picklable, and give each scenario the row that it would get alone."""
 Progress = Callable[[int, int, float], None]
 """(finished, all, seconds left)."""
 
@@ -143,24 +141,30 @@ def run_sweep(
     Scenarios that share engines and demand are solved one after another, whatever their order. Raises what a scenario
     raises; rows that were finished before stay in the journal.
     """
-    runner = Runner(sweep.solver, executor, workers, journal, progress)
-    count = len(sweep.tasks)
-    rows = runner.run(sorted(enumerate(sweep.tasks), key=lambda row: _demand(row[1])))
+    known, count = {} if journal is None else journal.begin(), len(sweep.tasks)
+
+    def solved(tasks: Sequence[tuple[int, Task]], total: int) -> dict[int, Row]:
+        """The rows of some tasks; neighbors of what is not known yet are solved by the same worker."""
+        open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
+        size = min(max(len(open_tasks) // (BATCHES_PER_WORKER * workers), 1), LARGEST_BATCH)
+        for done_count, row in enumerate(executor.map(sweep.solver, open_tasks, chunksize=size), start=1):
+            if journal is not None:
+                journal.append(row)
+            known[row["number"]] = row
+            if progress is not None:
+                waiting = len(open_tasks) - done_count
+                progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
+        return {number: known[number] for number, _ in tasks}
+
+    rows = solved(sorted(enumerate(sweep.tasks), key=lambda row: _demand(row[1])), count)
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
-    common_fleets = [fleet for fleet, _ in fleets.most_common(sweep.looks)]
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
-    again, shares, refuted_fleets, total = (
-        sorted(first[fleet] for fleet in common_fleets),
-        dict[str, float](),
-        set[str](),
-        count,
-    )
-    solved_again: set[int] = set()
+    again, shares = sorted(first[fleet] for fleet, _ in fleets.most_common(sweep.looks)), dict[str, float]()
+    refuted_fleets, solved_again = set[str](), set[int]()
     while again:
-        total += len(again)
         solved_again.update(again)
         tasks = [(number + count, {**sweep.tasks[number], "simulated": True}) for number in again]
-        for number, row in runner.run(tasks, total).items():
+        for number, row in solved(tasks, count + len(solved_again)).items():
             rows[number - count] = row | {"number": number - count}
             refuted_fleets.update(row["refuted_fleets"])
             if row["simulated"]:
@@ -186,38 +190,6 @@ def _demand(task: Task) -> str:
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Runner:
-    """Solves tasks on the workers of an executor; those that the journal has are done. rows: of all, by number."""
-
-    solve: Solve
-    executor: Executor
-    workers: int
-    journal: Journal | None = None
-    progress: Progress | None = None
-    rows: dict[int, Row] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.rows = {} if self.journal is None else self.journal.begin()
-
-    def run(self, tasks: Sequence[tuple[int, Task]], total: int | None = None) -> dict[int, Row]:
-        """Solve what is not known yet of some tasks, neighbors by the same worker, and return the rows of all.
-
-        total: tasks of the sweep, as far as is known. Raises what `solve` raises; rows before it are in the journal.
-        """
-        open_tasks = [(number, task) for number, task in tasks if number not in self.rows]
-        total, begun = total or len(tasks), time.monotonic()
-        size = min(max(len(open_tasks) // (BATCHES_PER_WORKER * self.workers), 1), LARGEST_BATCH)
-        for done_count, row in enumerate(self.executor.map(self.solve, open_tasks, chunksize=size), start=1):
-            if self.journal is not None:
-                self.journal.append(row)
-            self.rows[row["number"]] = row
-            if self.progress is not None:
-                waiting = len(open_tasks) - done_count
-                self.progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
-        return {number: self.rows[number] for number, _ in tasks}
 
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

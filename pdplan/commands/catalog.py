@@ -11,6 +11,7 @@ from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from pdplan.console import Console, write_text
+from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
@@ -23,7 +24,7 @@ from pdplan.options import (
     value_of,
 )
 from reports.document import Column, Document, Facts, Section, said, table_of
-from reports.numbers import MISSING, count, duration, listed, money, percent, si, significant
+from reports.numbers import MISSING, count, duration, listed, money, percent, si, signed_percent, significant
 from reports.text import plural
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> tuple[st
     price = accelerator.price_on(basis)
     if price is None:
         return MISSING, MISSING
-    star = "*" if basis is None and price.remark(accelerator.name) else ""
+    star = "*" if basis is None and price.guessed else ""
     usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
     return f"{usd}{star}", f"{low}–{high}"
 
@@ -228,19 +229,29 @@ def _link(link: dict[str, float]) -> str:
 @click.argument("name", required=False)
 @click.option("--from", "config", metavar="CONFIG", help="The same as NAME.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write an architecture file of NAME, to be completed.")
+@click.option("--check", is_flag=True, help="Count the parameters of NAME by transformers too (pdplan[transformers]).")
 @json_option
 @force_option
 @console_options
 @pass_console
 def models(
-    console: Console, /, *, name: str | None, config: str | None, output: Path | None, as_json: bool, force: bool
-) -> None:
+    console: Console,
+    /,
+    *,
+    name: str | None,
+    config: str | None,
+    output: Path | None,
+    check: bool,
+    as_json: bool,
+    force: bool,
+) -> ExitCode:
     """Examples:
 
     \b
       pdplan models
       pdplan models qwen3-235b
       pdplan models path/to/config.json
+      pdplan models path/to/config.json --check
       pdplan models path/to/config.json -o my-model.yaml
 
     Lists the models: parameters, KV cache per token, attention, experts. With NAME, shows every figure of
@@ -248,7 +259,11 @@ def models(
     understands it, or an architecture file.
 
     -o writes an architecture file: the model as groups of equal layers. Fields of a config that are not
-    understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
+    understood are left out, and fields that are missing get a value; comments at its top name both.
+    Plan with it by model: {architecture: FILE}.
+
+    --check builds the model with transformers, without weights, and compares the parameters. The command
+    ends with 3 where they differ by more than 1 %.
     """
     from search_spaces.models import (
         architecture_text,
@@ -268,16 +283,55 @@ def models(
         with value_of("NAME"):
             model, gaps = model_to_edit(name)
         write_text(output, architecture_text(model, gaps), force=force)
-        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} not understood" if gaps else ""))
-        return
+        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""))
+        return ExitCode.DONE
+    if check:
+        if name is None:
+            raise InputError("--check counts the parameters of one model; name it, such as a config.json")
+        with value_of("NAME"):
+            return _show_check(console, name, as_json=as_json)
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
         with value_of("NAME"):
             entry = model_entry(load_model(name))
         console.show(entry if as_json else _model_page(entry))
-        return
+        return ExitCode.DONE
     entries = [{"written": spelling} | model_entry(load_model(spelling)) for spelling in alike or model_names()]
     console.show(entries if as_json else _model_list(entries, brief=bool(alike)))
+    return ExitCode.DONE
+
+
+def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
+    """Compare the parameters of a model with those that transformers counts."""
+    from search_spaces.models import config_of, load_model
+    from search_spaces.reference_count import AGREEMENT, GROUPS, counted, has_transformers, reference_count
+
+    if not has_transformers():
+        raise InputError("--check needs transformers and torch, which are not installed; install pdplan[transformers]")
+    model = load_model(name)
+    groups = counted(model)
+    reference_groups, version = reference_count(config_of(name), model.name)
+    reference = reference_groups.total()
+    difference = model.parameters / reference - 1.0
+    agrees = abs(difference) <= AGREEMENT
+    rows = [(group, count(groups[group]), count(reference_groups[group])) for group in GROUPS]
+    sentence = (
+        f"{model.name}: pdplan counts {count(model.parameters)} parameters, transformers {version} counts "
+        f"{count(reference)} ({signed_percent(difference, 2)}); they {'agree' if agrees else 'disagree'}."
+    )
+    table = None if agrees else table_of(("group", "#pdplan", "#transformers"), rows)
+    record = {
+        "name": model.name,
+        "parameters": model.parameters,
+        "reference_parameters": reference,
+        "difference": difference,
+        "groups": {group: [groups[group], reference_groups[group]] for group in GROUPS},
+        "transformers": version,
+    }
+    console.show(
+        record if as_json else Document((sentence,), (Section(table=table),) if table else (), positive=agrees)
+    )
+    return ExitCode.DONE if agrees else ExitCode.INFEASIBLE
 
 
 def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
@@ -329,7 +383,7 @@ def _late(entry: dict[str, Any], dtype: str) -> str:
 def _weights(entry: dict[str, Any]) -> str:
     """The checkpoint's dtype and the parts that have it, then those of parts with one of their own."""
     own, main = entry["own_dtypes"], [part for part in entry["quantized_parts"] if part not in entry["own_dtypes"]]
-    formats = [(entry["native_weight_dtype"], main)]
+    formats = [(entry["native_weight_dtype"], main)] if main or not own else []
     formats += [(dtype, [part for part in own if own[part] == dtype]) for dtype in sorted(set(own.values()))]
     return "; ".join(f"{dtype}, {' and '.join(parts)}" if parts else dtype for dtype, parts in formats)
 

@@ -66,8 +66,8 @@ def resilience(
     Exits with 3 when some loss breaks an SLO, or when the verdict is undecided: the goal lies within the
     95 % interval. More --requests decide.
     """
-    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
-    from optimizer.procurement.resilience import resilience as ask
+    from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
+    from optimizer.procurement.operation import resilience as ask
     from reports.answers.operation import resilience_dict, resilience_document
 
     output.check(PLAN=file)
@@ -126,8 +126,8 @@ def autoscale(
     """
     import numpy as np
 
-    from optimizer.fleets.plan_fleet import fleet_of_plan
-    from optimizer.procurement.autoscale import autoscale as scale
+    from optimizer.fleets.build_plan import fleet_of_plan
+    from optimizer.procurement.operation import autoscale as scale
     from optimizer.verification.demand import planned_profile
     from reports.answers.operation import autoscale_dict, autoscale_document
 

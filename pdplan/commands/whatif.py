@@ -336,9 +336,8 @@ def swept(
 def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
     """The answer to each question besides a sweep; base: folder of the files that the problem names."""
     from optimizer.whatif.answer import Answer, answer
-    from optimizer.whatif.chunks import chunk_curve
     from optimizer.whatif.curves import break_even, by_price
-    from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
+    from optimizer.whatif.sensitivity import chunk_curve, levers, near_optimal, shadow_prices, tornado
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
 

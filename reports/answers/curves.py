@@ -11,8 +11,8 @@ from typing import Any, Final
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.chunks import ChunkCurve
 from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
+from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.figures import goal_label

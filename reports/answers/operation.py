@@ -10,8 +10,7 @@ import numpy as np
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
-from optimizer.procurement.autoscale import DAY, Day
-from optimizer.procurement.resilience import Loss, Resilience
+from optimizer.procurement.operation import DAY, Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
 from reports.charts import Frame, Stack, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of

@@ -19,8 +19,8 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
+from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
 from reports.words import engine_title
