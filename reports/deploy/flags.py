@@ -1,20 +1,19 @@
 """The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM: a table for each, read both ways.
 
-The tables stand in data/targets.yaml. Engines count some settings their own way, and a pair of functions for each
-engine says how and how to get back:
+The tables stand in data/targets.yaml, and say which settings an engine counts its own way: of one data rank, of one of
+the steps that are in flight, or for all ranks of a stage. A pair of functions for each engine has the rest:
 
-- vLLM is told requests and tokens of one data rank, and experts are spread over all ranks or none;
-- SGLang's --tp-size is all ranks of a stage, and its memory share leaves activations out;
-- TensorRT-LLM's tensor parallelism is all ranks of a stage, attention is data-parallel over all of them or none;
-  requests are those of one step of a data rank (as many steps as stages are in flight), and its memory share is of
-  what weights and activations leave.
+- vLLM spreads experts over all ranks or none;
+- SGLang's memory share leaves activations out;
+- TensorRT-LLM's attention is data-parallel over all ranks of a stage or none, and its memory share is of what weights
+  and activations leave.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
@@ -41,6 +40,8 @@ PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 MODE: Final = "--disaggregation-mode"
+DEGREES: Final = {"data": "DP", "pipeline": "PP"}
+"""Short names of the degrees of parallelism by which engines count settings."""
 
 
 def words_of(where: str, text: list[str]) -> Words:
@@ -176,17 +177,42 @@ class Reader:
 class Flag:
     """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
-    setting: what it says of `Counted`; read: how a `Reader` reads it, None where it follows from other settings; value:
-    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
-    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
+    setting: what it says of `Counted`; read: how a `Reader` reads it, None where it follows from other settings; per:
+    degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
+    which an engine counts more than the plan; value: what it always has to be where no setting decides; experts:
+    whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an option of TensorRT-LLM, which
+    takes the others as JSON.
     """
 
     name: str
     setting: str = ""
     read: Callable[[Reader, str], Any] | None = None
+    per: Sequence[str] = ()
+    times: str = ""
     value: Any = None
     experts: bool = False
     dynamo: str = ""
+
+    def told(self, pool: DeployedPool, value: Any) -> Any:
+        """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
+        settings = asdict(pool.settings)
+        for number, name in enumerate(self.per, start=1):
+            if value % settings[name]:
+                degrees = " x ".join(f"{DEGREES[degree]} {settings[degree]}" for degree in self.per[:number])
+                raise InputError(
+                    f"pool {pool.id}: {self.setting} {settings[self.setting]} is not a multiple of {degrees}, and "
+                    f"engines are told {self.name} for each"
+                )
+            value //= settings[name]
+        return value * settings[self.times] if self.times else value
+
+    def planned(self, where: str, engine_values: Counted) -> Any:
+        """The setting of what an engine is told; the inverse of `told`."""
+        value = engine_values[self.setting] * math.prod(engine_values[name] for name in self.per)
+        if self.times and value % engine_values[self.times]:
+            degree = f"{DEGREES[self.times]} {engine_values[self.times]}"
+            raise InputError(f"{where}: {self.name} {value} is not a multiple of {degree}")
+        return value // engine_values[self.times] if self.times else value
 
 
 @cache
@@ -199,24 +225,14 @@ def table(engine: str) -> tuple[Flag, ...]:
     )
 
 
-def _stated(flags: tuple[Flag, ...], engine_values: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
-    """What an engine is told, in the table's order."""
+def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted, *, experts: bool) -> dict[str, Any]:
+    """What an engine is told by name, in the table's order; fields of one object are together."""
+    values: dict[str, Any] = {}
     for flag in flags:
         value = engine_values[flag.setting] if flag.setting else flag.value
         if value is not None and (experts or not flag.experts):
-            yield flag.name, value
-
-
-def _with_objects(stated: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-    """What an engine is told by name, fields of one object together.
-
-    >>> _with_objects(iter([("a", 1), ("b.x", 2), ("b.y", 3)]))
-    {'a': 1, 'b': {'x': 2, 'y': 3}}
-    """
-    values: dict[str, Any] = {}
-    for path, value in stated:
-        section, _, name = path.rpartition(".")
-        (values.setdefault(section, {}) if section else values)[name] = value
+            section, _, name = flag.name.rpartition(".")
+            (values.setdefault(section, {}) if section else values)[name] = flag.told(pool, value)
     return values
 
 
@@ -237,7 +253,10 @@ def _read_flags(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Co
             value = flag.read(reader, flag.name)
             if engine_values.setdefault(flag.setting, value) != value:
                 raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
-    return engine_values
+    if "attention_dp" in engine_values:  # which TensorRT-LLM has over all ranks of a stage or none
+        engine_values["data"] = engine_values["tensor"] if engine_values.pop("attention_dp") else 1
+    counted = {flag.setting: flag.planned(where, engine_values) for flag in flags if flag.per or flag.times}
+    return engine_values | counted
 
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
@@ -276,9 +295,9 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _words(deployment: Deployment, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
+def _words(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
     """A command line: a switch stands alone, one that is off has a name of its own, and objects are JSON."""
-    stated = _with_objects(_stated(flags, engine_values, experts=deployment.model.is_moe))
+    stated = _stated(pool, flags, engine_values, experts=deployment.model.is_moe)
     return tuple(
         (name, None)
         if value is True
@@ -326,8 +345,8 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
 
 def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    seqs, tokens = per_rank(pool)
     _refuse_copies(pool)
+    settings = pool.settings
     transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
         ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
@@ -335,14 +354,12 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         extra = {"kv_connector_extra_config": {"backends": ["UCX"]}}
         transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
     engine_values = _common(deployment, pool) | {
-        "expert": pool.settings.expert > 1,
-        "max_num_seqs": seqs,
-        "max_num_batched_tokens": tokens,
-        "graphs": graph_tokens(seqs, pool.settings.verified) if has_graphs else None,
+        "expert": settings.expert > 1,
+        "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
         "transfer": transfer,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
-    return _words(deployment, _vllm(deployment), engine_values)
+    return _words(deployment, pool, _vllm(deployment), engine_values)
 
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
@@ -356,10 +373,7 @@ def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
     for flag in table("vllm"):  # what a CPU has of its own is as planned
         if flag.read is not None:
             engine_values.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
-    data = engine_values["data"]
-    engine_values["expert"] = engine_values["tensor"] * data if engine_values["expert"] is True else 1
-    engine_values["max_num_seqs"] *= data
-    engine_values["max_num_batched_tokens"] *= data
+    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
     return Settings(**engine_values)
 
 
@@ -370,27 +384,22 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
-        "tensor": settings.tensor * settings.data,
         "no_prefix_caching": not settings.prefix_caching or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _words(deployment, table("sglang"), engine_values)
+    return _words(deployment, pool, table("sglang"), engine_values)
 
 
 def _sglang_settings(reader: Reader) -> Settings:
     engine_values = _read_flags(table("sglang"), reader, experts=True)
-    ranks, data = engine_values["tensor"], engine_values["data"]
-    if ranks % data:
-        raise InputError(f"{reader.where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
     drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
     if verified != drafted + bool(drafted):
         raise InputError(
             f"{reader.where}: --speculative-num-draft-tokens {verified} is not one more than --speculative-num-steps "
             f"{drafted}"
         )
-    engine_values["tensor"] = ranks // data
     engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
     return Settings(**engine_values)
 
@@ -408,20 +417,16 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
             f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
             "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
         )
-    seqs, tokens = per_rank(pool, settings.pipeline)
-    prefill = pool.role is Role.PREFILL
+    prefill, seqs = pool.role is Role.PREFILL, settings.max_num_seqs // (settings.data * settings.pipeline)
     transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
     engine_values = _common(deployment, pool) | {
-        "tensor": settings.tensor * settings.data,
         "attention_dp": settings.data > 1,
-        "max_num_seqs": seqs,
-        "max_num_batched_tokens": tokens,
         # a context server hands over before a next step could overlap, and so does the look-up of n-grams
         "no_overlap": prefill or settings.draft == Draft.NGRAM or None,
         "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
         "transfer": None if pool.role is Role.COLOCATED else transfer,
     }
-    return _with_objects(_stated(table("trtllm"), engine_values, experts=deployment.model.is_moe))
+    return _stated(pool, table("trtllm"), engine_values, experts=deployment.model.is_moe)
 
 
 def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
@@ -431,14 +436,6 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
     engine_values = _read_flags(table("trtllm"), Reader(where, options, "trtllm"), experts=deployment.model.is_moe)
-    ranks, stages = engine_values["tensor"], engine_values["pipeline"]
-    data = ranks if engine_values.pop("attention_dp") else 1
-    engine_values |= {
-        "tensor": ranks // data,
-        "data": data,
-        "max_num_seqs": engine_values["max_num_seqs"] * data * stages,
-        "max_num_batched_tokens": engine_values["max_num_batched_tokens"] * data,
-    }
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return Settings(**absent | engine_values)
 
@@ -505,27 +502,6 @@ def graph_tokens(seqs: int, verified: int = 1) -> int:
     """
     tokens, multiple = seqs * verified, math.lcm(16, verified)
     return max(min(2 * tokens, 512), -(-tokens // multiple) * multiple)
-
-
-def per_rank(pool: DeployedPool, stages: int = 1) -> tuple[int, int]:
-    """Running requests and batched tokens of one data rank, which is what vLLM and TensorRT-LLM are told.
-
-    stages: of those in flight, for requests of one step each.
-    """
-    settings = pool.settings
-    seqs, tokens, data = settings.max_num_seqs, settings.max_num_batched_tokens, settings.data
-    for name, value in (("max_num_seqs", seqs), ("max_num_batched_tokens", tokens)):
-        if value % data:
-            raise InputError(
-                f"pool {pool.id}: {name} {value} is not a multiple of DP {data}, and engines are told it for each data "
-                "rank"
-            )
-    if seqs // data % stages:
-        raise InputError(
-            f"pool {pool.id}: max_num_seqs {seqs} is not a multiple of DP {data} x PP {stages}, and TensorRT-LLM is "
-            "told how many requests each step has"
-        )
-    return seqs // data // stages, tokens // data
 
 
 def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:

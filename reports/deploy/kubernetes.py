@@ -177,7 +177,6 @@ def _pool_files(deployment: Deployment) -> dict[str, str]:
             deployment,
             pod=partial(_pod, deployment),
             taker=partial(_pool_labels, deployment),
-            rolling=_rolling,
             group=lambda pool: engines("llmd/group.yaml", pool=pool)[0],
             **values,
         )
@@ -197,12 +196,6 @@ def _pool_labels(deployment: Deployment, pool: DeployedPool) -> dict[str, str]:
     """Labels of pods that take requests, by which the endpoint picker knows them."""
     role = "prefill" if pool.role is Role.PREFILL else "decode"
     return {"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role}
-
-
-def _rolling(pool: DeployedPool) -> dict[str, int]:
-    """How a replica is replaced: on its own GPUs, or, where the pool has only one, beside it."""
-    alone = pool.replicas == 1
-    return {"maxSurge": int(alone), "maxUnavailable": int(not alone)}
 
 
 def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
