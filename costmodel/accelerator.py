@@ -71,11 +71,13 @@ class Price:
         return str(self.basis) if self.term_years is None else f"{self.term_years}-year {self.basis}"
 
     def remark(self, name: str) -> str:
-        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and one's own price.
+        """What a buyer of the GPU `name` has to know of its price; empty for several on-demand quotes and an own price.
 
         >>> quote = Price(1.8, 1.8, 1.8, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.RESERVED, 3)
         >>> quote.remark("MI325X")
         'The price of MI325X ($1.80/h) is a 3-year reserved quote.'
+        >>> Price(16.0, 16.0, 16.0, 1, Origin.VENDOR, "list price: OCI", "2026-11-09").remark("GB200")
+        'The price of GB200 ($16.00/h) is the only on-demand quote at hand, of OCI.'
         """
         if self.origin is Origin.STATED:
             own = f"The price of {name} ({listed(self.usd_per_hour)}) is of your own {self.basis_words} quotes."
@@ -85,7 +87,9 @@ class Price:
         elif self.guessed:
             origin_words = f"assumed: nobody quotes one for {name}"
         elif self.basis is PriceBasis.ON_DEMAND:
-            return ""
+            if self.quotes > 1:
+                return ""
+            origin_words = f"the only on-demand quote at hand, of {self.source.rpartition(': ')[2]}"
         elif self.basis is PriceBasis.TCO:
             origin_words = "a modelled cost of ownership, not a quote"
         else:

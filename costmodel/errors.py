@@ -79,15 +79,18 @@ def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | N
     'H200'
     >>> nearest_name("H201", ["H20", "H100", "H200"])
     'H200'
+    >>> nearest_name("H10", ["H20", "H100"])
+    'H100'
     >>> nearest_name("foo", ["BLOOM-176B", "H800"]) is None
     True
     """
     by_plain = {_plain(candidate): candidate for candidate in names}
     plain = _plain(name[:LONGEST_NAME])
     close = difflib.get_close_matches(plain, by_plain, n=3, cutoff=least)
-    # a wrong letter is a commoner slip than a missing one, and difflib prefers the shorter name
+    # a lost end is the commonest slip, then a wrong letter; difflib prefers the shorter name
+    longer = [near for near in close if near.startswith(plain)]
     slips = [near for near in close if len(near) == len(plain) and sum(map(str.__ne__, near, plain)) <= 1]
-    return by_plain[(slips or close)[0]] if close else None
+    return by_plain[(longer or slips or close)[0]] if close else None
 
 
 def _plain(name: str) -> str:

@@ -249,7 +249,7 @@ def deploy(
 ) -> list[Path]:
     """Write the files that run a plan into a directory, new or empty, and return their paths.
 
-    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the plain one of its engine. options: those of
+    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the first that runs it. options: those of
     `deployment_options`; force: replaces an earlier deployment.
     """
     from reports.deploy.files import write_deployment
@@ -278,10 +278,10 @@ def deployment_options(
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
-    from reports.deploy.files import planned_target
+    from reports.deploy.files import default_target
     from search_spaces.target_names import TARGET_NAMES
 
-    name, targets = target or planned_target(plan), TARGET_NAMES
+    name, targets = target or default_target(plan), TARGET_NAMES
     if name not in targets:
         raise InputError(
             f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"

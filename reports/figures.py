@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
-from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Transfer
+from optimizer.plans.plan import Binding, ClassResult, Plan, Pool, Range, Route, Transfer
 from optimizer.plans.records import Quantiles, SimulatedLatencies
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
@@ -29,6 +29,8 @@ from reports.text import clean, plural
 from reports.verdict import served_rate, spread
 from reports.words import (
     busiest_words,
+    by_slack,
+    constraint_words,
     gpus_per_engine,
     has_tpot,
     is_overloaded,
@@ -152,7 +154,10 @@ LEAST_SHARE: Final = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """What of one class is routed to one pool: share of all requests and their mean lengths [token]."""
+    """What of one class is routed to one pool: share of all requests, and which share of these meets the SLO [1].
+
+    isl, osl: their mean lengths; shortest, longest: their inputs [token].
+    """
 
     pool: str
     stage: str
@@ -160,6 +165,9 @@ class ClassShare:
     share: float
     isl: float
     osl: float
+    shortest: float
+    longest: float
+    attainment: float
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
@@ -246,7 +254,7 @@ def _link(item: Transfer) -> LinkLine:
 
 def routed(plan: Plan) -> tuple[ClassShare, ...]:
     """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
-    sums: dict[tuple[str, str, str], list[float]] = {}
+    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
     for route in plan.routing:
         is_colocated = route.prefill == route.decode
         stages = (
@@ -256,15 +264,17 @@ def routed(plan: Plan) -> tuple[ClassShare, ...]:
         )
         for stage, fractions in stages:
             for pool, fraction in fractions.items():
-                weight = fraction * route.share
-                key = (stage, pool, route.slo_class)
-                sums.setdefault(key, []).extend((weight, weight * route.isl, weight * route.osl))
+                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
     rows = []
-    for (stage, pool, slo_class), terms in sums.items():
-        share = math.fsum(terms[0::3])
+    for (stage, pool, slo_class), routes in parts.items():
+        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
         if share > LEAST_SHARE:
-            means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
-            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
+            isl, osl, met = (
+                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
+                for name in ("isl", "osl", "attainment")
+            )
+            lengths = isl, osl, min(inputs), max(inputs)
+            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *lengths, met))
     return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
 
 
@@ -284,8 +294,12 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     return [pool for pool in pools if pool in dearest]
 
 
-def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
+def fleet_table(plan: Plan, *, brief: bool) -> Table:
+    """The pools of a fleet with their settings and what binds each first; brief: the dearest of many pools.
+
+    Roles stand there unless ids name them.
+    """
+    pools, slacks = plan.pools, {row.where: row for row in reversed(by_slack(plan))}
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
@@ -296,13 +310,13 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("max seqs", "right"),
         Column("chunk", "right"),
         Column("$/h", "right"),
-        Column("busiest", shrink=True, lines=2, optional=True),
+        Column("slack", shrink=True, lines=2, optional=True),
     ]
-    rows = [_pool_row(pool) for pool in shown_pools(pools, brief=brief)]
+    rows = [_pool_row(pool, slacks.get(pool.id)) for pool in shown_pools(pools, brief=brief)]
     return table_of(columns, [row[:1] + row[1 + ids_name_roles :] for row in rows])
 
 
-def _pool_row(pool: Pool) -> tuple[str, ...]:
+def _pool_row(pool: Pool, limit: Binding | None) -> tuple[str, ...]:
     replicas = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
     return (
         clean(pool.id, 20),
@@ -313,7 +327,7 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
         count(pool.max_num_seqs),
         count(pool.max_num_batched_tokens),
         money(pool.usd_per_hour),
-        busiest_words(pool.operating_point, short=True),
+        MISSING if limit is None else f"{percent(limit.slack)} {constraint_words(limit.constraint)}",
     )
 
 
@@ -383,6 +397,49 @@ def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | Non
         whole = next((class_result.e2e_s for class_result in classes if class_result.name == item.name), None)
         rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
     return [*rows, *((label, times, limit, None) for label, times, limit in other_metrics(item))]
+
+
+def routing_table(plan: Plan) -> Table:
+    """Which requests each pool gets, and how many of these meet the SLO."""
+    rows = [
+        (
+            row.pool,
+            row.stage,
+            row.slo_class,
+            percent(row.share),
+            " to ".join(dict.fromkeys(map(significant, (row.shortest, row.longest)))),
+            significant(row.isl),
+            significant(row.osl),
+            percent(row.attainment),
+        )
+        for row in routed(plan)
+    ]
+    return table_of(("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met"), rows)
+
+
+def is_routed_apart(plan: Plan) -> bool:
+    """Whether pools of one stage get different requests."""
+    rows = [(row.pool, row.stage, row.slo_class, row.shortest, row.longest) for row in routed(plan)]
+    kinds = {(stage, *rest) for _, stage, *rest in rows}
+    return len(kinds) > len({(stage, slo_class) for _, stage, slo_class, *_ in rows})
+
+
+def missed_lengths_sentence(plan: Plan) -> str:
+    """Say of which lengths most requests miss the SLO, though the class may meet it; empty where there are none."""
+    sentences = []
+    for item in plan.classes:
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        missed = [route for route in routes if route.attainment < 0.5]
+        share = math.fsum(route.share for route in missed)
+        if share > LEAST_SHARE:
+            inputs = dict.fromkeys(significant(choose(route.isl for route in missed)) for choose in (min, max))
+            met = math.fsum(route.share * route.attainment for route in missed) / share
+            sentences.append(
+                f"Most requests of {len(missed)} of the {len(routes)} lengths of {clean(item.name, 30)} miss the SLO. "
+                f"They have {' to '.join(inputs)} input tokens and are {percent(share)} of all requests; "
+                f"{percent(met)} of these meet the SLO."
+            )
+    return " ".join(sentences)
 
 
 def limit_sentences(plan: Plan) -> list[str]:

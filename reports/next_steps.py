@@ -71,14 +71,18 @@ def deployable(plan: Plan) -> Deployable | None:
     return Deployable(None, (), refusals, *again)
 
 
-def deploy_sentence(plan: Plan) -> str:
+def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
     """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
 
-    The targets named are those that run the plan's engine.
+    The targets named are those that run the plan's engine. brief: without the reasons.
     """
     runs = deployable(plan)
     if runs is None or not runs.refused:
         return ""
+    if brief and runs.target is None:
+        return "No deployment target runs this plan (see -v)."
+    if brief:
+        return f"Needs {target_of(str(runs.target)).title} (see -v)."
     able = "" if runs.target is None else f"Deploy with {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
     for name, why in runs.refused.items():

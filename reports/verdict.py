@@ -15,6 +15,7 @@ from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
+from search_spaces.search_space import DTYPES
 
 from .numbers import (
     count,
@@ -38,6 +39,7 @@ from .words import (
     is_feasible,
     is_or_are,
     is_overloaded,
+    is_simulated_row,
     limit_words,
     misses_used,
     search_words,
@@ -56,12 +58,15 @@ MOST_NAMES: Final = 3
 
 
 def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
-    """The answer: which fleet at which price, and whether it meets the SLO; or that there is none."""
+    """The answer: which fleet at which price, and whether it meets the SLO; or that there is none.
+
+    brief: without the model and the engine, which the file of the problem states.
+    """
     if not has_fleet(plan):
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    load = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    load = per_token if brief else f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return [f"Run {fleet_words(plan)} for {prices}: {load}.", slo_result_sentence(plan, brief=brief)]
 
 
@@ -155,17 +160,15 @@ def precision_sentence(plan: Plan) -> str:
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
-_SPECULATION_INPUTS: Final = (("model", "speculation"), ("search", "speculative_tokens"))
-"""Where the inputs that a plan repeats say how tokens are drafted, and how many may be."""
-
-
 def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
-    stated, allowed = (plan.provenance.inputs[part].get(key) for part, key in _SPECULATION_INPUTS)
     if not drafted:
-        searched = stated and max(allowed or (0,)) and plan.pools and plan.status is not Status.STATED
-        return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if searched else ""
+        space = plan.provenance.inputs.get("search")
+        counts = space.get("speculative_tokens") if isinstance(space, dict) else None
+        is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
+        return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
+    stated = plan.provenance.inputs["model"]["speculation"]
     method, acceptance = clean(stated["method"], 10), stated["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
@@ -190,7 +193,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     """
     simulation = plan.simulation
     if simulation is None or not simulation.classes:
-        return _by_formula(plan)
+        return _result_by_class(plan)
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     met, low, high = (
         percent_beside(share, worst.attainment_goal)
@@ -218,13 +221,15 @@ def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str
     return f"{verdict} the SLO of {clean(name, 30)}: {share}"
 
 
-def _by_formula(plan: Plan) -> str:
+def _result_by_class(plan: Plan) -> str:
+    """The verdict of a plan without a simulation of its own."""
     if not plan.classes:
         return ""
     worst = tightest_first(plan)[0]
     goal, verdict = worst.attainment_goal, "Meets" if worst.attainment >= worst.attainment_goal else "Misses"
     met = percent_beside(worst.attainment, goal)
-    return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, by formula, not simulated."
+    basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
+    return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, {basis}."
 
 
 def _recorded_words(simulation: Simulation) -> str:
@@ -241,17 +246,21 @@ def _recorded_words(simulation: Simulation) -> str:
     )
 
 
-def prefix_sentence(plan: Plan) -> str:
+def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
     cache = plan.prefix_cache
     if cache is None:
         return ""
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
+        if brief:
+            return f"The stated {best} of prefix hits need reuse within {keeps}."
         return (
-            f"Prefix cache: the stated {best} of the input tokens are found only where a prefix is used again within "
-            f"{keeps}, for the KV memory keeps no unused one longer."
+            f"Prefix cache: the stated {best} of the input tokens are found if every prefix is used again within "
+            f"{keeps}; the KV memory keeps it no longer."
         )
+    if brief:
+        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found."
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated_words}"
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
@@ -262,14 +271,14 @@ AS_GOOD: Final = 0.02
 """Share of the input tokens below which what is not found is no loss to speak of [1]."""
 
 
-def waste_sentence(plan: Plan) -> str:
+def waste_sentence(plan: Plan, *, brief: bool = False) -> str:
     """Say what the fleet attains with one replica fewer; empty where that was not simulated."""
     rows = None if plan.simulation is None else plan.simulation.one_replica_less
-    return losses_sentence(rows, plan) if rows else ""
+    return losses_sentence(rows, plan, brief=brief) if rows else ""
 
 
-def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
-    """Say what a fleet attains with one replica fewer in each pool of several.
+def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = False) -> str:
+    """Say what a fleet attains with one replica fewer in each pool of several; brief: at most.
 
     Spare replicas are idle in a plan's figures, so the replica is one of those in use.
     """
@@ -277,6 +286,15 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         return "No spare: every pool has one replica."
     spares = any(pool.spare_replicas for pool in plan.pools)
     subject = "Without the spare replicas, with one fewer" if spares else "No spare: with one replica fewer"
+    if not spares and any(undecided(row, plan) for row in rows):
+        subject = "Whether a replica is spare is undecided: with one fewer"
+    if brief:
+        goals = {item.name: item.attainment_goal for item in plan.classes}
+        worst = [(name := _worst_class(row, goals), row.attainment[name]) for row in rows]
+        name, share = min(worst, key=lambda pair: misses_used(pair[1], goals.get(pair[0], 0.0)))
+        whose = "requests" if len(goals) == 1 else clean(name, 30)
+        most = "at most " if len(rows) > 1 else ""
+        return f"{subject}, {most}{percent(share)} of {whose} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
@@ -356,13 +374,16 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
         return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
-    any_shape = f"o fleet of any shape{_floor_dtypes(plan)} can cost less than {floor}{at_prices} under this model."
+    which, basis = ("fleet", "") if brief else ("fleet of any shape", " under this model")
+    any_shape = f"o {which}{_floor_dtypes(plan)} can cost less than {floor}{at_prices}{basis}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        which = "none of one pool or two" if brief else "no fleet of one pool, or of a prefill and a decode pool,"
-        few_pools = f"Cheapest fleet found: {which} is cheaper{at_prices}."
+        none = "no fleet of one pool, or of a prefill and a decode pool, is cheaper"
+        few_pools = (
+            f"{'No fleet of one or two pools is cheaper' if brief else f'Cheapest fleet found: {none}'}{at_prices}."
+        )
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
                 f"By formula a fleet for {hourly(bound)} meets the SLO; the simulation confirmed none below this price."
@@ -372,8 +393,10 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
 
 
 def _floor_dtypes(plan: Plan) -> str:
-    """The precision that the floor is for, where the search kept to one and a narrower one is cheaper."""
-    pool = plan.pools[0] if plan.pools and plan.precision else None
+    """The precisions that the floor is for; empty where the search chose among several."""
+    search = plan.provenance.inputs.get("search")
+    chosen = isinstance(search, Mapping) and any(len(search.get(key) or ()) > 1 for key in DTYPES)
+    pool = plan.pools[0] if plan.pools and not chosen else None
     return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV" if pool else ""
 
 
@@ -425,7 +448,8 @@ def capacity_sentence(plan: Plan) -> str:
     more = plan.goodput_rps / plan.demand_rps
     room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = f"{percent(1 - more)} below" if more < 1.0 else room
-    return f"Capacity: {rate(plan.goodput_rps)} within the SLO ({room} the demand)."
+    basis = " by formula" if is_simulated_row(plan) else ""
+    return f"Capacity: {rate(plan.goodput_rps)} within the SLO{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Final
@@ -31,7 +32,7 @@ from .numbers import (
 )
 from .text import clean, plural, sentence
 
-MOST_POOLS_IN_WORDS: Final = 3
+MOST_POOLS_IN_WORDS: Final = 2
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
@@ -59,7 +60,6 @@ _CONSTRAINTS: Final = {
     "tpot": "TPOT limit",
     **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
 }
-_SHORT: Final = {"slots": "slots", "time": "prompts", "kv_memory": "KV", "link": "link"}
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -69,6 +69,7 @@ _KINDS: Final = {
     "no_speculation": "no speculative decoding",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
+    "safe": "for slow GPUs",
     "other_engines": "runner-up",
 }
 
@@ -83,7 +84,7 @@ def constraint_words(name: str) -> str:
     return in_words(name, _CONSTRAINTS)
 
 
-def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
+def busiest_words(point: OperatingPoint) -> str:
     """Say which resource of a pool is used most, and how much of it, such as "62 % of request slots in use".
 
     The time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
@@ -93,7 +94,7 @@ def busiest_words(point: OperatingPoint, *, short: bool = False) -> str:
         return MISSING
     busiest = max(used, key=lambda name: used[name])
     long = "of the time with prompts" if busiest == "time" else f"of {constraint_words(busiest)} in use"
-    return f"{percent(used[busiest])} {in_words(busiest, _SHORT) if short else long}"
+    return f"{percent(used[busiest])} {long}"
 
 
 def is_overloaded(pool: Pool) -> bool:
@@ -180,6 +181,14 @@ def fleet_line(pools: Sequence[EnginePool]) -> str:
     return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
 
 
+def fleet_by_role(pools: Sequence[EnginePool]) -> str:
+    """Write a fleet by role, such as "prefill 2 × H100 TP2, decode 1 × H200 TP2": the shortest way."""
+    groups = itertools.groupby(pools, key=lambda pool: pool.role)
+    return ", ".join(
+        f"{role} {' + '.join(engine_cell(pool).removesuffix(f' {role}') for pool in group)}" for role, group in groups
+    )
+
+
 def limited_cell(pool: EnginePool) -> str:
     """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × H100 TP1 decode (64/512)"."""
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
@@ -194,7 +203,8 @@ def is_feasible(row: Alternative) -> bool:
 def same_fleets(plan: Plan) -> list[Alternative]:
     """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
     own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
-    rivals = [row for row in plan.alternatives if row.kind != "recommended" and is_feasible(row) and row.pools]
+    others = [row for row in plan.alternatives if row.kind not in {"recommended", "safe"}]
+    rivals = [row for row in others if is_feasible(row) and row.pools]
     return sorted(
         (row for row in rivals if engine_counts(row.pools) in own),
         key=lambda row: (row.cost_usd_per_hour, row.kind, row.label),
@@ -206,28 +216,29 @@ def own_pools(plan: Plan) -> list[EnginePool]:
     return next((list(row.pools) for row in plan.alternatives if row.kind == "recommended"), [])
 
 
-def distinct_alternatives(plan: Plan) -> list[Alternative]:
+def distinct_alternatives(plan: Plan, names: int = MOST_NAMES) -> list[Alternative]:
     """The recommended fleet, the best of each restriction by price, then runners-up: in the order of their numbers.
 
-    A fleet that is the best under several restrictions stands once, under the names of all of them; that it has other
-    engines is then no news.
+    A fleet that is the best under several restrictions stands once, under the names of all of them, roles first; that
+    it has other engines is then no news. names: how many beyond the first, 0: no word of more. The fleet for slow GPUs
+    may owe that to its batch limits, so it stands alone.
     """
 
-    def order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
-        price = row.cost_usd_per_hour or 0.0
-        return row.kind != "recommended", row.kind == "other_engines", not is_feasible(row), price, row.label
+    def order(row: Alternative) -> tuple[bool, bool, bool, float, bool, str]:
+        runner_up, dear = row.kind == "other_engines", row.cost_usd_per_hour or 0.0
+        return row.kind != "recommended", runner_up, not is_feasible(row), dear, row.kind == "single_type", row.label
 
     repeats = same_fleets(plan)
     groups: dict[object, list[Alternative]] = {}
     for number, row in enumerate(sorted((row for row in plan.alternatives if row not in repeats), key=order)):
-        alike = row.kind != "recommended" and is_feasible(row) and row.pools
+        alike = row.kind not in {"recommended", "safe"} and is_feasible(row) and row.pools
         groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
     rows = []
     for first, *rest in groups.values():
-        also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
-        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-        names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
-        rows.append(first.model_copy(update={"label": names}) if also else first)
+        also = [alternative_name(row) for row in rest if row.kind != "other_engines" and names]
+        more = [f"{len(also) - names} more"] if len(also) > names else []
+        label = ", ".join([alternative_name(first), *also[:names], *more])
+        rows.append(first.model_copy(update={"label": label}) if also else first)
     return rows
 
 
@@ -306,7 +317,14 @@ def nearest_miss(plan: Plan) -> Alternative | None:
 def basis_words(plan: Plan) -> str:
     """Say whether a plan's figures are simulated; those of a plan without a fleet are its nearest miss's."""
     miss = None if has_fleet(plan) else nearest_miss(plan)
-    return "simulated" if plan.simulated or (miss is not None and miss.simulated) else "by formula, not simulated"
+    if plan.simulated or (miss is not None and miss.simulated):
+        return "simulated"
+    return "simulated, request rates by formula" if is_simulated_row(plan) else "by formula, not simulated"
+
+
+def is_simulated_row(plan: Plan) -> bool:
+    """Whether the latencies of a plan are those that an alternative of another plan was simulated with."""
+    return not plan.simulated and any(row.kind == "recommended" and row.latencies for row in plan.alternatives)
 
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:

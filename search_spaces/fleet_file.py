@@ -102,12 +102,15 @@ class PoolSection(Section):
 
 
 def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
-    """There is a pool at least, and prefill and decode pools are there together."""
+    """There is a pool at least, and prefill and decode pools are there together.
+
+    Of an unknown role its own fault is enough: it may be the partner that seems to be missing.
+    """
     if not pools:
         yield (), "is empty, but a fleet has one pool at least"
     roles = {str(pool.get("role", "")).lower() for pool in pools if isinstance(pool, Mapping)}
     for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
-        if role in roles and partner not in roles:
+        if roles <= {"", *Role} and role in roles and partner not in roles:
             yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"
 
 

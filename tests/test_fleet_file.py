@@ -35,6 +35,12 @@ def refusal(folder: Path, *pools: dict[str, Any], **sections: Any) -> str:
     return str(refused.value)
 
 
+def test_an_unknown_role_is_one_fault(tmp_path: Path) -> None:
+    said = refusal(tmp_path, PREFILL, DECODE | {"role": "decod"})
+    assert "pools.1.role: 'decod'" in said
+    assert "decode pool" not in said
+
+
 def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     stated = loaded(tmp_path, POOL)
     (pool,) = stated.pools

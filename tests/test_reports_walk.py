@@ -62,7 +62,7 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from length_map(load.isl, load.osl, load.share).shares.values()
     shares: dict[tuple[str, str], float] = {}
     for row in routed(plan):
-        yield row.share
+        yield from (row.share, row.attainment)
         shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
     yield from shares.values()
     for item in plan.classes:

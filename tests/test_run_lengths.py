@@ -91,7 +91,10 @@ def simulated(goodput: float | None, fails: float | None) -> Simulation:
 def test_a_formula_that_promises_too_little_or_too_much_is_mended() -> None:
     low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0))
     assert [row.used for row in low] == pytest.approx([10 / 14, 10 / 14, 24.0])
-    assert low[1].sentence == "decode-1 can take 40 % more load in simulation: beyond that, by formula, others wait."
+    assert low[1].sentence == (
+        "decode-1 can take 40 % more load in simulation: beyond that, by formula, more than max_num_seqs requests run "
+        "at once, so some wait."
+    )
     high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0))
     assert [row.used for row in high] == pytest.approx([10 / 14, 0.4, 24.0])
     assert high[0].slack == pytest.approx(1 - 10 / 14)

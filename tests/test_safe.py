@@ -12,6 +12,9 @@ from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
+from pdplan.files import numbered
+from reports.words import distinct_alternatives
+from search_spaces.loader import load_problem
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of as render_plan
@@ -48,6 +51,23 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     text = " ".join(render_plan(plan).split())
     assert text.count("Risk:") == 1
     assert f"Risk: {safe.sentence}" in text
+
+
+def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(tmp_path: Path) -> None:
+    plan = optimize(load_problem(tiny(tmp_path), {"workload.request_rate": "16/s"}))
+    safe = safe_of(plan)
+    rows = distinct_alternatives(plan)
+    number = next(number for number, row in enumerate(rows, 1) if row.kind == "safe")
+    row = rows[number - 1]
+    assert row.pools == safe.pools
+    assert row.cost_usd_per_hour == pytest.approx(safe.cost_usd_per_hour)
+    assert (row.attainment or 0.0) >= (safe.attainment or 0.0)
+    alone = numbered(plan, number, tmp_path)
+    assert not alone.simulated
+    assert alone.classes[0].attainment == row.latencies[0].attainment
+    text = " ".join(render_plan(alone).split())
+    assert "asked), simulated." in text
+    assert "not simulated" not in text
 
 
 @pytest.mark.parametrize("level", [Level.QUICK, Level.STANDARD])

@@ -114,7 +114,7 @@ def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, fr
 
 def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, plan, deployed = tiny(tmp_path), tmp_path / "plan", tmp_path / "deployed"
-    asked = ["optimize", str(file), "--effort", "quick", "-q", "--target", "dynamo"]
+    asked = ["optimize", str(file), "--effort", "quick", "-v", "--target", "dynamo"]
     assert run([*asked, "-o", str(plan), "--deploy", str(deployed)]) == 0
     assert "vLLM with NVIDIA Dynamo" in " ".join(capsys.readouterr().out.split())
     assert (deployed / "dgd.yaml").exists()

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from optimizer.plans.plan import (
     bound_for,
     gap_of,
 )
-from optimizer.plans.records import EnginePool, PrefixCache, Quantiles
+from optimizer.plans.records import EnginePool, PrefixCache, Quantiles, SimulatedLatencies
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool
@@ -466,7 +467,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
-        room = f"can take {percentage(headroom.load - 1.0)} more load: beyond that,"
+        room = f"can take {percentage(headroom.load - 1.0)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
         room = f"gets {percentage(share - 1.0)} more load than it can take:"
     else:
@@ -480,6 +481,32 @@ def attainment_binding(name: str, miss_share: float, miss_limit: float, source: 
     share = "None" if miss_share <= 0.0 else percentage(miss_share, 2) if miss_share >= 5e-5 else "Less than 0.01 %"
     sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
+
+
+def class_as_simulated(item: ClassResult, latencies: SimulatedLatencies) -> ClassResult:
+    """What a class gets, as simulated."""
+    metrics = {
+        metric: MetricResult(limit_s=result.limit_s, quantiles_s=latencies.metrics.get(metric, result.quantiles_s))
+        for metric, result in item.metrics.items()
+    }
+    times = {"ttft_s": latencies.ttft_s, "tpot_s": latencies.tpot_s, "metrics": metrics}
+    return item.model_copy(update={"attainment": latencies.attainment, **times})
+
+
+def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
+    """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
+
+    Latencies of several classes together stay by formula.
+    """
+    classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
+    rows = [row for row in plan.binding if row.constraint != "attainment"]
+    rows += [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
+    ordered = sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
+    return plan.model_copy(update={"classes": classes, "binding": ordered, **whole})
 
 
 def binding_limits(

@@ -236,7 +236,7 @@ class Alternative(Record):
     """The best fleet of another kind, and why it lost."""
 
     kind: str
-    """recommended, single_type, colocated_only, disaggregated_only, own_precision, no_speculation, one_pool_pair ..."""
+    """recommended, safe, single_type, colocated_only, disaggregated_only, own_precision, no_speculation ..."""
     label: str
     status: Status
     cost_usd_per_hour: Amount | None

@@ -14,7 +14,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
-from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan
+from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan, with_latencies
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
@@ -218,11 +218,11 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
-    """The plan of an alternative's fleet for the same problem, by formula and not simulated.
+    """The plan of an alternative's fleet for the same problem, with the latencies that its row has simulated.
 
-    Where the row states no routing, requests are split over the pools of a role in proportion to their capacity, as
-    `subject_of` does; base: see `problem_of_plan`. Raises InputError for a row without a fleet, or with settings or a
-    routing that do not fit the plan's problem.
+    All else is by formula; its only alternative is that fleet itself. Where the row states no routing, requests are
+    split over the pools of a role in proportion to their capacity, as `subject_of` does; base: see `problem_of_plan`.
+    Raises InputError for a row without a fleet, or with settings or a routing that do not fit the plan's problem.
     """
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
@@ -242,7 +242,11 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    return _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    chosen = _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    if row.latencies:
+        chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
+    own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
+    return chosen.model_copy(update={"alternatives": [own]})
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:

@@ -282,7 +282,13 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
     changes: dict[str, Any] = {}
     if instance.problem.confidence == 0.0:
         effort.report("searching a safe fleet", 0.93)
-        changes["safe"] = safe_fleet(instance, fleet, effort)
+        own, survivor = safe_fleet(instance, fleet, effort)
+        if own is not None:
+            changes["safe"] = _safe_record(own, survivor)
+        if survivor is not None and survivor is not own:
+            best, *rows = plan.alternatives
+            row = _safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)
+            changes["alternatives"] = [best, *sorted((*rows, row), key=_price_order)]
     if effort.level is not Level.QUICK:
         effort.report("searching other precisions", 0.97)
         changes["precision"] = precision_savings(instance, by_formula_cost, effort.brake.stopped)
@@ -419,8 +425,12 @@ def comparison_rows(
         for rival in rivals
         if rival.restriction is not None
     ]
-    rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
-    return [best, *rows]
+    return [best, *sorted(rows, key=_price_order)]
+
+
+def _price_order(row: Alternative) -> tuple[bool, float, str]:
+    """By price, those without a fleet last."""
+    return row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label
 
 
 def _rival_row(
@@ -452,21 +462,33 @@ def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -
 # --- slow GPUs ------------------------------------------------------------------------------------------------------
 
 
-def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> SafeFleet | None:
-    """The plan's own fleet where it survives slow GPUs, else what the same search finds for them; None when stopped.
+def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
+    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
 
-    instance: the instance that the plan's own `fleet` was found in, with expected step times.
+    The first is None when stopped, the second where nothing was found. instance: the instance that the plan's own
+    `fleet` was found in, with expected step times.
     """
     is_stopped = effort.brake.stopped
     if is_stopped():
-        return None
+        return None, None
     problem = replace(instance.problem, confidence=CONFIDENCE)
     slow = at_quantile(replace(instance, problem=problem), slow_end(CONFIDENCE))
     by_formula = effort.level is Level.QUICK
     verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
     own = Solution(slow, fleet, verdict)
     survivor = own if own.held or is_stopped() else solution_of(slow, effort)
-    return None if is_stopped() else _safe_record(own, survivor)
+    return (None, None) if is_stopped() else (own, survivor)
+
+
+def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
+    """The alternative that survives slow GPUs, as it does at expected speeds like every other; cost: the plan's [$/h].
+
+    instance: with expected step times.
+    """
+    expected = replace(survivor.instance, problem=instance.problem, tables=instance.tables)
+    verdict = None if survivor.verdict is None else sure_verdict(make_bench(expected), survivor.fleet)
+    why_not = SAME if survivor.cost <= cost * (1.0 + SAME_COST) else f"costs {dearer(survivor.cost, cost)}"
+    return fleet_row(expected, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
 
 
 def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:

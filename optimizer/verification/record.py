@@ -14,14 +14,20 @@ from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import attainment_binding, binding, engine_pools
+from optimizer.fleets.build_plan import (
+    MEANING,
+    attainment_binding,
+    binding,
+    class_as_simulated,
+    engine_pools,
+)
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Proof, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,
@@ -304,7 +310,10 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
     instance, judgement, simulation = bench.instance, winner.judgement, simulation_of(bench, winner, plan, result)
     bars = [item.error_bars for item in plan.classes] if bench.late() else simulated_error_bars(bench, winner.fleet)
-    classes = [_class_as_simulated(*row) for row in zip(plan.classes, simulation.classes, bars, strict=True)]
+    classes = [
+        class_as_simulated(item, row).model_copy(update={"error_bars": bar})
+        for item, row, bar in zip(plan.classes, simulation.classes, bars, strict=True)
+    ]
     route_shares = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -327,16 +336,6 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )
-
-
-def _class_as_simulated(item: ClassResult, simulation: SimulatedClass, bars: ErrorBars | None) -> ClassResult:
-    """What a class gets, as simulated."""
-    metrics = {
-        metric: MetricResult(limit_s=formula_metric.limit_s, quantiles_s=simulation.metrics[metric])
-        for metric, formula_metric in item.metrics.items()
-    }
-    times = {"ttft_s": simulation.ttft_s, "tpot_s": simulation.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": simulation.attainment, "error_bars": bars, **times})
 
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
@@ -387,13 +386,13 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     def refuted(row: Binding) -> bool:
         return row in pools and (row.used * load_factor > 1.0 or (row.used == fullest and row.used * fails < 1.0))
 
-    return [_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
+    return [_pool_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
 
 
-def _as_simulated(row: Binding, reached: float) -> Binding:
+def _pool_as_simulated(row: Binding, reached: float) -> Binding:
     """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
-    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2].removeprefix("beyond that, ")
-    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}"
+    more, why = percentage(reached - 1.0), MEANING[Resource(row.constraint)]
+    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
     return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
 
 

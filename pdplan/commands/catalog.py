@@ -143,7 +143,7 @@ def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> tuple[st
     price = accelerator.price_on(basis)
     if price is None:
         return MISSING, MISSING
-    star = "*" if basis is None and price.remark(accelerator.name) else ""
+    star = "*" if basis is None and price.guessed else ""
     usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
     return f"{usd}{star}", f"{low}–{high}"
 

@@ -104,7 +104,7 @@ def compare(
     "-t",
     "--target",
     type=Choice(TARGET_NAMES),
-    help="What runs the replicas; default: the plan's target, else plain files for the plan's engine.",
+    help="What runs the replicas; default: the plan's target, else the engine alone, else the first that runs it.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
 @click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
@@ -185,8 +185,9 @@ def deploy(
     """
     from pdplan.api import deployment_options
     from reports.deploy.describe import describe
-    from reports.deploy.files import write_deployment
+    from reports.deploy.files import planned_target, write_deployment
     from reports.deploy.readme import scattered_words
+    from reports.next_steps import deploy_sentence
 
     plan = read_fleet(file, alternative)
     if check is not None:
@@ -200,6 +201,8 @@ def deploy(
     deployment = describe(plan, settings)
     if deployment.demand.sessions and (warning := scattered_words(deployment)):
         console.warn(warning)
+    if options["target"] is None and settings.target != planned_target(plan):
+        console.note(deploy_sentence(plan))
     console.note(f"wrote {len(files)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS
@@ -139,7 +140,9 @@ def compare(before: Plan, after: Plan) -> Comparison:
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
             _figure("gap to the bound on any fleet", gaps, "1", "lower"),
         ),
-        pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
+        pools=tuple(
+            sorted(_told_apart(differing), key=lambda change: (-abs(change.difference), change.name, change.kind))
+        ),
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
         inputs=inputs,
@@ -212,6 +215,15 @@ def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[Poo
     for pool in unmatched_pools:
         replicas, price = (0, pool.replicas), (0.0, pool.usd_per_hour)
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), replicas, price)
+
+
+def _told_apart(changes: Sequence[PoolChange]) -> Iterator[PoolChange]:
+    """The changes; where pools of both plans changed under one name, the plan stands beside it."""
+    counts = Counter(change.name for change in changes)
+    for change in changes:
+        place = "first" if change.kind == "removed" else "second"
+        name = change.name if counts[change.name] == 1 else f"{change.name} of the {place} plan"
+        yield replace(change, name=name)
 
 
 def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:

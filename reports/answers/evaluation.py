@@ -46,7 +46,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
             *plan.price_remarks,
         ),
         sections=(
-            Section(table=fleet_table(plan.pools, brief=False)),
+            Section(table=fleet_table(plan, brief=False)),
             Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
             Section(
                 sentences=said(
@@ -57,7 +57,6 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
                     twice_sentence(evaluation),
                     router_sentence(plan),
                     cheapest_sentence(evaluation),
-                    cheapest_risk_sentence(evaluation),
                 )
             ),
         ),
@@ -153,6 +152,10 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
     twice, plan = evaluation.twice, evaluation.plan
     result, at = _attainment_words(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
+    more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
+    stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
+    if stuck:
+        needs += f". With one fewer in {join_words(stuck)}, it does not recover from a burst that fills its KV memory"
     if twice.stated.held:
         return f"{at} meets {_slos(plan)} too: {result}{f'; {needs}' if twice.spare else ''}."
     verb = "is not shown to meet" if twice.stated.outcome == "undecided" else "misses"
@@ -160,7 +163,10 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:
-    """Set the cheapest fleet that the search found beside the stated one; empty where none was sought."""
+    """Set the cheapest fleet that the search found beside the stated one, with its risk where it costs less.
+
+    Empty where none was sought.
+    """
     best, cost = evaluation.cheapest, evaluation.plan.cost_usd_per_hour or 0.0
     if best is None:
         return f"Cheapest fleet: none. {evaluation.no_cheapest}" if evaluation.no_cheapest else ""
@@ -173,14 +179,8 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
         return f"Cheapest fleet found: {fleet}: the same price."
     if saving < 0.0 and evaluation.outcome == "meets":
         return f"Cheapest fleet: this one; the search found {fleet}."
-    change = f"{hourly(abs(saving))} {'less' if saving > 0.0 else 'more'} ({signed_percent(-saving / cost)})"
-    month = f", {monthly(saving)} a month saved" if saving > 0.0 else ""
-    return f"Cheapest fleet found: {fleet}: {change}{month}."
-
-
-def cheapest_risk_sentence(evaluation: FleetEvaluation) -> str:
-    """Say whether that fleet meets the SLO on slow GPUs, where it is the cheaper one."""
-    best, saving = evaluation.cheapest, evaluation.saving_usd_per_hour
-    if best is None or not has_fleet(best) or saving is None or saving <= 0.0:
-        return ""
-    return risk_sentence(best, "Risk of the cheapest fleet").replace("this fleet", "it")
+    change = f"({signed_percent(-saving / cost)})"
+    if saving < 0.0:
+        return f"Cheapest fleet found: {fleet}: {hourly(-saving)} more {change}."
+    found = f"Cheapest fleet found: {fleet}: {hourly(saving)} less {change}, {monthly(saving)} a month saved."
+    return " ".join(said(found, risk_sentence(best, "Its risk")))

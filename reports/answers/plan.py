@@ -13,15 +13,17 @@ from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.figures import (
-    BRIEF_ROWS,
     Latencies,
     class_table,
     fleet_diagram,
     fleet_table,
     goal_label,
     goal_words,
+    is_routed_apart,
     latency_table,
     limit_sentences,
+    missed_lengths_sentence,
+    routing_table,
     shown_pools,
     worst_tail,
 )
@@ -107,7 +109,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
     cut = len(plan.pools) - len(shown_pools(plan.pools, brief=True))
     return (
         Section(
-            table=fleet_table(plan.pools, brief=True),
+            table=fleet_table(plan, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
         Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), verdict.risk_sentence(plan))),
@@ -117,18 +119,16 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
             sentences=said(
                 " ".join(
                     said(
-                        verdict.disaggregation_sentence(plan),
                         verdict.proof_sentence(plan, brief=True),
                         verdict.capacity_sentence(plan),
-                        verdict.waste_sentence(plan),
+                        verdict.waste_sentence(plan, brief=True),
+                        verdict.prefix_sentence(plan, brief=True),
+                        deploy_sentence(plan, brief=True),
                     )
                 ),
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
-                verdict.prefix_sentence(plan),
                 verdict.speculation_sentence(plan),
-                backend_sentence(plan),
-                deploy_sentence(plan),
             )
         ),
     )
@@ -139,7 +139,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
         f"Fleet: {words.gpu_words(plan)}{spare}",
-        table=fleet_table(plan.pools, brief=False),
+        table=fleet_table(plan, brief=False),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
     )
@@ -166,11 +166,12 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section(
             "SLOs",
             table=class_table(plan, brief=False),
-            notes=said(verdict.risk_sentence(plan)),
+            notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan)),
             charts=slo_charts(plan),
             sections=simulation_sections(plan),
         ),
         Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
+        *((Section("How it is routed", table=routing_table(plan)),) if is_routed_apart(plan) else ()),
         Section(
             "What binds",
             table=_limits(plan),
@@ -236,18 +237,18 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
     left_out |= set() if words.has_fleet(plan) else {"recommended", "nearest_miss"}
-    kinds = [(n, row) for n, row in enumerate(words.distinct_alternatives(plan), 1) if row.kind not in left_out]
+    distinct = words.distinct_alternatives(plan, 0) if brief else words.distinct_alternatives(plan)
+    kinds = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
-    rows = kinds[:BRIEF_ROWS] if brief else kinds
+    rows = kinds[:BRIEF_ALTERNATIVES] if brief else kinds
     cut = len(kinds) - len(rows)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
-        f"{plural(cut, 'more alternative')}: see -v or plan.json." if cut else "",
         how if words.has_fleet(plan) and not brief else "",
         *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
     )
-    shown = [pair for pair in _ALTERNATIVE_COLUMNS if not (brief and pair[0].optional)]
+    shown = _brief_columns(cut) if brief else _ALTERNATIVE_COLUMNS
     tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
     cells = [tuple(cell(number, row, plan) for _, cell in shown) for number, row in rows]
     charts = () if brief else fleets_charts(plan)
@@ -277,15 +278,37 @@ def _alternative_fleet(row: Alternative) -> str:
     return " + ".join(words.limited_cell(pool) for pool in row.pools[:6]) or words.why_not_sentence(row) or MISSING
 
 
-_ALTERNATIVE_COLUMNS: Final[tuple[tuple[Column, Callable[[int, Alternative, Plan], str]], ...]] = (
+def _brief_fleet(row: Alternative) -> str:
+    return words.fleet_by_role(row.pools[:6]) or words.why_not_sentence(row) or MISSING
+
+
+AlternativeColumn = tuple[Column, Callable[[int, Alternative, Plan], str]]
+"""A column of the alternatives with its cell of (number, alternative, plan)."""
+_NAME: Final[tuple[AlternativeColumn, ...]] = (
     (Column("#", "right"), lambda number, _row, _plan: str(number)),
     (Column("alternative", shrink=True, lines=6), lambda _number, row, plan: _alternative_name(row, plan)),
-    (Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8), lambda _number, row, _plan: _alternative_fleet(row)),
+)
+_PRICE: Final[tuple[AlternativeColumn, ...]] = (
     (Column("$/h", "right"), lambda _number, row, _plan: money(row.cost_usd_per_hour)),
     (Column("extra", "right"), lambda _number, row, plan: _extra_cost(row, plan)),
+)
+_ALTERNATIVE_COLUMNS: Final[tuple[AlternativeColumn, ...]] = (
+    *_NAME,
+    (Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8), lambda _number, row, _plan: _alternative_fleet(row)),
+    *_PRICE,
     (Column("SLO met", "right", optional=True), lambda _number, row, _plan: percent(row.attainment)),
 )
-"""Columns of the alternatives, each with its cell of (number, alternative, plan); a brief table has no optional one."""
+
+
+def _brief_columns(cut: int) -> tuple[AlternativeColumn, ...]:
+    """Columns of the brief table, which says in its header how many alternatives it leaves out."""
+    header = f"replicas × GPU ({cut} more with -v)" if cut else "replicas × GPU"
+    fleet = Column(header, shrink=True, lines=8)
+    return (*_NAME, (fleet, lambda _number, row, _plan: _brief_fleet(row)), *_PRICE)
+
+
+BRIEF_ALTERNATIVES: Final = 3
+"""Alternatives in the brief answer, which is to fit 25 lines."""
 
 
 def _reason(row: Alternative, plan: Plan) -> str:
@@ -362,12 +385,15 @@ def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     assumption_words = plural(len(source.assumptions), "assumption")
-    by_formula = "; utilization is by formula" if plan.simulation else ""
+    basis = f"Latencies and request rates are {words.basis_words(plan)}"
+    if plan.simulated:
+        basis = "Latencies and request rates are simulated; utilization is by formula"
+    elif words.is_simulated_row(plan):
+        basis = "Latencies are simulated; request rates and utilization are by formula"
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
-        f"Latencies and request rates are {words.basis_words(plan)}{by_formula}. Nothing here was measured on your "
-        "machines.",
+        f"{basis}. Nothing here was measured on your machines.",
         f"{assumption_words} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",

@@ -16,7 +16,7 @@ from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import routed
+from reports.figures import is_routed_apart, routing_table
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -91,11 +91,6 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
-    routing = ("pool", "stage", "class", "#share", "#mean input", "#mean output")
-    shares = [
-        (row.pool, row.stage, row.slo_class, percent(row.share), significant(row.isl), significant(row.osl))
-        for row in routed(plan)
-    ]
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
@@ -112,7 +107,7 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offered(plan)),
-            Section("How it is routed", table=table_of(routing, shares)),
+            *(() if is_routed_apart(plan) else (Section("How it is routed", table=routing_table(plan)),)),
         ),
         detail=Detail.PAGE,
     )

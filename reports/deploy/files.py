@@ -80,6 +80,17 @@ def planned_target(plan: Plan) -> str:
     return plan.engine if target in {None, NO_TARGET} else str(target)
 
 
+def default_target(plan: Plan) -> str:
+    """Where a plan is deployed unless a target is named: what it was planned for, else the first that runs it.
+
+    The plain target of its engine where none does, whose refusal then says why.
+    """
+    stated, names = plan.provenance.inputs.get("target"), targets_of(plan)
+    if stated not in {None, NO_TARGET} or len(names) == 1:
+        return planned_target(plan)
+    return next((name for name in names if _target_deploys(plan, Options(name, ""), name, None)), planned_target(plan))
+
+
 def targets_of(plan: Plan) -> list[str]:
     """The targets that run the plan's engine; before all the one that it was planned for, or that engine's own."""
     able = [name for name in TARGET_NAMES if plan.engine in target_of(name).engines]
@@ -210,9 +221,9 @@ def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[
 def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force: bool = False) -> list[Path]:
     """Write the deployment of a plan with every choice left to its default; see `write_deployment`.
 
-    target: None for the one that it was planned for, or else the plain one of the engine that it was evaluated for.
+    target: None for `default_target`.
     """
-    name = target or planned_target(plan)
+    name = target or default_target(plan)
     return write_deployment(plan, Options(name, facts.checked_version(name, None)), directory, force=force)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import MILLI
+from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
 
@@ -219,19 +220,11 @@ def _arrivals(generator: np.random.Generator, demand: Demand, count: int) -> NDA
 
 
 def behind(plan: Plan, router: Balancing) -> Plan:
-    """The plan with its figures behind a router; as it is where that is its own, or was not simulated.
-
-    Latencies of several classes together are known behind its own only.
-    """
-    found = None if plan.simulation is None else plan.simulation.fewest_requests
-    if found is None or not found.latencies or router is not Balancing.FEWEST_REQUESTS:
+    """The plan with its figures behind a router; as it is where that is its own, or was not simulated."""
+    fleet = None if plan.simulation is None else plan.simulation.fewest_requests
+    if fleet is None or not fleet.latencies or router is not Balancing.FEWEST_REQUESTS:
         return plan
-    classes = [
-        one.model_copy(update={"attainment": row.attainment, "ttft_s": row.ttft_s, "tpot_s": row.tpot_s})
-        for one, row in zip(plan.classes, found.latencies, strict=True)
-    ]
-    whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    return plan.model_copy(update={"classes": classes, **whole})
+    return with_latencies(plan, fleet.latencies)
 
 
 WINDOW: Final = "5m"

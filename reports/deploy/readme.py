@@ -164,6 +164,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         newest=facts.versions_of(options.target)[-1],
         rows=setting_rows(deployment),
         checks=_checks(deployment, pods=pods, other=router_plan is not plan),
+        other_router=router_plan is not plan,
         pods=pods,
         space=Raw(options.namespace),
         job=Raw(deployment.name),
