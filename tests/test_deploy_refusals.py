@@ -20,7 +20,7 @@ def unproven(plan: Plan) -> Plan:
     return simulated(plan, judged(held=False))
 
 
-def asking(plan: Plan, **inputs: dict[str, Any]) -> Plan:
+def asking(plan: Plan, **inputs: Any) -> Plan:
     """The plan of a problem with these sections."""
     source = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | inputs})
     return plan.model_copy(update={"provenance": source})
@@ -51,7 +51,7 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
 
 def test_every_reason_is_told() -> None:
     """vLLM's gateway does lengths, llm-d's router counts tokens, and Dynamo's does neither."""
-    parted = unproven(parted_plan())
+    parted = asking(unproven(parted_plan()), target="none")
     tokens, lengths = "the router there counts requests", "sends requests of different lengths"
     told = {target: refusal(parted, target) for target in ("vllm", "llmd", "dynamo")}
     assert [tokens in one for one in told.values()] == [True, False, True]
@@ -60,5 +60,6 @@ def test_every_reason_is_told() -> None:
     counted = {"balancing": "fewest_requests"}
     alone = unproven(plan_of((Case("colocated", replicas=2, tokens=8192),)))
     assert deployment_files(asking(parted, constraints=counted), options("vllm"))
+    assert deployment_files(unproven(parted_plan()), options("vllm"))  # simulated with a router that counts requests
     assert deployment_files(alone, options("llmd"))
     assert deployment_files(asking(alone, constraints=counted), options("dynamo"))
