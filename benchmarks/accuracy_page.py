@@ -17,7 +17,7 @@ from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, 
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_predictions import predict_serving, predict_steps
-from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
+from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ASSUMED_WIDENING, ServingError, interval_of, load_serving_error, step_widths
 
 ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
@@ -242,7 +242,7 @@ def main(data: Path) -> None:
     for file in (data / "serving" / name for name in FILES):
         kind, rows = read_measurements(file)
         rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
-        predict = predict_serving if kind is Format.SERVING else predict_steps
+        predict = predict_serving if kind is RowKind.SERVING else predict_steps
         files[file.name] = validation_dict(kind, predict(rows, catalog, data / "models"))
     docs = Path(__file__).parent.parent / "docs"
     (docs / "accuracy.md").write_text(accuracy_page(files), "utf-8")

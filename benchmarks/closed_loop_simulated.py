@@ -35,19 +35,19 @@ from costmodel.policy import SCHEDULERS  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     MANY_WAVES,
     ClosedLoad,
-    Pools,
+    WorkerPools,
     closed_loop,
     engine_times,
     look_wait,
     uneven_lanes,
 )
-from costmodel.simulator import Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
+from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402
-from search_spaces.measured_engines import Deployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of  # noqa: E402
 from search_spaces.measured_predictions import Predicted, predict_serving  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402
     SCRIPTS,
@@ -66,13 +66,13 @@ QUANTITIES = ("ttft", "tpot")
 class Compared:
     """One row: TTFT and TPOT [s] measured, by formula and simulated."""
 
-    deployment: Deployment
+    deployment: MeasuredDeployment
     measured: tuple[float, float]
     formula: tuple[float, float]
     simulated: tuple[float, float]
 
 
-def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
+def engine_pool(deployment: MeasuredDeployment, users: int, longest: int) -> SimulatedPool:
     """The simulator's engine of a measured deployment, for so many users and requests of up to `longest` tokens."""
     policy, ranks = load_serving_policy(deployment.engine), deployment.prefill.parallelism.data
     seqs = max(users, deployment.prefill.parallelism.pipeline)
@@ -83,7 +83,7 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
     uneven = float(uneven_lanes(policy.lane_balance, np.array([float(ranks)]))[0])
     block = block_tokens(deployment.engine, deployment.model)
     held = deployment.fits * (deployment.isl + deployment.osl / 2.0)
-    return Pool(
+    return SimulatedPool(
         role=config.role,
         steps=cost_steps(deployment.model, config, policy.overhead, uneven),
         policy=SCHEDULERS[deployment.engine],
@@ -105,7 +105,7 @@ def lengths(mean: float, spread: float, places: Array) -> NDArray[np.int64]:
     return np.maximum(np.rint(longest * (1.0 - spread * places)), 1.0).astype(np.int64)
 
 
-def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, float]:
+def simulated_means(deployment: MeasuredDeployment, closed: ClosedLoad) -> tuple[float, float]:
     """Mean TTFT and TPOT of the benchmark's run, in which all users start at once [s].
 
     What no step of the engine accounts for is the formula's: the way to the engine, what launching a prompt's kernels
@@ -114,7 +114,7 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
     times, single = engine_times(deployment.model, arrays, arrays, policy, closed), np.ones((1, 1))
-    pools = Pools(single, single, 0.0 * single, np.array([[deployment.fits]]), apart=False)
+    pools = WorkerPools(single, single, 0.0 * single, np.array([[deployment.fits]]), apart=False)
     steady = closed_loop(times, policy, closed, pools)
     kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
     late = look_wait(closed.looks, steady.decode_step, steady.tpot * times.tokens_per_step)
@@ -127,7 +127,7 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
         for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
     pool = replace(engine_pool(deployment, users, int((isl + osl).max())), fixed_ttft=outside)
-    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), Fleet((pool,)))
+    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), SimulatedFleet((pool,)))
     return float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 
@@ -153,7 +153,7 @@ def compared(sample: int | None) -> list[Compared]:
     return found
 
 
-def _compared(deployment: Deployment, row: Predicted) -> Compared:
+def _compared(deployment: MeasuredDeployment, row: Predicted) -> Compared:
     values = [row.values[name] for name in QUANTITIES]
     measured, formula = ((ttft, tpot) for ttft, tpot in zip(*((v.measured, v.predicted) for v in values), strict=True))
     (batch,) = batches_of([deployment])
@@ -184,7 +184,7 @@ def show_errors(rows: Sequence[Compared]) -> None:
 
 def show_ratios(rows: Sequence[Compared]) -> None:
     """Mean simulated / formula, by engine and each of GPU, model and concurrency."""
-    keys: dict[str, Callable[[Deployment], object]] = {
+    keys: dict[str, Callable[[MeasuredDeployment], object]] = {
         "engine": lambda _: "any",
         "GPU": lambda each: each.prefill.accelerator.name,
         "model": lambda each: each.model.name,

@@ -24,7 +24,7 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.host import ServingPolicy  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import Deployment, batches_of, deployments_of, steady_state  # noqa: E402
+from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of, steady_state  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 FILES = ("serving/closed_loop.csv", "serving/r1_2026.csv")
@@ -55,7 +55,7 @@ def rows_of(path: Path) -> Iterator[Measured]:
         }
     _, rows = read_measurements(path)
     deployments, _ = deployments_of(rows, load_catalog(), data_folder() / "models")
-    groups: dict[int, list[Deployment]] = defaultdict(list)
+    groups: dict[int, list[MeasuredDeployment]] = defaultdict(list)
     for each in deployments:
         ranks = (each.decode or each.prefill).parallelism.data
         if ranks > 1 and each.row.line not in drafts:

@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.program import Aim, Engines, Limit, Matrices, Work, cheapest, undominated  # noqa: E402
+from optimizer.search.program import Aim, Engines, Limit, Matrices, WorkLimit, cheapest, undominated  # noqa: E402
 
-FIRST = Work(nodes=60, time_limit=5.0)
+FIRST = WorkLimit(nodes=60, time_limit=5.0)
 """A first look for a fleet."""
 
-THOROUGH = Work(gap=5e-3, nodes=2000, time_limit=30.0)
+THOROUGH = WorkLimit(gap=5e-3, nodes=2000, time_limit=30.0)
 TYPES, BUCKETS, SURVIVING = 12, 40, 200
 MANY = 20
 """Seeds of the problems of many buckets."""
@@ -95,7 +95,7 @@ def _configs(
     return np.full(kept.size, role), kind[kept], gpus[kept], need[kept]
 
 
-def timed(matrices: Matrices, work: Work) -> tuple[Engines, float, float]:
+def timed(matrices: Matrices, work: WorkLimit) -> tuple[Engines, float, float]:
     """A search, its CPU seconds and its seconds by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
     found = cheapest(matrices, Aim(), work)
@@ -110,7 +110,7 @@ def small_problems(count: int) -> None:
     for seed in range(count):
         matrices = random_matrices(seed, columns=3 + seed % 2, limited=seed % 3 == 0)
         matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
-        found = cheapest(matrices, Aim(), Work(gap=0.0))
+        found = cheapest(matrices, Aim(), WorkLimit(gap=0.0))
         best = by_trying_all(matrices)
         if found.count.max(initial=0) <= MOST_EACH:
             compared += 1

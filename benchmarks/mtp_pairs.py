@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.speculation import Draft, Speculation  # noqa: E402 -- the repository is found first
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import Deployment, batches_of, deployments_of, steady_state  # noqa: E402
+from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of, steady_state  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 SAME = ("accelerator", "precision", "engine", "mode", "isl", "osl", "concurrency", "num_gpus", "tp", "pp", "ep", "dp")
@@ -60,7 +60,7 @@ def _tpot(row: dict[str, str]) -> float:
     return float(row["tpot_median_ms"] or row["tpot_ms"])
 
 
-def ratio(deployment: Deployment, speculation: Speculation) -> float:
+def ratio(deployment: MeasuredDeployment, speculation: Speculation) -> float:
     """Predicted TPOT with speculation over that without it."""
     decode = deployment.decode and replace(deployment.decode, speculation=speculation)
     drafting = replace(deployment, prefill=replace(deployment.prefill, speculation=speculation), decode=decode)

@@ -21,10 +21,10 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.host import NO_OVERHEAD, ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     ClosedLoad,
-    Pools,
+    EngineTimes,
     PromptSteps,
     Steady,
-    Times,
+    WorkerPools,
     closed_loop,
     decode_step,
     launching_time,
@@ -34,7 +34,7 @@ from costmodel.queues.steady_state import (  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import Batch, Deployment, batches_of, deployments_of, workers_of  # noqa: E402
+from search_spaces.measured_engines import Batch, MeasuredDeployment, batches_of, deployments_of, workers_of  # noqa: E402
 from search_spaces.measured_predictions import suspicions  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402
     SCRIPTS,
@@ -78,13 +78,13 @@ class Table:
     ttft: Array
     tpot: Array
 
-    def times(self, policy: ServingPolicy, first_token: Array) -> Times:
+    def times(self, policy: ServingPolicy, first_token: Array) -> EngineTimes:
         """Times with the policy's overheads on top of the kernels; first_token: of each row (`prompt_of`) [1]."""
         step, each = policy.overhead.step, policy.overhead.per_request
         alone, together = self.alone + step + each, self.together + step + each * self.group
         steps = PromptSteps(alone, together, self.group, self.lanes, self.pipeline)
         prompt = prompt_of(steps, first_token, policy.launch * self.kernels, policy.lane_balance)
-        return Times(prompt, lambda running: self.decode(running, step, each))
+        return EngineTimes(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
         """The decode step, linear between the points of the grid."""
@@ -114,7 +114,7 @@ class Table:
 
 
 COLUMNS = tuple(item.name for item in fields(Table) if item.name not in ("batch", "file", "family"))
-Columns = TypeVar("Columns", ClosedLoad, Pools)
+Columns = TypeVar("Columns", ClosedLoad, WorkerPools)
 
 
 def columns_of(parts: Sequence[Columns], keep: Array | slice = slice(None)) -> Columns:
@@ -141,7 +141,7 @@ def _joined(tables: Sequence[Table]) -> Table:
     )
 
 
-def first_token(deployment: Deployment, factors: Mapping[str, float]) -> float:
+def first_token(deployment: MeasuredDeployment, factors: Mapping[str, float]) -> float:
     """How much later than its prompt's steps a first token comes (`costmodel.engine_arrays`) [1]."""
     if not deployment.model.is_moe:
         return 1.0
@@ -149,7 +149,7 @@ def first_token(deployment: Deployment, factors: Mapping[str, float]) -> float:
     return 1.0 + later * (1.0 if deployment.decode is None else factors.get(PREFILL_SHARE, 0.0))
 
 
-def generation(deployment: Deployment) -> str:
+def generation(deployment: MeasuredDeployment) -> str:
     """The GPU whose factor holds for a deployment's: the first of the catalog's that have the same kernels."""
     name = deployment.prefill.accelerator.name
     return GENERATIONS.get(name, name)

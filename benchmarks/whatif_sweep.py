@@ -27,7 +27,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.answer import Effort  # noqa: E402
+from optimizer.whatif.answer import ScenarioEffort  # noqa: E402
 from optimizer.whatif.sweep import ONE_THREAD, Row, Sweep, run_sweep, sweep_of  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import parse_axis  # noqa: E402
@@ -120,7 +120,7 @@ def main(count: int, only: str | None, verify: int, *, full: bool) -> None:
         if only not in {None, name}:
             continue
         varied = [parse_axis(axis) for axis in axes]
-        sweep = sweep_of(problem, EXAMPLE.parent, varied, (), Effort.FULL if full else None, looks=verify)
+        sweep = sweep_of(problem, EXAMPLE.parent, varied, (), ScenarioEffort.FULL if full else None, looks=verify)
         one, two = timed(sweep, 1), timed(sweep, 2)
         click.echo(
             f"{name}: {told(one, two)}; rows {'equal' if agree(sweep, one, two) else 'DIFFER'}; {gaps(one.rows)}"

@@ -35,7 +35,7 @@ LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeDistribution:
     """A distribution of times: its distribution function, linear between knots. seconds [s], share [1], ascending."""
 
     seconds: FloatArray
@@ -64,27 +64,27 @@ class Times:
         """E[X] [s]."""
         return self.mean_within(float(self.seconds[-1]))
 
-    def later(self, seconds: float) -> Times:
+    def later(self, seconds: float) -> TimeDistribution:
         """The times, all longer by so much [s]."""
         return replace(self, seconds=self.seconds + seconds) if seconds else self
 
 
-def exponential(mean: float) -> Times:
+def exponential(mean: float) -> TimeDistribution:
     """Exponential times of a mean [s]."""
     share = 1.0 - np.geomspace(1.0, 1e-9, KNOTS)
-    return Times(-mean * np.log1p(-share), share)
+    return TimeDistribution(-mean * np.log1p(-share), share)
 
 
-def fixed(seconds: float) -> Times:
+def fixed(seconds: float) -> TimeDistribution:
     """Always the same time [s].
 
     >>> fixed(10.0).within(9.0), fixed(10.0).within(11.0), fixed(10.0).mean_within(4.0)
     (0.0, 1.0, 4.0)
     """
-    return Times(np.array([seconds, seconds * (1.0 + 1e-9) + 1e-12]), np.array([0.0, 1.0]))
+    return TimeDistribution(np.array([seconds, seconds * (1.0 + 1e-9) + 1e-12]), np.array([0.0, 1.0]))
 
 
-def from_quantiles(quantiles: Mapping[float, float]) -> Times:
+def from_quantiles(quantiles: Mapping[float, float]) -> TimeDistribution:
     """Times that pass through {probability: seconds}; between and below them ln x is linear in the normal score.
 
     Times beyond the highest count as it.
@@ -100,7 +100,7 @@ def from_quantiles(quantiles: Mapping[float, float]) -> Times:
     seconds = np.exp(np.where(points < score[0], logs[0] + slope * (points - score[0]), np.interp(points, score, logs)))
     share = np.array([NormalDist().cdf(point) for point in points])
     top = seconds[-1] * (1.0 + 1e-9)
-    return Times(np.concatenate([seconds, [top]]), np.concatenate([[0.0], share[1:], [1.0]]))
+    return TimeDistribution(np.concatenate([seconds, [top]]), np.concatenate([[0.0], share[1:], [1.0]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class Reuse:
     history: FloatArray
     growth: float
     followed: FloatArray
-    pause: Times
+    pause: TimeDistribution
 
 
-def uniform_reuse(isl: FloatArray, share: float, interval: Times) -> Reuse:
+def uniform_reuse(isl: FloatArray, share: float, interval: TimeDistribution) -> Reuse:
     """A share of every prompt in common with earlier ones, last used an interval ago [1].
 
     As much of all that is in the cache is used again: a trace of so many hits has as many uses that are not the last.
@@ -136,7 +136,7 @@ class Cached:
     keeps: float
 
 
-def characteristic_time(inflow: Rate, next_share: float, times: Times, capacity: float) -> Rate:
+def characteristic_time(inflow: Rate, next_share: float, times: TimeDistribution, capacity: float) -> Rate:
     """T of a cache of `capacity` [token] into which `inflow` tokens come per second [s].
 
     next_share: share of them that are used again, after `times` [1]; others stay until they are the oldest. Between two
@@ -204,10 +204,10 @@ def _normal_points() -> tuple[FloatArray, FloatArray]:
     return points, mass
 
 
-def _mixture(ages: list[Times], weight: FloatArray) -> Times:
+def _mixture(ages: list[TimeDistribution], weight: FloatArray) -> TimeDistribution:
     """The mixture of distributions in proportion to `weight` (ages,) [1]."""
     if len(ages) == 1:
         return ages[0]
     seconds = np.unique(np.concatenate([age.seconds for age in ages]))
     shares = np.array([np.interp(seconds, age.seconds, age.share, left=0.0) for age in ages])
-    return Times(seconds, np.asarray(weight @ shares / max(float(weight.sum()), 1e-300)))
+    return TimeDistribution(seconds, np.asarray(weight @ shares / max(float(weight.sum()), 1e-300)))

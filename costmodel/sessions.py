@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel import lengths
 from costmodel.lengths import Buckets, Lengths
-from costmodel.prefix_cache import Reuse, Times
+from costmodel.prefix_cache import Reuse, TimeDistribution
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,7 +33,7 @@ class Sessions:
     """
 
     turns: Lengths
-    pause: Times
+    pause: TimeDistribution
     system_prompt: float
     user: Lengths
     answer: Lengths

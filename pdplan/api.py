@@ -198,7 +198,7 @@ def whatif(
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
     scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
     """
-    from optimizer.whatif.answer import Effort
+    from optimizer.whatif.answer import ScenarioEffort
     from optimizer.whatif.sweep import local_executor, run_sweep, sweep_of
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import chosen_scenarios, parse_axis
@@ -209,7 +209,7 @@ def whatif(
     scenarios = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
     if not axes and not scenarios:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
-    effort = Effort.SIMULATED if simulate else Effort.FULL if full else None
+    effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
     sweep = sweep_of(problem, base, axes, scenarios, effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)

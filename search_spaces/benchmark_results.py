@@ -166,11 +166,11 @@ class MeasuredStep:
     seconds: float
 
 
-Record = BenchmarkRun | MeasuredStep
+ResultRecord = BenchmarkRun | MeasuredStep
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ResultDocument:
     """One JSON object of a result file, which knows where it stands and reads its fields as what they must be.
 
     Fields are named by dotted paths, in which a number is an index of a list; of several paths the first counts that
@@ -191,13 +191,13 @@ class Document:
         """The error of the value below these keys: file, line and column, and its keys."""
         return self.file.error(sentence, (*self.keys_above, *keys))
 
-    def item(self, key: str, index: int) -> Document:
+    def item(self, key: str, index: int) -> ResultDocument:
         """An object of the list under `key`; InputError for an item that is none."""
         value = self.content[key][index]
         if not isinstance(value, Mapping):
             raise self.error(f"is {json_kind(value)}, but must be an object", key, index)
         label = f"{self.label}{'.' if self.keys_above else ': '}{key}[{index}]"
-        return Document(self.file, value, label, (*self.keys_above, key, index))
+        return ResultDocument(self.file, value, label, (*self.keys_above, key, index))
 
     def _value(self, path: str) -> tuple[Any, Keys]:
         """The value at a path, None where there is none, and the keys to it."""
@@ -212,14 +212,14 @@ class Document:
             keys.append(step)
         return value, tuple(keys)
 
-    def at(self, *paths: str) -> Document:
+    def at(self, *paths: str) -> ResultDocument:
         """The object at the first of these paths that has one, else empty."""
         for path in paths:
             value, keys = self._value(path)
             if isinstance(value, Mapping) and value:
                 break
         content = value if isinstance(value, Mapping) else {}
-        return Document(self.file, content, self.label, (*self.keys_above, *keys))
+        return ResultDocument(self.file, content, self.label, (*self.keys_above, *keys))
 
     def has(self, path: str) -> bool:
         """Whether a key stands at a path, whatever its value; in any object of a list that `*` stands for."""
@@ -283,13 +283,13 @@ class Document:
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
-def documents(path: Path) -> Iterator[Document]:
+def documents(path: Path) -> Iterator[ResultDocument]:
     """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
     text = read_text(path, LARGEST_RESULTS, "a benchmark result")
     if path.suffix in {".yaml", ".yml"}:
         source, _ = parse_source(text, name)
-        yield Document(source, source.value, "")
+        yield ResultDocument(source, source.value, "")
         return
     decoder, place = json.JSONDecoder(), after_space(text, 0)
     if place == len(text):
@@ -312,7 +312,7 @@ def documents(path: Path) -> Iterator[Document]:
             keys, mark = ((index,), f"{label}[{index}]") if isinstance(value, list) else ((), label)
             if not isinstance(item, dict):
                 raise file.error(f"is {json_kind(item)}, but must be an object with results", keys)
-            yield Document(file, item, mark, keys)
+            yield ResultDocument(file, item, mark, keys)
 
 
 def _as_number(value: object) -> float | None:
@@ -344,7 +344,7 @@ RATE_OF_A_TRACE = "trace"
 Paths = tuple[str, ...]
 
 
-class Format(BaseModel):
+class ResultFormat(BaseModel):
     """A kind of result file, a row of `result_formats.yaml`.
 
     shows: which of its figures TPOT is; marks: alternatives of paths that tell it; e2e: of the whole request; chunks:
@@ -378,11 +378,11 @@ class Format(BaseModel):
     model: Paths = ()
     engine: Paths = ()
 
-    def recognizes(self, document: Document) -> bool:
+    def recognizes(self, document: ResultDocument) -> bool:
         """Whether an object has all paths of one of the alternatives."""
         return any(all(map(document.has, paths)) for paths in self.marks)
 
-    def run(self, document: Document) -> BenchmarkRun:
+    def run(self, document: ResultDocument) -> BenchmarkRun:
         """The run of an object whose figures are where the row says."""
         isl, osl = document.length(self.isl), document.length(self.osl)
         ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
@@ -408,11 +408,11 @@ class Format(BaseModel):
             e2e=e2e,
         )
 
-    def _load(self, document: Document) -> Load:
+    def _load(self, document: ResultDocument) -> GeneratorLoad:
         of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
         return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
 
-    def time(self, document: Document, pattern: str) -> Latency:
+    def time(self, document: ResultDocument, pattern: str) -> Latency:
         """The statistics of one time [s], in the unit that stands beside them."""
         if not pattern:
             return Latency()
@@ -426,7 +426,7 @@ class Format(BaseModel):
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
         return Latency(*figures).times(TIME_UNITS[unit])
 
-    def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
+    def _tpot(self, document: ResultDocument, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
 
         A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (tokens - 1) / (OSL - 1) of
@@ -456,7 +456,7 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
-def _spread(document: Document, isl: Paths) -> float:
+def _spread(document: ResultDocument, isl: Paths) -> float:
     """1 - shortest / longest prompt: of the metric or of the prompts, else as the option says that drew them."""
     if "/" not in isl[0]:
         shortest, most = document.at(*isl).number("min"), document.at(*isl).number("max")
@@ -472,11 +472,11 @@ def _spread(document: Document, isl: Paths) -> float:
     return min(max(1.0 - float(ratio or 0.0), 0.0), 1.0) if drawn else 0.0
 
 
-Load = tuple[float | None, float | None]
+GeneratorLoad = tuple[float | None, float | None]
 """Concurrency [1] and request rate [1/s] that a generator was told to keep."""
 
 
-def _aiperf_load(document: Document) -> Load:
+def _aiperf_load(document: ResultDocument) -> GeneratorLoad:
     """AIPerf 0.13 has phases, of which warm-up ones may stand first; AIPerf before 0.10 and GenAI-Perf have none."""
     settings = document.at("input_config")
     phases = settings.content.get("phases")
@@ -488,7 +488,7 @@ def _aiperf_load(document: Document) -> Load:
     return load.number("concurrency"), load.number("request_rate")
 
 
-def _guidellm_load(document: Document) -> Load:
+def _guidellm_load(document: ResultDocument) -> GeneratorLoad:
     """Synchronous requests are one stream; an unlimited throughput run has no steady state."""
     strategy = document.at("config.strategy", "args.strategy", "scheduler.strategy")
     kind = strategy.text("type_") or ""
@@ -498,7 +498,7 @@ def _guidellm_load(document: Document) -> Load:
     return 1.0 if kind == "synchronous" else strategy.number("streams"), rate
 
 
-def _llmd_load(document: Document) -> Load:
+def _llmd_load(document: ResultDocument) -> GeneratorLoad:
     """v0.1 has the load generator's own words, of which stages need the number of theirs; v0.2 has one form."""
     words = document.at("scenario.load.standardized", "scenario.load.args")
     stage = document.at("scenario.load.metadata").content.get("stage")
@@ -506,7 +506,7 @@ def _llmd_load(document: Document) -> Load:
     return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
 
-LOADS: Mapping[Tool, Callable[[Document], Load]] = {
+LOADS: Mapping[Tool, Callable[[ResultDocument], GeneratorLoad]] = {
     Tool.AIPERF: _aiperf_load,
     Tool.GENAI_PERF: _aiperf_load,
     Tool.GUIDELLM: _guidellm_load,
@@ -517,7 +517,7 @@ AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 """AIPerf's words for TTFT, TPOT and the whole request among its goals (`--goodput`), in milliseconds."""
 
 
-def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
+def _aiperf(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
     run = form.run(document)
     goals, met = document.at("input_config.slos"), document.at("good_request_fraction").content.get("avg")
@@ -528,7 +528,7 @@ def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     yield run
 
 
-def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
+def _guidellm(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
     """The runs of one file."""
     model = document.text("config.model", "args.model")
     for index, run in enumerate(document.content["benchmarks"]):
@@ -538,7 +538,7 @@ def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
         yield replace(benchmark, model=benchmark.model or model)
 
 
-def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
+def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredStep]:
     """One step a point: the median of its repetitions, without the first where there are several (it warms up)."""
     for index, item in enumerate(document.content["results"]):
         passes = item.get("fpms") if isinstance(item, Mapping) else None
@@ -552,7 +552,7 @@ def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
             yield min(steady, key=lambda step: abs(step.seconds - middle))
 
 
-def _pass(point: Document, number: int) -> MeasuredStep | None:
+def _pass(point: ResultDocument, number: int) -> MeasuredStep | None:
     """One forward pass, or None where it held no request."""
     document = point.item("fpms", number)
     names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
@@ -576,7 +576,7 @@ def _pass(point: Document, number: int) -> MeasuredStep | None:
 _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
 
 
-def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
+def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
     """One result, which states its own deployment and the nominal lengths."""
     mean = (1.0 + SHORTEST) / 2.0
     isl, osl = (length * mean for length in _nominal_lengths(document))
@@ -606,7 +606,7 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     )
 
 
-def _nominal_lengths(document: Document) -> tuple[float, float]:
+def _nominal_lengths(document: ResultDocument) -> tuple[float, float]:
     """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
     thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
     if thousands and "isl" not in document.content:
@@ -614,7 +614,7 @@ def _nominal_lengths(document: Document) -> tuple[float, float]:
     return document.needed("isl"), document.needed("osl")
 
 
-def _workers(document: Document, prefix: str) -> Layout:
+def _workers(document: ResultDocument, prefix: str) -> Layout:
     """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
@@ -624,7 +624,7 @@ def _workers(document: Document, prefix: str) -> Layout:
     return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
 
 
-READERS: Mapping[Tool, Callable[[Format, Document], Iterable[Record]]] = {
+READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[ResultRecord]]] = {
     Tool.AIPERF: _aiperf,
     Tool.GUIDELLM: _guidellm,
     Tool.DYNAMO: _dynamo,
@@ -634,13 +634,13 @@ READERS: Mapping[Tool, Callable[[Format, Document], Iterable[Record]]] = {
 
 
 @cache
-def formats() -> tuple[Format, ...]:
+def formats() -> tuple[ResultFormat, ...]:
     """Every format; the first that recognizes an object reads it.
 
     >>> formats()[0].tool.value
     'GuideLLM'
     """
-    return tuple(map(Format.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
+    return tuple(map(ResultFormat.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
 
 
 _HINTS = {
@@ -652,9 +652,9 @@ _HINTS = {
 """Keys of kindred files that cannot be used, and what to use instead."""
 
 
-def read_results(paths: Iterable[Path]) -> list[Record]:
+def read_results(paths: Iterable[Path]) -> list[ResultRecord]:
     """All runs and steps of the files in their order; InputError names the place of what cannot be read."""
-    records: list[Record] = []
+    records: list[ResultRecord] = []
     for document in (document for path in paths for document in documents(path)):
         form = next((form for form in formats() if form.recognizes(document)), None)
         if form is None:

@@ -26,7 +26,7 @@ from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, Dem
 from .faults import Fault, Path, check_kind
 from .fields import (
     ONE_OR_MORE,
-    Section,
+    FileSection,
     Text,
     at_most,
     choice,
@@ -77,7 +77,7 @@ WHOLE_DAY = AfterValidator(_whole_day)
 """Rates of 24 hours, not all of them zero."""
 
 
-class DemandSection(Section):
+class DemandSection(FileSection):
     """How the demand grows; the rate of the workload file, or its planned hour, is that of the first month."""
 
     months: Annotated[int, count(bounds.MONTHS)] = 12
@@ -109,7 +109,7 @@ class DemandSection(Section):
         return self
 
 
-class ElectricitySection(Section):
+class ElectricitySection(FileSection):
     """What GPUs of your own draw and what that costs."""
 
     usd_per_kwh: Annotated[float, number(USD_PER_KWH)] = 0.10
@@ -120,7 +120,7 @@ class ElectricitySection(Section):
     """Carbon per kilowatt-hour [g/kWh]; default: carbon is left out."""
 
 
-class SpotSection(Section):
+class SpotSection(FileSection):
     """GPUs that the provider may take back."""
 
     price: Price
@@ -142,7 +142,7 @@ class SpotSection(Section):
         return self
 
 
-class HostingSection(Section):
+class HostingSection(FileSection):
     """What GPUs of your own cost while they stand there."""
 
     power: Power | None = None
@@ -171,7 +171,7 @@ class OwnedSection(HostingSection):
     """How many."""
 
 
-class TypeSection(Section):
+class TypeSection(FileSection):
     """The contracts of one accelerator of the workload file."""
 
     name: Text
@@ -190,7 +190,7 @@ class TypeSection(Section):
     """GPUs that you have; default: none."""
 
 
-class ProcurementSection(Section):
+class ProcurementSection(FileSection):
     """The terms on which GPUs can be had and the forecast of the demand, for `pdplan buy`."""
 
     demand: DemandSection = DemandSection()

@@ -46,7 +46,7 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
 
-from .benchmark_results import BenchmarkRun, MeasuredStep, Record
+from .benchmark_results import BenchmarkRun, MeasuredStep, ResultRecord
 from .catalog import (
     MAX_OVERLAY_BYTES,
     TOP,
@@ -58,7 +58,7 @@ from .efficiency import efficiency_dict
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
     Batch,
-    Deployment,
+    MeasuredDeployment,
     batches_of,
     deployment_of,
     in_dtype,
@@ -107,7 +107,7 @@ class MeasuredRun:
     """A run and the deployment that is predicted for it; ttft, tpot: what may be fitted of it [s], NaN: nothing."""
 
     run: BenchmarkRun
-    deployment: Deployment
+    deployment: MeasuredDeployment
     ttft: float
     tpot: float
 
@@ -186,7 +186,7 @@ class Note:
 Row = MeasuredRun | TimedStep
 
 
-def measured(records: Iterable[Record], setup: Setup) -> tuple[list[Row], list[Note]]:
+def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[Row], list[Note]]:
     """Every record that can be fitted with its engine, in the order of the files, and notes on what is left out."""
     rows: list[Row] = []
     notes: list[Note] = []
@@ -211,7 +211,7 @@ def observations(rows: Sequence[Row]) -> list[Observation]:
     ]
 
 
-def engine_of(record: Record, setup: Setup) -> str:
+def engine_of(record: ResultRecord, setup: Setup) -> str:
     """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
     if setup.engine is not None:
         return engine_name(setup.engine)
@@ -291,7 +291,7 @@ def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Acceler
     return None
 
 
-def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
+def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> MeasuredDeployment:
     own_layout = run.stated
     prefill, decode = (setup.layout, None) if own_layout is None else (own_layout.prefill, own_layout.decode)
     dtype = setup.weight_dtype or (own_layout.precision if own_layout else "") or setup.model.native_weight_dtype
@@ -530,7 +530,7 @@ class Calibration:
         return tuple(name for name in SPREAD if name not in self.fit.free)
 
 
-def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibration:
+def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Calibration:
     """Fit the scales to the records; InputError where nothing can be fitted or the data contradicts physics.
 
     source: what the overlay says its figures rest on. A fit that does not explain the data says so (`refusal`).
@@ -575,7 +575,7 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
 
-def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
+def nearer_flags(records: Sequence[ResultRecord], setup: Setup, times: int) -> str:
     """Flags with which the catalog predicts all of the `times` better than with those of the setup; empty if none do.
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
@@ -600,12 +600,12 @@ def _precisions(setup: Setup) -> dict[str, Setup]:
     }
 
 
-def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
+def _nearest(records: Sequence[ResultRecord], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
     """The least error of the catalog among several setups, and its flag."""
     return min((_catalog_error(records, variant, times), flag) for flag, variant in kind.items())
 
 
-def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
+def _catalog_error(records: Sequence[ResultRecord], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
     rows, _ = measured(records, setup)
     times_seen = observations(rows)

@@ -40,7 +40,7 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
+from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source, shipped_table
@@ -66,7 +66,7 @@ _Gpus = Annotated[int, count(bounds.NODE_SIZE)]
 _Multiple = Annotated[int, count(bounds.WHOLE)]
 
 
-class LinkEntry(Section):
+class LinkEntry(FileSection):
     """A link as one GPU sees it."""
 
     gb_s: Annotated[float, number(bounds.BANDWIDTH.in_units(GIGA, "GB/s"))]
@@ -87,7 +87,7 @@ class FabricEntry(LinkEntry):
     """GPUs that it joins."""
 
 
-class PeakEntry(Section):
+class PeakEntry(FileSection):
     """Dense peak of the matrix units by compute dtype [TFLOP/s]; a dtype that the units lack is left out."""
 
     bf16: _Peak
@@ -96,7 +96,7 @@ class PeakEntry(Section):
     fp4: _Peak | None = None
 
 
-class AcceleratorEntry(Section):
+class AcceleratorEntry(FileSection):
     """One accelerator as it stands in the file; units are in the keys."""
 
     vendor: Text
@@ -117,15 +117,15 @@ class AcceleratorEntry(Section):
     assumed: str = ""
 
 
-def _changes(entry: type[Section], **more: Any) -> type[Section]:
+def _changes(entry: type[FileSection], **more: Any) -> type[FileSection]:
     """An entry of which any key may be left out, in it and in its sections, with more keys."""
     keys: dict[str, Any] = {}
     for name, info in entry.model_fields.items():
         kind: Any = info.annotation
-        is_section = isinstance(kind, type) and issubclass(kind, Section)
+        is_section = isinstance(kind, type) and issubclass(kind, FileSection)
         annotation = _changes(kind) if is_section else Annotated[kind, *info.metadata] if info.metadata else kind
         keys[name] = (annotation | None, None)
-    return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
+    return create_model(f"{entry.__name__}Changes", __base__=FileSection, **keys, **more)
 
 
 _EfficiencyChanges = dict[
@@ -144,7 +144,7 @@ else:
     )
 
 
-class OverlayFile(Section):
+class OverlayFile(FileSection):
     """A user's catalog file."""
 
     accelerators: dict[str, EntryChanges] = Field(default_factory=dict)

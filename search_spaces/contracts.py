@@ -90,7 +90,7 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
-class Commitment:
+class ContractedGpus:
     """GPUs taken under a contract; month: of the decision; first: of the use."""
 
     contract: Contract

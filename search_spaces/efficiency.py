@@ -18,7 +18,7 @@ from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
 from . import bounds
-from .fields import Section, Text, member, number, share
+from .fields import FileSection, Text, member, number, share
 from .quantities import in_base_units, rounded
 
 DEFAULT = "default"
@@ -52,7 +52,7 @@ USUAL = "H100"
 """The GPU whose size the medians of `default` are about."""
 
 
-class EfficiencyChange(Section):
+class EfficiencyChange(FileSection):
     """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
 
     compute: _Share | None = None

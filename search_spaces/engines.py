@@ -17,12 +17,12 @@ from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
 from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
-from .fields import ONE_OR_MORE, Section, Text, at_most, house_error, member, number, share
+from .fields import ONE_OR_MORE, FileSection, Text, at_most, house_error, member, number, share
 from .quantities import in_base_units
 from .yaml_source import shipped_table
 
 
-class EngineChange(Section):
+class EngineChange(FileSection):
     """Host times of an engine in a user's catalog file, laid over the shipped ones; None leaves one as it was."""
 
     step_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
@@ -136,7 +136,7 @@ def _not_empty(values: list[float]) -> list[float]:
 _Accepted = Annotated[float, share(ACCEPTANCE)]
 
 
-class SpeculationSection(Section):
+class SpeculationSection(FileSection):
     """Speculative decoding: who drafts tokens, and how many of them the model accepts."""
 
     method: Annotated[Draft, member(Draft)]

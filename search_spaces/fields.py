@@ -313,7 +313,7 @@ def at_most(items: int, label: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class Section(BaseModel):
+class FileSection(BaseModel):
     """Base of all sections of a user's file: unknown keys are faults, docstrings document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)

@@ -21,8 +21,8 @@ from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, 
 from .faults import Fault, Path, Source, check_kind
 from .fields import (
     ONE_OR_MORE,
+    FileSection,
     Reader,
-    Section,
     Text,
     at_most,
     checked_together,
@@ -51,7 +51,7 @@ def _workload(value: object) -> object:
     raise InputError("must be the path of a workload.yaml, or what stands in one")
 
 
-class IslRange(Section):
+class IslRange(FileSection):
     """Input lengths of the requests that a pool gets: from <= ISL < to."""
 
     low: Annotated[int, count(bounds.TOKENS)] | None = Field(None, alias="from")
@@ -66,7 +66,7 @@ class IslRange(Section):
         return self
 
 
-class PoolSection(Section):
+class PoolSection(FileSection):
     """Equal engines in one role."""
 
     gpu: Text
@@ -114,7 +114,7 @@ def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
             yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"
 
 
-class FleetFile(Section):
+class FleetFile(FileSection):
     """A fleet that runs today, for `pdplan evaluate`."""
 
     schema_: Annotated[str, choice(FLEET_SCHEMA)] = Field(FLEET_SCHEMA, alias="schema")

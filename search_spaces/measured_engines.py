@@ -19,7 +19,7 @@ from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arr
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Pools, Steady, closed_loop, engine_times
+from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.quoting import shown
 from costmodel.transfer import (
     exposed_transfer_time,
@@ -236,7 +236,7 @@ USUAL_CONCURRENCY = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class MeasuredDeployment:
     """One row made concrete: engines, load per deployment, and what had to be assumed.
 
     token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
@@ -268,9 +268,9 @@ class Batch:
     engine: str
     model: Transformer
     token_budget: int
-    deployments: tuple[Deployment, ...]
+    deployments: tuple[MeasuredDeployment, ...]
     load: ClosedLoad
-    pools: Pools
+    pools: WorkerPools
 
     @property
     def split(self) -> bool:
@@ -280,9 +280,9 @@ class Batch:
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
-) -> tuple[list[Deployment], list[Refused]]:
+) -> tuple[list[MeasuredDeployment], list[Refused]]:
     """What can be predicted, and for every other serving row why not."""
-    deployments: list[Deployment] = []
+    deployments: list[MeasuredDeployment] = []
     refusals: list[Refused] = []
     model_of = cache(lambda name: measured_model(name, models))
     for row in rows:
@@ -296,9 +296,9 @@ def deployments_of(
     return deployments, refusals
 
 
-def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
+def batches_of(deployments: Sequence[MeasuredDeployment]) -> list[Batch]:
     """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
-    groups: dict[tuple[str, Transformer, int, bool], list[Deployment]] = defaultdict(list)
+    groups: dict[tuple[str, Transformer, int, bool], list[MeasuredDeployment]] = defaultdict(list)
     for deployment in deployments:
         groups[deployment.engine, deployment.model, deployment.token_budget, deployment.decode is None].append(
             deployment
@@ -327,7 +327,7 @@ def deployment_of(
     *,
     kv_dtype: str | None = None,
     memory_fraction: float | None = None,
-) -> Deployment:
+) -> MeasuredDeployment:
     """One row made concrete, of the model as it was published; the engine's habits where a flag is None.
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
@@ -362,7 +362,7 @@ def deployment_of(
     if row.decode:
         requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
     fits, memory_notes = requests_held(model, sides[-1], isl, osl)
-    return Deployment(
+    return MeasuredDeployment(
         row=row,
         model=model,
         engine=engine,
@@ -446,7 +446,7 @@ def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, i
     return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
 
 
-def _batch(engine: str, model: Transformer, token_budget: int, members: list[Deployment]) -> Batch:
+def _batch(engine: str, model: Transformer, token_budget: int, members: list[MeasuredDeployment]) -> Batch:
     def column(values: Iterable[float]) -> FloatArray:
         return np.fromiter(values, dtype=np.float64).reshape(-1, 1)
 
@@ -456,7 +456,7 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Dep
             for name in ("concurrency", "isl", "osl", "spread", "waves", "looks")
         }
     )
-    pools = Pools(
+    pools = WorkerPools(
         prefill_workers=column(deployment.row.prefill.workers if deployment.decode else 1.0 for deployment in members),
         decode_workers=column(
             deployment.row.decode.workers if deployment.row.decode else 1.0 for deployment in members

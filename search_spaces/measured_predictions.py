@@ -28,7 +28,7 @@ from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
 from .measured_engines import (
     Batch,
-    Deployment,
+    MeasuredDeployment,
     batches_of,
     deployments_of,
     in_dtype,
@@ -83,7 +83,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Predictions:
     """All rows of a file: predicted, or refused with a reason."""
 
     predicted: tuple[Predicted, ...]
@@ -95,7 +95,7 @@ class Outcome:
         return len(self.predicted) + len(self.refused)
 
 
-def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
+def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:
     """TTFT and TPOT of every serving row; the measured times are only carried along."""
     deployments, refusals = deployments_of(rows, catalog, models)
     table = error_table()
@@ -128,9 +128,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     return _in_order(rows_out, refusals)
 
 
-def _in_order(predictions: list[Predicted], refusals: list[Refused]) -> Outcome:
+def _in_order(predictions: list[Predicted], refusals: list[Refused]) -> Predictions:
     line = attrgetter("line")
-    return Outcome(tuple(sorted(predictions, key=line)), tuple(sorted(refusals, key=line)))
+    return Predictions(tuple(sorted(predictions, key=line)), tuple(sorted(refusals, key=line)))
 
 
 def _value(prediction: float, measurement: float, factors: tuple[float, float]) -> Value:
@@ -173,7 +173,7 @@ def suspicions(batch: Batch, steady: Steady) -> list[Suspicion | None]:
     ]
 
 
-def _suspicion(deployment: Deployment, alone: float, shared: float, line: float) -> Suspicion | None:
+def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> Suspicion | None:
     row, engine = deployment.row, deployment.decode or deployment.prefill
     if row.concurrency is None:
         return Suspicion(UNSTATED, math.nan)
@@ -191,7 +191,7 @@ def _suspicion(deployment: Deployment, alone: float, shared: float, line: float)
     return next((limit for limit in limits if limit.figure > 1), None)
 
 
-def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
+def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:
     """Latency of every step row, under the conditions of the tables from which such steps are composed.
 
     Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler

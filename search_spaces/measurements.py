@@ -48,16 +48,16 @@ MODES = {"aggregated": "colocated", "agg": "colocated", "disagg": "disaggregated
 PHASES = {"context": "prefill", "ctx": "prefill", "generation": "decode", "gen": "decode"}
 
 
-class Format(StrEnum):
+class RowKind(StrEnum):
     """What a row of the file measures."""
 
     SERVING = "serving"
     STEPS = "steps"
 
 
-NEEDED: Mapping[Format, tuple[str, tuple[str, ...]]] = {
-    Format.SERVING: ("serving results", ("model", "accelerator", "isl", "osl")),
-    Format.STEPS: ("engine steps", ("system", "model", "phase", "batch", "seq")),
+NEEDED: Mapping[RowKind, tuple[str, tuple[str, ...]]] = {
+    RowKind.SERVING: ("serving results", ("model", "accelerator", "isl", "osl")),
+    RowKind.STEPS: ("engine steps", ("system", "model", "phase", "batch", "seq")),
 }
 """Columns without which a file cannot be read, by format and its words; all others are optional."""
 
@@ -82,7 +82,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RowFlags:
     """Flags of the engine that a row states; None or empty where it does not.
 
     kv_dtype: the file's word for the dtype of the KV cache; memory_fraction: share of HBM that the engine takes [1];
@@ -94,7 +94,7 @@ class Settings:
     token_budget: int | None = None
     looks: int | None = None
 
-    def over(self, habit: Settings) -> Settings:
+    def over(self, habit: RowFlags) -> RowFlags:
         """These flags, and those of `habit` where nothing is stated."""
         flags = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
         return replace(habit, **flags)
@@ -128,7 +128,7 @@ class ServingRow:
     precision: str = ""
     median: bool = False
     mean_ttft: float = math.nan
-    settings: Settings = Settings()
+    settings: RowFlags = RowFlags()
 
     @property
     def mode(self) -> str:
@@ -205,7 +205,7 @@ class _Cells:
         return math.nan if time is None else float(time) / KILO
 
 
-def read_measurements(path: Path) -> tuple[Format, list[Row]]:
+def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
     reader = csv.reader(io.StringIO(text, newline=""))
@@ -217,8 +217,8 @@ def read_measurements(path: Path) -> tuple[Format, list[Row]]:
         raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
-def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:
-    read_row = _serving_row if kind is Format.SERVING else _step_row
+def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: RowKind) -> Iterator[Row]:
+    read_row = _serving_row if kind is RowKind.SERVING else _step_row
     for record in reader:
         line: int = reader.line_num  # type: ignore[attr-defined]
         values = [field.strip() for field in record]
@@ -234,7 +234,7 @@ def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> I
             yield Refused(line, str(fault))
 
 
-def _format(header: Sequence[str], path: Path) -> Format:
+def _format(header: Sequence[str], path: Path) -> RowKind:
     """The format of a header, or an error that says what the nearer format lacks, if either is near at all."""
     twice = [name for name, times in Counter(header).items() if name and times > 1]
     lacking = {kind: [name for name in columns if name not in header] for kind, (_, columns) in NEEDED.items()}
@@ -287,10 +287,10 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
     )
 
 
-def _stated_settings(cells: _Cells) -> Settings:
+def _stated_settings(cells: _Cells) -> RowFlags:
     """The engine's flags of a row, under the names of this module or of the engines' command lines."""
     chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
-    return Settings(
+    return RowFlags(
         kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
         memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
         token_budget=cells.optional(chunk, count(TOKENS)),
@@ -412,14 +412,14 @@ def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> Servi
     return row
 
 
-def _habit(script: Mapping[str, str], concurrency: float) -> Settings:
+def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
     yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
     word = yaml[1] if yaml else script.get("kv-cache-dtype", "")
     share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
     budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
     interval = script.get("scheduler-recv-interval", "")
     by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
-    return Settings(
+    return RowFlags(
         kv_dtype=(word or "auto").split("|")[0],
         memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
         token_budget=int(budget) if budget.isdigit() else None,

@@ -44,7 +44,7 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .bounds import Bounds
-from .fields import Section, Text, choice, count, sections_of
+from .fields import FileSection, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import completed, open_config
 from .huggingface import parse_config
@@ -385,7 +385,7 @@ Positive = Annotated[int, count(Bounds(1, 10**8))]
 
 
 @cache
-def _section(kind: str, shape: type[Any]) -> type[Section]:
+def _section(kind: str, shape: type[Any]) -> type[FileSection]:
     """The keys of a shape of the cost model, but the hidden width, which the file states once."""
     hints = get_type_hints(shape)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)} if kind else {}
@@ -394,18 +394,18 @@ def _section(kind: str, shape: type[Any]) -> type[Section]:
             annotation = bool if hints[field.name] is bool else Count
             default = ... if field.default is MISSING else field.default
             keys[field.name] = (annotation | None if default is None else annotation, default)
-    return create_model(f"{kind or shape.__name__}_section", __base__=Section, **keys)
+    return create_model(f"{kind or shape.__name__}_section", __base__=FileSection, **keys)
 
 
 if TYPE_CHECKING:
-    Mixer = Section
-    Block = Section
+    Mixer = FileSection
+    Block = FileSection
 else:
     Mixer = Annotated[reduce(or_, (_section(*kind) for kind in MIXERS.items())), Field(discriminator="kind")]
     Block = _section("", FeedForward)
 
 
-class LayersSection(Section):
+class LayersSection(FileSection):
     """Equal layers."""
 
     count: Annotated[int, count(Bounds(1, 10_000))]
@@ -420,7 +420,7 @@ class LayersSection(Section):
     """Sets of weights that these layers share; 0: each has its own."""
 
 
-class ArchitectureFile(Section):
+class ArchitectureFile(FileSection):
     """A model."""
 
     schema_: Annotated[Literal["pdplan.architecture/1"], Field(alias="schema")]

@@ -24,7 +24,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
-from .benchmark_results import Document, documents
+from .benchmark_results import ResultDocument, documents
 from .quantities import rounded
 from .traces.reader import TRACE_NAMES
 from .traces.summary import workload_block
@@ -34,7 +34,7 @@ ROUNDED = 1e-9
 """Difference of a limit and the end of a bucket [1] that comes from writing them down."""
 
 
-class Series(StrEnum):
+class EngineSeries(StrEnum):
     """What is read of an engine; the names that vLLM and SGLang have for it are in `NAMES`."""
 
     TTFT = "TTFT"
@@ -45,7 +45,7 @@ class Series(StrEnum):
     OSL = "generated tokens"
 
 
-NAMES = {series: TRACE_NAMES["metrics"][series.name] for series in Series}
+NAMES = {series: TRACE_NAMES["metrics"][series.name] for series in EngineSeries}
 """What vLLM and SGLang call them; the first that has observations counts."""
 
 
@@ -128,7 +128,7 @@ class Scrape:
     file: str
     series: Mapping[str, tuple[tuple[Mapping[str, str], FloatArray], ...]]
 
-    def histogram(self, series: Series) -> Histogram | None:
+    def histogram(self, series: EngineSeries) -> Histogram | None:
         """The histogram of the first name that has observations; None where none has."""
         for name in NAMES[series]:
             rows = self.series.get(f"{name}_bucket", ())
@@ -168,7 +168,7 @@ def read_scrape(path: Path) -> Scrape:
     return Scrape(where, {name: tuple(rows) for name, rows in series.items()})
 
 
-def _result(document: Document) -> list[Document]:
+def _result(document: ResultDocument) -> list[ResultDocument]:
     if document.text("status") != "success":
         raise document.error("is not the answer of a Prometheus query (status: success)")
     data = document.at("data")
@@ -210,7 +210,7 @@ def _increases(values: FloatArray) -> FloatArray:
     return np.where(steps < 0.0, values[1:], steps)
 
 
-def needed_series(scrape: Scrape, series: Series) -> Histogram:
+def needed_series(scrape: Scrape, series: EngineSeries) -> Histogram:
     """The histogram, which must be there."""
     histogram = scrape.histogram(series)
     if histogram is None:
@@ -284,7 +284,7 @@ LEAST_STEPS = 20
 def read_traffic(path: Path) -> Traffic:
     """The workload that a range query of the engines' metrics tells."""
     scrape = read_scrape(path)
-    isl, osl = needed_series(scrape, Series.ISL), needed_series(scrape, Series.OSL)
+    isl, osl = needed_series(scrape, EngineSeries.ISL), needed_series(scrape, EngineSeries.OSL)
     if osl.time.size < 2:
         raise InputError(
             f"{scrape.file}: has {osl.time.size + 1} samples; a rate needs three, so choose a shorter step"

@@ -30,7 +30,7 @@ from costmodel.units import MIB
 
 from . import bounds
 from .faults import Fault, FaultsError
-from .fields import Section, faults_of, house_error, member, quantity
+from .fields import FileSection, faults_of, house_error, member, quantity
 from .files import read_text, shown_path
 from .quantities import Kind
 
@@ -73,7 +73,7 @@ _LABELS = {
 }
 
 
-class Quote(Section):
+class Quote(FileSection):
     """Price of an hour of one GPU [$/h] at a provider; date: of the quote, "by" that of its table, or empty."""
 
     accelerator: str

@@ -277,7 +277,7 @@ MOST_SCENARIOS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """One thing that varies, such as `price.H200`, and the values that it takes."""
 
     key: str
@@ -292,7 +292,7 @@ class Scenario:
     changes: Mapping[str, Any]
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> SweepAxis:
     """Read KEY=LOW:HIGH:COUNT (evenly spaced), KEY=LOW:HIGH:COUNT:log, or KEY=VALUE,VALUE,… as on a command line.
 
     >>> parse_axis("price.H200=1:2:3").values, parse_axis("model.weight_dtype=bf16,fp8").values
@@ -307,7 +307,7 @@ def parse_axis(text: str) -> Axis:
     if ":" not in spec and "" in items:
         raise InputError(f"--vary {shown(text)} has an empty value")
     try:
-        return Axis(key, _range_values(key, spec.split(":")) if ":" in spec else tuple(map(parse_value, items)))
+        return SweepAxis(key, _range_values(key, spec.split(":")) if ":" in spec else tuple(map(parse_value, items)))
     except QuantityError as error:
         raise InputError(f"--vary {shown(text)}: {error}") from None
 
@@ -345,7 +345,7 @@ def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list
     return wrong
 
 
-def grid(axes: Sequence[Axis], scenarios: Sequence[Scenario] = ()) -> Iterator[Scenario]:
+def grid(axes: Sequence[SweepAxis], scenarios: Sequence[Scenario] = ()) -> Iterator[Scenario]:
     """Every combination of the axes' values, the last axis fastest, for each of the named scenarios (or none).
 
     Raises InputError when two axes have one key, or when there are too many.

@@ -32,7 +32,7 @@ from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of, metrics_of
-from costmodel.prefix_cache import Times, exponential, from_quantiles
+from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
 from costmodel.quoting import shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
@@ -40,7 +40,7 @@ from search_spaces.engines import SpeculationSection
 from search_spaces.faults import Path
 from search_spaces.fields import (
     ONE_OR_MORE,
-    Section,
+    FileSection,
     Text,
     at_most,
     checked_together,
@@ -66,7 +66,7 @@ _SHARE = share(bounds.SHARE)
 Share = Annotated[float, _SHARE]
 
 
-class HistogramRow(Section):
+class HistogramRow(FileSection):
     """One bucket of requests."""
 
     isl: Tokens
@@ -101,7 +101,7 @@ Histogram = Annotated[
 ]
 
 
-class TraceColumns(Section):
+class TraceColumns(FileSection):
     """Names of the columns (CSV) or keys (JSON lines) of a trace; known names are found without it."""
 
     arrival: Text | None = None
@@ -114,7 +114,7 @@ class TraceColumns(Section):
     """Unit of the arrival time; auto tells dates from numbers and takes numbers as seconds."""
 
 
-class TraceFile(Section):
+class TraceFile(FileSection):
     """A recorded trace."""
 
     path: Text
@@ -132,7 +132,7 @@ class TraceSource(TraceFile):
     """Most ISL x OSL buckets that the trace is summed up in."""
 
 
-class PackedRequests(Section):
+class PackedRequests(FileSection):
     """Requests of a trace as a plan file keeps them."""
 
     source: Text
@@ -158,7 +158,7 @@ RecordedSource = Annotated[
 ]
 
 
-class Lognormal(Section):
+class Lognormal(FileSection):
     """Log-normal lengths, given by their median and 99th percentile."""
 
     median: Tokens
@@ -199,7 +199,7 @@ def _read_quantiles(value: object) -> object:
     return lengths
 
 
-class LengthDistribution(Section):
+class LengthDistribution(FileSection):
     """One of three ways to state the distribution of a length, or of the number of turns."""
 
     forms = ("fixed", "lognormal", "quantiles")
@@ -241,7 +241,7 @@ _Duration = Annotated[float, quantity(Kind.DURATION, bounds.PAUSE)]
 _Durations = Annotated[dict[float, _Duration], BeforeValidator(_read_quantiles)]
 
 
-class PauseSection(Section):
+class PauseSection(FileSection):
     """One of two ways to state a distribution of times."""
 
     forms = ("mean", "quantiles")
@@ -259,7 +259,7 @@ class PauseSection(Section):
             raise house_error("needs two quantiles or more, which rise with the probability")
         return quantiles
 
-    def times(self) -> Times:
+    def times(self) -> TimeDistribution:
         """The same as a distribution."""
         return exponential(self.mean or 0.0) if self.quantiles is None else from_quantiles(self.quantiles)
 
@@ -267,7 +267,7 @@ class PauseSection(Section):
 Pause = Annotated[PauseSection, short_for(PauseSection, "mean", _Duration)]
 
 
-class SessionsSection(Section):
+class SessionsSection(FileSection):
     """Sessions of turns, as of agents and chats: the prompt of each turn is all before it and new tokens of the user.
 
     The lengths of requests follow from it, and what a prefix cache finds from the KV memory of the fleet.
@@ -287,7 +287,7 @@ class SessionsSection(Section):
     """Output length of each turn [token]."""
 
 
-class LengthsSection(Section):
+class LengthsSection(FileSection):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
     histogram: Histogram | None = None
@@ -343,7 +343,7 @@ def _look_up(check: Callable[[str], object], name: str) -> str:
     return name
 
 
-class ModelSection(Section):
+class ModelSection(FileSection):
     """The model that is served, and its precision."""
 
     forms = ("name", "config", "architecture")
@@ -369,7 +369,7 @@ class ModelSection(Section):
         return name
 
 
-class Diurnal(Section):
+class Diurnal(FileSection):
     """A daily profile of the request rate; the fleet is planned for its peak, or for a percentile of the hours."""
 
     requests_per_second_by_hour: Annotated[list[Annotated[float, quantity(Kind.RATE, bounds.HOURLY_RATE)]], WHOLE_DAY]
@@ -389,7 +389,7 @@ class Diurnal(Section):
         return max(rates[max(rank, 1) - 1], min(rate for rate in rates if rate > 0))
 
 
-class WorkloadSection(Section):
+class WorkloadSection(FileSection):
     """The demand: how many requests, how long, how bursty, how much prefix they share."""
 
     forms = ("lengths", "sessions")
@@ -455,7 +455,7 @@ _LIMITS: dict[str, Any] = {
     )
     for metric, row in METRICS.items()
 }
-SloLimits = create_model("SloLimits", __base__=Section, **_LIMITS)
+SloLimits = create_model("SloLimits", __base__=FileSection, **_LIMITS)
 """A limit on each metric of the table."""
 
 
@@ -525,7 +525,7 @@ def _class_faults(classes: Any) -> Iterator[tuple[Path, str]]:
     yield from _sum_faults(rows)
 
 
-class LinkSection(Section):
+class LinkSection(FileSection):
     """A link as one GPU sees it; what is left out stays as in the catalog."""
 
     bandwidth: Annotated[float, quantity(Kind.BANDWIDTH, bounds.BANDWIDTH)] | None = None
@@ -534,7 +534,7 @@ class LinkSection(Section):
     """Time of an empty message [s]."""
 
 
-class AcceleratorSection(Section):
+class AcceleratorSection(FileSection):
     """A GPU type that may be used; what is left out stays as in the catalog."""
 
     name: Text
@@ -572,7 +572,7 @@ class AcceleratorSection(Section):
             yield "has owned_price, but no owned GPUs; state how many, such as owned: 64"
 
 
-class ObjectiveSection(Section):
+class ObjectiveSection(FileSection):
     """What is optimized."""
 
     goal: Annotated[Goal, member(Goal)] = Goal.MIN_COST
@@ -583,14 +583,14 @@ class ObjectiveSection(Section):
     """Greatest multiple of the stated rate to serve [1]; default: four times min_volume."""
 
 
-class Headroom(Section):
+class SpareReplicas(FileSection):
     """Spare replicas."""
 
     replicas: Annotated[int, count(bounds.SPARE_REPLICAS)] = 0
     """Replicas of every pool that the demand does not need: k of N+k."""
 
 
-class ConstraintsSection(Section):
+class ConstraintsSection(FileSection):
     """Limits on the whole fleet; what is left out is not limited."""
 
     budget: Annotated[float, quantity(Kind.PRICE, bounds.BUDGET)] | None = None
@@ -601,7 +601,7 @@ class ConstraintsSection(Section):
     """Most GPUs."""
     max_pools: Annotated[int, count(bounds.MAX_POOLS)] | None = None
     """Most pools; fewer are simpler to run."""
-    headroom: Headroom = Headroom()
+    headroom: SpareReplicas = SpareReplicas()
     """Spare replicas for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
@@ -612,7 +612,7 @@ class ConstraintsSection(Section):
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
 
-class WorkloadFile(Section):
+class WorkloadFile(FileSection):
     """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimized."""
 
     schema_: Annotated[str, choice(WORKLOAD_SCHEMA)] = Field(WORKLOAD_SCHEMA, alias="schema")

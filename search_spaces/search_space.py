@@ -30,7 +30,7 @@ from .bounds import (
 )
 from .catalog import normalized_name
 from .enumeration import Shape, attention_heads
-from .fields import ONE_OR_MORE, Reader, Section, at_most, choice, count, house_error, member
+from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
 from .problem import Problem, SearchSpace
 from .yaml_source import parse_value, shipped_table
 
@@ -47,7 +47,7 @@ def _ascending(values: list[int]) -> list[int]:
     return sorted(set(values))
 
 
-class Span(Section):
+class Span(FileSection):
     """Values spread evenly on a logarithmic scale."""
 
     low: Annotated[int, count(WHOLE)] = Field(alias="from")
@@ -102,7 +102,7 @@ def _once_each(words: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-class SearchSection(Section):
+class SearchSection(FileSection):
     """Which engine settings are tried: a preset, and ranges that replace parts of it."""
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"

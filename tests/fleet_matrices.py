@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL
-from optimizer.search.program import Aim, Limit, Matrices, Outcome, Program, solve, write_model
+from optimizer.search.program import Aim, Limit, Matrices, Program, SolveStatus, solve, write_model
 
 MOST_EACH = 3
 """Engines of one column, at most, in the fleets that are tried."""
@@ -55,7 +55,7 @@ def routable(matrices: Matrices, counts: NDArray[np.int64]) -> bool:
     model = write_model(replace(matrices, limits=()), Aim())
     model.program.variables.lower_bounds[: counts.size] = counts.tolist()
     model.program.variables.upper_bounds[: counts.size] = counts.tolist()
-    return solve(model.program, relaxed=True).outcome is Outcome.OPTIMAL
+    return solve(model.program, relaxed=True).outcome is SolveStatus.OPTIMAL
 
 
 def cost_of(matrices: Matrices, counts: NDArray[np.int64]) -> float:

@@ -11,13 +11,13 @@ from costmodel.policy import Policy
 from costmodel.simulator import (
     CoefficientSteps,
     FirstToken,
-    Fleet,
     HandOver,
     KvStore,
     Limits,
     Pages,
-    Pool,
     Router,
+    SimulatedFleet,
+    SimulatedPool,
     StepModel,
     StepNumbers,
     StepWork,
@@ -92,7 +92,7 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
     return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
 
 
-def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> Fleet:
+def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> SimulatedFleet:
     """Tight on blocks, sequences or budget more often than not."""
     rng = np.random.default_rng([seed, 11])
     stages = int(rng.choice([1, 1, 2, 3]))
@@ -104,7 +104,7 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
     )
     if rng.random() < 0.3 and stages == 1 and policy.exclusive_prefill and not policy.static and not paged:
         limits = replace(limits, kv_blocks=1 << 60, decode_token_cap=int(rng.choice([500, 2000])))
-    pool = Pool(
+    pool = SimulatedPool(
         Role.COLOCATED,
         on_lanes() if rng.random() < 0.3 else WORKING,
         policy,
@@ -117,15 +117,15 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
     )
     store = KvStore(int(rng.integers(5, 300)), 1e-6, 2e-6, 1e-4) if paged and rng.random() < 0.5 else None
     if not disaggregated:
-        return Fleet((pool,), store=store)
+        return SimulatedFleet((pool,), store=store)
     first = list(FirstToken)[int(rng.integers(3))]
     hand_over, pulled = HandOver(1e-3, int(rng.choice([1, 8])), first), replace(policy, pulls=bool(rng.random() < 0.5))
     pools = (
         replace(pool, role=Role.PREFILL),
         replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
     )
-    return Fleet(pools, hand_over, store=store)
+    return SimulatedFleet(pools, hand_over, store=store)
 
 
-def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> Fleet:
-    return Fleet((Pool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),))  # type: ignore[arg-type]
+def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:
+    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),))  # type: ignore[arg-type]

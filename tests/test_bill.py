@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
-    Commitment,
     Contract,
+    ContractedGpus,
     Spot,
     Tier,
     commitment_cost,
@@ -31,7 +31,7 @@ def test_a_term_is_paid_to_its_end() -> None:
     assert commitment_cost(reserved(1.0), 6, 12) == pytest.approx(12 * HOURS_PER_MONTH)
     assert commitment_cost(Contract(0, Tier.PURCHASE, once=1000.0, life=20.0), 2, 12) == pytest.approx(500.0)
     assert hourly_price(reserved(1.5), 12) == pytest.approx(1.5)
-    assert not Commitment(reserved(1.0), 0, 1).in_force(12)
+    assert not ContractedGpus(reserved(1.0), 0, 1).in_force(12)
 
 
 def test_months_of_payback_and_least_use_by_hand() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from costmodel.engine import Role
-from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance

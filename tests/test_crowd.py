@@ -7,8 +7,7 @@ from functools import cache
 
 import pytest
 
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import simulate
+from costmodel.simulator import SimulatedFleet, simulate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import crowd_of, crowded, fullest, lasting, make_bench

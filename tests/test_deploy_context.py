@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Settings
+from reports.deploy.deployment import WorkerSettings
 from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
 from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of
@@ -53,7 +53,7 @@ def scaled_plan(
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
 
 
-def told(plan: Plan, target: str, **more: Any) -> Settings:
+def told(plan: Plan, target: str, **more: Any) -> WorkerSettings:
     """The settings of the pools, which must all be told the same."""
     pools = describe(plan, options(target, **more)).pools
     assert len({pool.settings.config_overrides for pool in pools}) == 1

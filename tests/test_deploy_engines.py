@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
-from costmodel.simulator import Pool
+from costmodel.simulator import SimulatedPool
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
@@ -258,7 +258,7 @@ FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3
 every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
 
 
-def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], Pool]]:
+def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], SimulatedPool]]:
     """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
     deployment = deployment_of(plan, engine)

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Deployment, Lane
+from reports.deploy.deployment import Deployment, LengthRoute
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
 from reports.next_steps import deploy_sentence
@@ -71,7 +71,7 @@ def parted(draw: st.DrawFn) -> Deployment:
     for length in lengths:
         weights = draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 7])] * 3).filter(any))
         parts = {pool.name: weight / sum(weights) for pool, weight in zip(deployment.pools, weights, strict=True)}
-        lanes.append(Lane(float(length), 1.0 / len(lengths), parts, parts))
+        lanes.append(LengthRoute(float(length), 1.0 / len(lengths), parts, parts))
     return replace(deployment, lanes=tuple(lanes))
 
 

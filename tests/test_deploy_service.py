@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.deploy.deployment import Demand
+from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script
 from tests.deploy_cases import Case, options, plan_of
 
 
-def rows_of(demand: Demand) -> list[dict[str, Any]]:
+def rows_of(demand: PlannedWorkload) -> list[dict[str, Any]]:
     """The rows of a benchmark's trace, whatever their class."""
     return [row for _, row in drawn_rows(demand)]
 
@@ -42,7 +42,7 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
 
 
 def test_the_trace_is_the_planned_workload() -> None:
-    demand = Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
+    demand = PlannedWorkload(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
     rows = rows_of(demand)
     assert len(rows) == 3000
     assert sum(row["input_length"] == 100 for row in rows) == 750
@@ -50,14 +50,15 @@ def test_the_trace_is_the_planned_workload() -> None:
     assert len(rows) / span == pytest.approx(10.0, rel=0.05)
     assert rows == rows_of(demand)
     assert rows != [
-        row for _, row in drawn_rows(Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
+        row
+        for _, row in drawn_rows(PlannedWorkload(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
     ]
 
 
 @settings(deadline=None, max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
-    rows = rows_of(Demand(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
+    rows = rows_of(PlannedWorkload(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
     seen: set[int] = set()
     hits = 0
     for row in rows:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.queues.steady_state import ClosedLoad, Pools, Prompt, Times, closed_loop
+from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
@@ -54,9 +54,11 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
     np.testing.assert_allclose(runs[0].ttft, runs[1].ttft + shift)
     np.testing.assert_allclose(runs[0].e2e, runs[1].e2e + shift)
     cell = np.ones((1, 1))
-    times = Times(Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, 0.0 * cell), lambda running: np.full_like(running, 0.01))
+    times = EngineTimes(
+        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, 0.0 * cell), lambda running: np.full_like(running, 0.01)
+    )
     load = ClosedLoad(cell, 1000.0 * cell, 101.0 * cell, 0.0 * cell, 10.0 * cell)
-    pools = Pools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == APART)
+    pools = WorkerPools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == APART)
     lone = [
         closed_loop(times, replace(instance.policy, hand_over_steps=0.0), load, pools) for instance in (there, here)
     ]

@@ -22,9 +22,9 @@ from optimizer.search.program import (
     Builder,
     FleetModel,
     Matrices,
-    Outcome,
     Program,
-    Work,
+    SolveStatus,
+    WorkLimit,
     cheapest,
     engine_cost,
     fleet_limits,
@@ -49,7 +49,7 @@ from tests.toy import llama_8b, toy_accelerator
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "lp"
-EXACT = Work(gap=0.0)
+EXACT = WorkLimit(gap=0.0)
 SEEDS = st.integers(0, 2**32 - 1)
 NVIDIA = toy_accelerator("N", tdp=700.0, node_size=8)
 AMD = toy_accelerator("A", vendor="amd", tdp=750.0, node_size=4, kv_domain="amd")
@@ -214,7 +214,7 @@ class TestByHand:
 
     def test_no_columns_are_no_fleet(self) -> None:
         none = random_matrices(0).take(np.zeros(0, dtype=np.int64))
-        assert cheapest(none, Aim(), EXACT).outcome is Outcome.INFEASIBLE
+        assert cheapest(none, Aim(), EXACT).outcome is SolveStatus.INFEASIBLE
 
 
 def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: list[float]) -> Matrices:
@@ -243,7 +243,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
     matrices = billed_by_node(matrices, owned=seed % 4) if seed % 5 == 0 else matrices
     best, engines = by_trying_all(matrices), cheapest(matrices, Aim(), EXACT)
     if not engines.index.size:
-        assert engines.outcome is Outcome.INFEASIBLE
+        assert engines.outcome is SolveStatus.INFEASIBLE
         assert np.isinf(best)
         return
     counts = np.zeros(matrices.size, dtype=np.int64)
@@ -251,7 +251,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
     assert within(matrices, counts)
     assert routable(matrices, counts)
     assert cost_of(matrices, counts) == pytest.approx(engines.objective, abs=1e-6)
-    assert engines.outcome is Outcome.OPTIMAL
+    assert engines.outcome is SolveStatus.OPTIMAL
     assert engines.bound == pytest.approx(engines.objective, rel=1e-6)
     assert engines.objective <= best + 1e-6
     if counts.max() <= MOST_EACH:

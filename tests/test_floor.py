@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
-from optimizer.loads.instance import PREFILL, ROLES, Instance, Settings, at_volume
+from optimizer.loads.instance import PREFILL, ROLES, EngineSettings, Instance, at_volume
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.search.bound import (
     WITHIN,
@@ -34,7 +34,7 @@ BATCHES = (8, 32, 128, 512)
 
 
 @cache
-def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Settings]:
+def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, EngineSettings]:
     """Llama-3.1-8B at a request per second within one of the limits, and the settings of its engines."""
     ttft, tpot, goal = LIMITS[which]
     engines = space(
@@ -52,13 +52,13 @@ def unit(which: int, *cards: str, engine: str = "vllm") -> tuple[Instance, Setti
     return instance, every_setting(instance)
 
 
-def every_setting(instance: Instance) -> Settings:
+def every_setting(instance: Instance) -> EngineSettings:
     """Each role, shape and token budget once, with the largest batch limit."""
     tables = instance.tables
     shapes, last = np.arange(tables.pipeline.size), tables.seqs.size - 1
     axes = [(0, shapes, (0,)), (1, shapes, (0,)), (2, shapes, range(tables.chunks.size))]
     rows = np.array([(role, shape, chunk) for role, some, chunks in axes for shape, chunk in product(some, chunks)])
-    return Settings(rows[:, 0], rows[:, 1], np.full(len(rows), last), rows[:, 2])
+    return EngineSettings(rows[:, 0], rows[:, 1], np.full(len(rows), last), rows[:, 2])
 
 
 @st.composite
@@ -86,12 +86,12 @@ def fleets(draw: st.DrawFn) -> tuple[Instance, FleetSearch, Fleet]:
     return instance, known, Fleet(with_names(instance, sized))
 
 
-def _setting(every: Settings, pool: FleetPool) -> int:
+def _setting(every: EngineSettings, pool: FleetPool) -> int:
     same = (every.role == ROLES.index(pool.role)) & (every.shape == pool.shape) & (every.chunk == pool.chunk)
     return int(np.flatnonzero(same)[0])
 
 
-def _work(instance: Instance, one: Settings, tau: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """What a setting needs at least, (1, resources, flows)."""
     work = prefill_work(instance, one)[:, None] if one.role[0] == PREFILL else generating_work(instance, one, tau)
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)

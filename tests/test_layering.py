@@ -125,3 +125,13 @@ def test_slow_packages_load_only_inside_functions(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_package_is_typed(room: str) -> None:
     assert (ROOT / room / "py.typed").is_file()
+
+
+def test_a_name_stands_for_one_type() -> None:
+    """One name for a concept, one concept for a name: no two classes of the product are called alike."""
+    places: dict[str, list[str]] = {}
+    for path in (path for room in ROOMS for path in sources(room)):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}

@@ -14,7 +14,7 @@ import yaml
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from search_spaces.prometheus import Series, read_scrape
+from search_spaces.prometheus import EngineSeries, read_scrape
 from tests.deploy_cases import Case, plan_of
 
 START = 1_777_622_400
@@ -98,7 +98,7 @@ def watched(
 
 def test_increases_are_added_over_pods_and_restarts(tmp_path: Path) -> None:
     scrape = read_scrape(answer(tmp_path, *fleet(steps(10, 40, 0.3), steps(10, 40, 0.02))))
-    ttft = scrape.histogram(Series.TTFT)
+    ttft = scrape.histogram(EngineSeries.TTFT)
     assert ttft is not None
     assert ttft.total == 2 * 10 * 40
     assert ttft.mean == pytest.approx(0.3)

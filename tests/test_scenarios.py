@@ -12,8 +12,8 @@ from search_spaces.problem import Problem
 from search_spaces.scenarios import (
     EFFICIENCIES,
     LEVERS,
-    Axis,
     Scenario,
+    SweepAxis,
     grid,
     named_scenarios,
     parse_axis,
@@ -101,7 +101,7 @@ def test_every_lever_has_an_example_that_can_be_typed(name: str) -> None:
 
 
 def test_a_grid_is_every_combination_once() -> None:
-    axes = [Axis("rate", (1, 2, 3)), Axis("ttft", ("1s", "2s"))]
+    axes = [SweepAxis("rate", (1, 2, 3)), SweepAxis("ttft", ("1s", "2s"))]
     named = [Scenario("low", {"price.H100": 1.0}), Scenario("high", {"price.H100": 9.0})]
     made = list(grid(axes, named))
     assert len(made) == 12

@@ -18,10 +18,10 @@ from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.host import NO_OVERHEAD, EngineOverhead, Scheduler, ServingPolicy
 from costmodel.queues.steady_state import (
     ClosedLoad,
-    Pools,
+    EngineTimes,
     Prompt,
     Steady,
-    Times,
+    WorkerPools,
     circulating_wait,
     closed_loop,
     engine_times,
@@ -66,20 +66,20 @@ def load(
     return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(waves))
 
 
-def pools(prefills: float = 1, decodes: float = 1, transfer: float = 0, fits: float = 1e9) -> Pools:
-    return Pools(cell(prefills), cell(decodes), cell(transfer), cell(fits))
+def pools(prefills: float = 1, decodes: float = 1, transfer: float = 0, fits: float = 1e9) -> WorkerPools:
+    return WorkerPools(cell(prefills), cell(decodes), cell(transfer), cell(fits))
 
 
-def colocated(fits: float = 100) -> Pools:
+def colocated(fits: float = 100) -> WorkerPools:
     return replace(pools(fits=fits), apart=False)
 
 
-def times(prompt: float, decode: Callable[[Array], Array] | float) -> Times:
+def times(prompt: float, decode: Callable[[Array], Array] | float) -> EngineTimes:
     step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
-    return Times(Prompt(cell(prompt), cell(prompt), cell(prompt), cell(0.0)), step)
+    return EngineTimes(Prompt(cell(prompt), cell(prompt), cell(prompt), cell(0.0)), step)
 
 
-def ttft(prompt_and_steps: Times, policy: ServingPolicy, users: ClosedLoad, workers: Pools) -> float:
+def ttft(prompt_and_steps: EngineTimes, policy: ServingPolicy, users: ClosedLoad, workers: WorkerPools) -> float:
     return float(closed_loop(prompt_and_steps, policy, users, workers).ttft[0, 0])
 
 

@@ -13,12 +13,12 @@ from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
 from costmodel.simulator import (
     CoefficientSteps,
     FirstToken,
-    Fleet,
     HandOver,
     KvStore,
     Limits,
-    Pool,
     Router,
+    SimulatedFleet,
+    SimulatedPool,
     Trace,
     make_trace,
     simulate,
@@ -40,12 +40,12 @@ def split(
     nics: tuple[int, int] = (1, 1),
     decode: Limits | None = None,
     pulls: bool = False,
-) -> Fleet:
+) -> SimulatedFleet:
     """per_token: seconds on all NICs of an engine together."""
-    prefill = Pool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
+    prefill = SimulatedPool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
     policy, limits = replace(VLLM_V1, pulls=pulls), decode or Limits()
-    later = Pool(Role.DECODE, FLAT, policy, limits, kv_seconds_per_token=per_token, nics=nics[1])
-    return Fleet((prefill, later), hand_over or HandOver())
+    later = SimulatedPool(Role.DECODE, FLAT, policy, limits, kv_seconds_per_token=per_token, nics=nics[1])
+    return SimulatedFleet((prefill, later), hand_over or HandOver())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_no_load_changes_comes_before_the_first_token_and_before_the_next_r
     The engines are no longer busy than without, but in a closed loop each request comes when a client has the last.
     """
     prefill, decode = split().pools
-    later = Fleet((replace(prefill, first_token=2.0, fixed_ttft=0.07), decode))
+    later = SimulatedFleet((replace(prefill, first_token=2.0, fixed_ttft=0.07), decode))
     for columns, arrivals in ({}, [0.0] * 3), ({"concurrency": 1}, [0.0, 0.3, 0.6]):
         result, quick = (simulate(trace_of([0.0] * 3, **columns), fleet) for fleet in (later, split()))
         np.testing.assert_allclose(result.arrival, arrivals)
@@ -189,13 +189,13 @@ def test_the_cap_on_context_makes_decodes_take_turns() -> None:
 @pytest.mark.parametrize(
     ("fleet", "message"),
     [
-        (Fleet(()), "at least one pool"),
-        (Fleet((Pool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
+        (SimulatedFleet(()), "at least one pool"),
+        (SimulatedFleet((SimulatedPool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
         (colocated(VLLM_V1, replicas=0), "pool 0: replicas 0 must be 1 or more"),
         (colocated(VLLM_V1, limits=Limits(256, 128)), "max_num_batched_tokens 128 must be at least max_num_seqs 256"),
     ],
 )
-def test_a_fleet_that_makes_no_sense_is_named(fleet: Fleet, message: str) -> None:
+def test_a_fleet_that_makes_no_sense_is_named(fleet: SimulatedFleet, message: str) -> None:
     with pytest.raises(InputError, match=message):
         simulate(trace_of([0.0]), fleet)
 
@@ -270,12 +270,12 @@ def test_the_store_is_read_where_that_is_quicker() -> None:
     trace = paged([0.0, 1.0, 2.0], [70, 70, 70], [[1, 2]] * 3)
     trace = replace(trace, pool=np.array([0, 1, 1]))
     pools = colocated(VLLM_V1, LINEAR).pools * 2
-    quick = simulate(trace, Fleet(pools, store=KvStore(10, 5e-5, 1e-4, 1e-3)))
+    quick = simulate(trace, SimulatedFleet(pools, store=KvStore(10, 5e-5, 1e-4, 1e-3)))
     np.testing.assert_allclose(quick.ttft, [0.070, 0.0064 + 0.001 + 0.006, 0.006])
     assert [use.fetched for use in quick.engines] == [0, 64]
-    slow = simulate(trace, Fleet(pools, store=KvStore(10, 0.0, 2e-3, 1e-3)))
+    slow = simulate(trace, SimulatedFleet(pools, store=KvStore(10, 0.0, 2e-3, 1e-3)))
     np.testing.assert_allclose(slow.ttft, [0.070, 0.070, 0.006])
-    full = simulate(trace, Fleet(pools, store=KvStore(1, 5e-5, 1e-4, 1e-3)))
+    full = simulate(trace, SimulatedFleet(pools, store=KvStore(1, 5e-5, 1e-4, 1e-3)))
     assert [use.fetched for use in full.engines] == [0, 32]
 
 
@@ -283,7 +283,7 @@ def test_reads_of_the_store_wait_for_each_other() -> None:
     """Two engines read 64 tokens at once: 0.1 ms per token in all, so the second one waits for the first."""
     trace = paged([0.0, 1.0, 1.0], [70, 70, 70], [[1, 2]] * 3)
     trace = replace(trace, pool=np.array([0, 1, 2]))
-    result = simulate(trace, Fleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
+    result = simulate(trace, SimulatedFleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
     np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
 
 

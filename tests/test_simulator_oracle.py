@@ -20,9 +20,9 @@ from costmodel.policy import POLICIES, SARATHI, STATIC, VLLM_V0, Policy
 from costmodel.simulator import (
     CoefficientSteps,
     FirstToken,
-    Fleet,
     Limits,
     Result,
+    SimulatedFleet,
     Trace,
     make_trace,
     simulate,
@@ -263,7 +263,7 @@ def assert_same(ours: Result, theirs: Result) -> None:
         assert mine == steps
 
 
-def assert_conserved(trace: Trace, fleet: Fleet, result: Result) -> None:
+def assert_conserved(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
     """Requests, tokens and blocks: all that were there at the begin are there at the end."""
     assert int(result.finished.sum()) + sum(use.rejected for use in result.engines) == trace.size
     world = make_world(trace, fleet)
@@ -289,7 +289,7 @@ def assert_conserved(trace: Trace, fleet: Fleet, result: Result) -> None:
         assert sum(use.prompt_tokens for use in result.engines) == int((trace.isl - result.hit).sum())
 
 
-def assert_limits(trace: Trace, fleet: Fleet, result: Result) -> None:
+def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
     """Steps keep to budget, sequences and blocks, and times come in order."""
     pool, longest = fleet.pools[0], float(trace.isl.max() + trace.osl.max())
     budget = pool.limits.max_num_batched_tokens
@@ -339,7 +339,7 @@ def test_doubling_every_time_doubles_every_latency(policy: Policy, disaggregated
     fleet = dataclasses.replace(fleet, pools=tuple(dataclasses.replace(pool, steps=STEPS) for pool in fleet.pools))
     late = dataclasses.replace(trace, arrival=2 * trace.arrival)
     hand_over = dataclasses.replace(fleet.hand_over, latency=2 * fleet.hand_over.latency)
-    quick, twice = simulate(trace, fleet), simulate(late, Fleet(pools, hand_over))
+    quick, twice = simulate(trace, fleet), simulate(late, SimulatedFleet(pools, hand_over))
     for name in ("ttft", "e2e", "tpot", "itl_max", "queue"):
         np.testing.assert_array_equal(getattr(twice, name), 2 * getattr(quick, name), err_msg=name)
 

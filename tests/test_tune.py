@@ -16,10 +16,10 @@ from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench
 from optimizer.verification.judge import Outcome
 from optimizer.verification.tune import (
-    Look,
     Looks,
     Point,
     Search,
+    ShortRun,
     Value,
     Values,
     Wish,
@@ -109,7 +109,7 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
 
 def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds() -> None:
     def rows(*looks: tuple[float, float, Outcome | None]) -> list[tuple[float, float]]:
-        best = front(Look(Fleet(()), cost, tail, (), outcome) for cost, tail, outcome in looks)
+        best = front(ShortRun(Fleet(()), cost, tail, (), outcome) for cost, tail, outcome in looks)
         return [(look.cost, look.distance) for look in best]
 
     short = ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost

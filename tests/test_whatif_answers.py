@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import Effort, answer, answer_at
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_at
 from optimizer.whatif.curves import break_even, by_budget, frontier
 from optimizer.whatif.sensitivity import shadow_prices
 from search_spaces.loader import problem_of
@@ -57,7 +57,7 @@ def changed(problem: Problem, **changes: object) -> Problem:
 @pytest.mark.parametrize("changes", [{}, {"inventory__A100-80": 2, "spares": 1}, {"rate": 70.0, "budget": 12.0}])
 def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes: dict[str, object]) -> None:
     problem = changed(small(), **changes)
-    best, plan = answer(problem, Effort.FULL, proven=True), optimize(problem, level=Level.QUICK)
+    best, plan = answer(problem, ScenarioEffort.FULL, proven=True), optimize(problem, level=Level.QUICK)
     assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
     assert best.goodput >= problem.workload.request_rate
     assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
@@ -115,7 +115,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
 
 def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     problem = small()
-    curve = frontier(problem, BASE, "rate", (5.0, 80.0), effort=Effort.SIMPLE)
+    curve = frontier(problem, BASE, "rate", (5.0, 80.0), effort=ScenarioEffort.SIMPLE)
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
     assert costs == sorted(costs)  # type: ignore[type-var]

@@ -15,7 +15,7 @@ from optimizer.plans.plan import Status
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
-from optimizer.whatif.answer import Answer, Effort, answer
+from optimizer.whatif.answer import Answer, ScenarioEffort, answer
 from optimizer.whatif.curves import RESOLUTION, frontier
 from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import frontier_document, frontier_record, frontier_rows
@@ -64,9 +64,9 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
             fleets.append(fleet)
             return judged(instance, fleet)
 
-        def answered(problem: Problem, effort: Effort, *rest: Any, **more: Any) -> Answer:
+        def answered(problem: Problem, effort: ScenarioEffort, *rest: Any, **more: Any) -> Answer:
             none = answers.nothing("not searched")
-            return own or none if effort is Effort.SIMULATED else solve(problem, effort, *rest, **more)
+            return own or none if effort is ScenarioEffort.SIMULATED else solve(problem, effort, *rest, **more)
 
         answers.look_at.cache_clear()
         for module in (answers, curves):
@@ -97,8 +97,10 @@ def text(document: Document) -> str:
 # --- one fleet ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("effort", [Effort.SIMPLE, Effort.FULL])
-def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(tight: Problem, effort: Effort) -> None:
+@pytest.mark.parametrize("effort", [ScenarioEffort.SIMPLE, ScenarioEffort.FULL])
+def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(
+    tight: Problem, effort: ScenarioEffort
+) -> None:
     promised, best = answer(tight, effort), answer(tight, effort, simulated=True)
     assert (promised.cost, promised.attainment) == (3.0, None)
     missed, *again = best.refuted  # then one replica with another chunk
@@ -125,14 +127,16 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-def swept(problem: Problem, looks: int, *axes: str, workers: int = 1, effort: Effort | None = None) -> list[Row]:
+def swept(
+    problem: Problem, looks: int, *axes: str, workers: int = 1, effort: ScenarioEffort | None = None
+) -> list[Row]:
     sweep = sweep_of(problem, BASE, [parse_axis(axis) for axis in axes], (), effort, None, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
 
 
-@pytest.mark.parametrize("effort", [Effort.SIMPLE, Effort.FULL])
-def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Judge, effort: Effort) -> None:
+@pytest.mark.parametrize("effort", [ScenarioEffort.SIMPLE, ScenarioEffort.FULL])
+def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Judge, effort: ScenarioEffort) -> None:
     plain = swept(tight, 0, "price.H100=1:4:7", effort=effort)
     looked = judge(one_replica_misses)
     rows = swept(tight, 4, "price.H100=1:4:7", effort=effort)

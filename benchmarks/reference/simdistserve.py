@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.policy import Policy
-from costmodel.simulator import CoefficientSteps, FirstToken, Fleet, HandOver, Limits, Pool, simulate
+from costmodel.simulator import CoefficientSteps, FirstToken, HandOver, Limits, SimulatedFleet, SimulatedPool, simulate
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
@@ -45,19 +45,19 @@ def entry(tables: dict[str, Any], model: str, key: str, what: str) -> Any:
     raise InputError(f"coefficients.json: no {what} of {model} for {key}")
 
 
-def fleet_of(row: dict[str, str], data: dict[str, Any]) -> Fleet:
+def fleet_of(row: dict[str, str], data: dict[str, Any]) -> SimulatedFleet:
     """The fleet of a case; those with pipeline stages are not replayed, as our stages overlap otherwise."""
     model, backend = row["model"], row["backend"]
     tensor = row["tp_prefill"], row["tp_decode"]
 
-    def pool(role: Role, tp: str) -> Pool:
+    def pool(role: Role, tp: str) -> SimulatedPool:
         budget = int(entry(data["max_num_tokens"], model, f"{tp},1", "token limit"))
         limits = Limits(max_num_seqs=1 << 40, max_num_batched_tokens=budget, decode_token_cap=DECODE_TOKEN_CAP)
-        return Pool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
+        return SimulatedPool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
 
     roles = (Role.COLOCATED,) if backend == "vllm" else (Role.PREFILL, Role.DECODE)
     pools = tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False))
-    return Fleet(pools, hand_over=HandOver(first_token=FirstToken.REPEATED))
+    return SimulatedFleet(pools, hand_over=HandOver(first_token=FirstToken.REPEATED))
 
 
 def compare_all(folder: Path) -> Iterator[Comparison]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
 from costmodel.policy import SARATHI, VLLM_V0
-from costmodel.simulator import Fleet, Limits, Pool, Result, StepNumbers, Trace, simulate
+from costmodel.simulator import Limits, Result, SimulatedFleet, SimulatedPool, StepNumbers, Trace, simulate
 from costmodel.simulator.steps import TABLES
 from costmodel.units import MILLI
 
@@ -110,7 +110,7 @@ def steps_of(folder: Path) -> TableSteps:
     )
 
 
-def fleet_of(row: dict[str, str], tables: Path) -> Fleet:
+def fleet_of(row: dict[str, str], tables: Path) -> SimulatedFleet:
     """The replica of a case."""
     meta = json.loads((tables / "meta.json").read_text("utf-8"))
     if row["scheduler"] not in POLICIES:
@@ -122,7 +122,7 @@ def fleet_of(row: dict[str, str], tables: Path) -> Fleet:
         kv_blocks=int(float(row["num_kv_blocks"])),
         block_size=int(meta["block_size"]),
     )
-    return Fleet((Pool(Role.COLOCATED, steps_of(tables), policy, limits),))
+    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps_of(tables), policy, limits),))
 
 
 def compare_case(row: dict[str, str], folder: Path, tables: Path) -> Comparison:

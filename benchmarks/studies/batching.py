@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.metric import limits_of
 from costmodel.policy import STATIC, VLLM_V0, Policy
-from costmodel.simulator import Fleet, make_trace, simulate
+from costmodel.simulator import SimulatedFleet, make_trace, simulate
 from costmodel.simulator.metrics import throughput
 from search_spaces.models import load_model
 
@@ -45,10 +45,10 @@ class Gain:
     goodput: tuple[float, float]
 
 
-def fleet_of(policy: Policy, batch: int) -> Fleet:
+def fleet_of(policy: Policy, batch: int) -> SimulatedFleet:
     """One engine."""
     model = load_model(MODEL)
-    return Fleet((engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),))
+    return SimulatedFleet((engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),))
 
 
 def lengths_of(variation: float, requests: int) -> Lengths:
@@ -56,7 +56,7 @@ def lengths_of(variation: float, requests: int) -> Lengths:
     return np.full(requests, ISL, dtype=np.int64), gamma_lengths(requests, OSL, variation, LONGEST, seed=1)
 
 
-def saturated(fleet: Fleet, lengths: Lengths) -> float:
+def saturated(fleet: SimulatedFleet, lengths: Lengths) -> float:
     """Output tokens per second where there is always a request waiting."""
     isl, osl = lengths
     return throughput(simulate(make_trace(np.zeros(isl.size), isl, osl), fleet))[1]

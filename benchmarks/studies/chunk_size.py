@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.metric import limits_of
 from costmodel.policy import SARATHI
-from costmodel.simulator import Fleet, Result, simulate, step_seconds
+from costmodel.simulator import Result, SimulatedFleet, simulate, step_seconds
 from costmodel.simulator.metrics import attainment, overload, percentiles
 from search_spaces.models import load_model
 
@@ -54,10 +54,10 @@ class ChunkPoint:
     overloaded: bool
 
 
-def fleet_of(chunk: int) -> Fleet:
+def fleet_of(chunk: int) -> SimulatedFleet:
     """One engine with this token budget."""
     model = load_model(MODEL)
-    return Fleet((engine_pool(model, Role.COLOCATED, SARATHI, seqs=SEQS, budget=chunk, longest=2 * LONGEST),))
+    return SimulatedFleet((engine_pool(model, Role.COLOCATED, SARATHI, seqs=SEQS, budget=chunk, longest=2 * LONGEST),))
 
 
 def lengths_of(requests: int) -> Lengths:
@@ -65,7 +65,7 @@ def lengths_of(requests: int) -> Lengths:
     return gamma_lengths(requests, ISL, 0.5, LONGEST, seed=2), gamma_lengths(requests, OSL, 1.0, 2048, seed=1)
 
 
-def prefill_time(fleet: Fleet, chunk: int, prompt: int = PROMPT) -> float:
+def prefill_time(fleet: SimulatedFleet, chunk: int, prompt: int = PROMPT) -> float:
     """Time of a prompt computed alone, chunk after chunk [s]."""
     steps = fleet.pools[0].steps
     return sum(step_seconds(steps, [min(chunk, prompt - past)], [past]) for past in range(0, prompt, chunk))

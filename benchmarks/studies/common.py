@@ -13,7 +13,17 @@ from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
 from costmodel.policy import Policy
-from costmodel.simulator import Fleet, Limits, Pool, Result, Router, StepModel, Trace, make_trace, simulate
+from costmodel.simulator import (
+    Limits,
+    Result,
+    Router,
+    SimulatedFleet,
+    SimulatedPool,
+    StepModel,
+    Trace,
+    make_trace,
+    simulate,
+)
 from costmodel.simulator.metrics import attainment, overload, within
 from costmodel.simulator.steps import cost_steps
 from costmodel.simulator.trace import gamma_arrivals
@@ -55,7 +65,7 @@ def engine_pool(
     link: float = 0.0,
     router: Router = Router.LEAST_LOADED,
     steps: StepModel | None = None,
-) -> Pool:
+) -> SimulatedPool:
     """Equal engines of a 16-bit model on A100s (or `gpu`), with step times of the cost model and vLLM's step overhead.
 
     seqs, budget: requests and tokens in a step; longest: ISL + OSL [token]; link: bandwidth of one GPU's link to the
@@ -69,7 +79,7 @@ def engine_pool(
     blocks = int(kv_capacity_bytes(model, config) / (kv_bytes_per_token_per_gpu(model, config) * BLOCK))
     per_token = model.kv_bytes_per_token("bf16") / (split.gpus * link * TRANSFER_EFFICIENCY) if link else 0.0
     host = load_engine_overhead("vllm")
-    return Pool(
+    return SimulatedPool(
         role=role,
         steps=steps or cost_steps(model, config, host),
         policy=policy,
@@ -92,12 +102,12 @@ def holds(result: Result, limits: SloLimits) -> bool:
     return attainment(result, limits).share >= GOAL and not overload([result]).overloaded
 
 
-def goodput(fleet: Fleet, lengths: Lengths, limits: SloLimits, tolerance: float = 0.02) -> float:
+def goodput(fleet: SimulatedFleet, lengths: Lengths, limits: SloLimits, tolerance: float = 0.02) -> float:
     """Highest Poisson rate [1/s] at which the SLO holds, to `tolerance`; 0 if it holds at none."""
     return highest_rate(lambda rate: holds(simulate(poisson_trace(lengths, rate), fleet), limits), tolerance)
 
 
-def short_goodput(fleet: Fleet, lengths: Lengths, limits: SloLimits, requests: int = 300) -> float:
+def short_goodput(fleet: SimulatedFleet, lengths: Lengths, limits: SloLimits, requests: int = 300) -> float:
     """The same from short runs that start empty, as benchmarks of real systems do it [1/s].
 
     The lengths are cut into runs of `requests` with arrivals of their own; all requests of all runs count, and an

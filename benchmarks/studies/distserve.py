@@ -25,7 +25,7 @@ from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
 from costmodel.policy import VLLM_V0, VLLM_V1, Policy
-from costmodel.simulator import CoefficientSteps, FirstToken, Fleet, HandOver, Pool, Router
+from costmodel.simulator import CoefficientSteps, FirstToken, HandOver, Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table
@@ -177,7 +177,7 @@ def _chat(requests: int, data: Path | None) -> Lengths:
 @cache
 def engine(
     model: str, role: Role, policy: Policy, split: Split, budget: int, steps: CoefficientSteps | None = None
-) -> Pool:
+) -> SimulatedPool:
     """One engine; hand-overs go over NVLink, as their placements see to."""
     link = a100().scale_up.bandwidth
     return engine_pool(
@@ -198,10 +198,10 @@ def engine(
 
 def colocated(
     model: str, split: Split, chunk: int | None, replicas: int = 1, steps: CoefficientSteps | None = None
-) -> Fleet:
+) -> SimulatedFleet:
     """vLLM of 2023 (whole prompts, which go first), or with a chunk the scheduler that lets both share a step."""
     policy, budget = (VLLM_V0, WHOLE_BUDGET) if chunk is None else (VLLM_V1, chunk)
-    return Fleet((replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),))
+    return SimulatedFleet((replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),))
 
 
 def disaggregated(
@@ -209,11 +209,11 @@ def disaggregated(
     splits: tuple[Split, Split],
     replicas: tuple[int, int] = (1, 1),
     steps: tuple[CoefficientSteps | None, CoefficientSteps | None] = (None, None),
-) -> Fleet:
+) -> SimulatedFleet:
     """Prefill engines that compute whole prompts, and decode engines."""
     first = engine(model, Role.PREFILL, VLLM_V0, splits[0], PREFILL_BUDGET, steps[0])
     second = engine(model, Role.DECODE, VLLM_V0, splits[1], SEQS, steps[1])
-    return Fleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])), FIRST_TOKEN)
+    return SimulatedFleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])), FIRST_TOKEN)
 
 
 def fitted_steps(data: Path, system: str, model: str, tensor: int) -> CoefficientSteps:
@@ -229,7 +229,7 @@ def fitted_steps(data: Path, system: str, model: str, tensor: int) -> Coefficien
     return replace(found, prefill_abc=prefill, small=decode(found.small), large=decode(found.large))
 
 
-def as_published(case: Case, data: Path | None) -> dict[str, tuple[Fleet, int]]:
+def as_published(case: Case, data: Path | None) -> dict[str, tuple[SimulatedFleet, int]]:
     """Their three systems and their GPUs: vLLM, a colocated engine with chunks (for MII) and DistServe.
 
     With DATA each has the step times that were fitted; MII's were not, so it gets those of DistServe's kernels.
@@ -247,7 +247,7 @@ def as_published(case: Case, data: Path | None) -> dict[str, tuple[Fleet, int]]:
     }
 
 
-def placements(case: Case, kind: str) -> Iterator[tuple[str, int, Fleet]]:
+def placements(case: Case, kind: str) -> Iterator[tuple[str, int, SimulatedFleet]]:
     """Name, GPUs and fleet of every placement of a kind ("whole", "chunked", "split") that fills the budget."""
     if kind != "split":
         for split, chunk in product(case.options, (None,) if kind == "whole" else CHUNKS):

@@ -24,13 +24,13 @@ from costmodel.engine import Role
 from costmodel.policy import VLLM_V0, VLLM_V1, Policy
 from costmodel.simulator import (
     FirstToken,
-    Fleet,
     HandOver,
     KvStore,
     Pages,
-    Pool,
     Result,
     Router,
+    SimulatedFleet,
+    SimulatedPool,
     make_trace,
     simulate,
 )
@@ -133,7 +133,7 @@ def a800() -> Accelerator:
 
 
 @cache
-def node(role: Role, policy: Policy, budget: int) -> Pool:
+def node(role: Role, policy: Policy, budget: int) -> SimulatedPool:
     """One node: tensor parallel over its eight GPUs."""
     return engine_pool(
         load_model(MODEL),
@@ -148,13 +148,13 @@ def node(role: Role, policy: Policy, budget: int) -> Pool:
     )
 
 
-def vllm(chunk: int | None = None, *, caching: bool = False) -> Fleet:
+def vllm(chunk: int | None = None, *, caching: bool = False) -> SimulatedFleet:
     """A node is an instance; caching: each keeps the prefixes that its own memory has room for."""
     policy, budget = (VLLM_V0, LONGEST) if chunk is None else (VLLM_V1, chunk)
-    return Fleet((replace(node(Role.COLOCATED, policy, budget), replicas=NODES, prefix_cache=caching),))
+    return SimulatedFleet((replace(node(Role.COLOCATED, policy, budget), replicas=NODES, prefix_cache=caching),))
 
 
-def mooncake(prefill: int, decode: int, *, caching: bool = True) -> Fleet:
+def mooncake(prefill: int, decode: int, *, caching: bool = True) -> SimulatedFleet:
     """Prefill nodes that take whole prompts and share a store of prefixes, KV sent layer by layer, decode nodes."""
     size = load_model(MODEL).kv_bytes_per_token("bf16")
     pools = (
@@ -162,7 +162,7 @@ def mooncake(prefill: int, decode: int, *, caching: bool = True) -> Fleet:
         replace(node(Role.DECODE, VLLM_V0, 256), replicas=decode, router=Router.LEAST_LOADED),
     )
     store = KvStore(int(STORE / (size * BLOCK)), size / (STORE_READ * NODES), size / STORE_READ) if caching else None
-    return Fleet(pools, HandOver(layers=LAYERS, first_token=FirstToken.PREFILL), store=store)
+    return SimulatedFleet(pools, HandOver(layers=LAYERS, first_token=FirstToken.PREFILL), store=store)
 
 
 def longest_tenth(result: Result) -> FloatArray:
@@ -204,7 +204,7 @@ def capacity(result: Result, limits: Sequence[float] = TBT, ttft: float = TTFT) 
     return tuple(float((in_time & (tbt <= limit)).mean()) for limit in limits)
 
 
-def run(load: Load, fleet: Fleet) -> Result:
+def run(load: Load, fleet: SimulatedFleet) -> Result:
     """Simulate, with the step log that `longest_tenth` reads."""
     counts = np.array([len(one) for one in load.hashes])
     pages = Pages(np.concatenate([np.asarray(one, dtype=np.int64) for one in load.hashes]), counts, BLOCK)
@@ -212,7 +212,7 @@ def run(load: Load, fleet: Fleet) -> Result:
     return simulate(trace, fleet, log_rows=LOG_ROWS * load.isl.size)
 
 
-def systems() -> dict[str, Fleet]:
+def systems() -> dict[str, SimulatedFleet]:
     """vLLM, with a prefix cache in each node's memory, in chunks; Mooncake, and without hits."""
     return {
         "vLLM": vllm(),

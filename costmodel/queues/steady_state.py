@@ -88,7 +88,7 @@ class ClosedLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class WorkerPools:
     """Workers and what lies between them; arrays of shape (deployments, 1).
 
     prefill_workers, decode_workers [1]; transfer: time that a hand-over shows [s]; fits: requests that the memory of
@@ -156,7 +156,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class EngineTimes:
     """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s].
 
     tokens_per_step: tokens that the step makes of each request (`costmodel.speculation`) [1].
@@ -169,14 +169,14 @@ class Times:
 
 def engine_times(
     model: Transformer, prefill: EngineArrays, decode: EngineArrays, policy: ServingPolicy, load: ClosedLoad
-) -> Times:
+) -> EngineTimes:
     """The times of engines under a load, from their steps: of a prompt where it is computed, of a step where decoded.
 
     The host launches the kernels of a step with prompts one by one, which is the least that it takes.
     """
     steps, least = prompt_steps(model, prefill, policy, load), launching_time(model, policy)
     prompt = prompt_of(steps, prefill.first_token, least, policy.lane_balance)
-    return Times(prompt, lambda running: decode_step(model, decode, running, load), decode.tokens_per_step)
+    return EngineTimes(prompt, lambda running: decode_step(model, decode, running, load), decode.tokens_per_step)
 
 
 def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolicy, load: ClosedLoad) -> PromptSteps:
@@ -234,7 +234,7 @@ def decode_step(model: Transformer, engines: EngineArrays, running: FloatArray, 
     return step_time(model, engines, StepLoad.decode(batch, load.isl + load.osl / 2.0)).total
 
 
-def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> Steady:
+def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> Steady:
     """The fixed point of the equations above, from the times of a prefilling and of a decoding worker.
 
     Lanes of a prefill worker go in step: where they are busy, a prompt waits for half of a step in progress and then
@@ -285,7 +285,7 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     )
 
 
-def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
+def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> FloatArray:
     """Requests inside a busy deployment [1]: what memory holds and the token budget keeps supplied, at least one."""
     residents = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
     if policy.scheduler is Scheduler.TOKEN_BUDGET and not pools.apart:
@@ -293,7 +293,7 @@ def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> 
     return np.asarray(np.maximum(residents, 1.0))
 
 
-def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
+def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> FloatArray:
     """Share of requests that arrive together with all others [1]: the first wave, or all where it stays together."""
     first = 1.0 / load.waves + np.zeros_like(load.isl)
     if pools.apart:

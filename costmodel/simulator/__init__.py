@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from .fleet import (
     FirstToken,
-    Fleet,
     HandOver,
     KvStore,
     Limits,
-    Pool,
     Router,
+    SimulatedFleet,
+    SimulatedPool,
 )
 from .metrics import EngineUse, Result
 from .run import prepare, simulate, step_seconds
@@ -25,14 +25,14 @@ __all__ = [
     "CoefficientSteps",
     "EngineUse",
     "FirstToken",
-    "Fleet",
     "HandOver",
     "KvStore",
     "Limits",
     "Pages",
-    "Pool",
     "Result",
     "Router",
+    "SimulatedFleet",
+    "SimulatedPool",
     "StepModel",
     "StepNumbers",
     "StepWork",

@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class SimulatedPool:
     """Equal engines with one role.
 
     pipeline: stages, each with an equal share of the step's time; as many micro-batches are in flight.
@@ -112,15 +112,15 @@ class KvStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """Pools, and how KV moves between them; store: None without one."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[SimulatedPool, ...]
     hand_over: HandOver = field(default_factory=HandOver)
     store: KvStore | None = None
 
 
-def check_fleet(fleet: Fleet) -> None:
+def check_fleet(fleet: SimulatedFleet) -> None:
     """Raise InputError for the first pool that cannot be simulated."""
     if not fleet.pools:
         raise InputError("simulator: a fleet needs at least one pool; found none")
@@ -135,7 +135,7 @@ def check_fleet(fleet: Fleet) -> None:
         _check_pool(pool, f"simulator: pool {number}")
 
 
-def _check_pool(pool: Pool, where: str) -> None:
+def _check_pool(pool: SimulatedPool, where: str) -> None:
     limits = pool.limits
     counts = {name: getattr(pool, name) for name in ("replicas", "pipeline", "nics")}
     counts |= {name: getattr(limits, name) for name in Limits.__dataclass_fields__ if name != "decode_token_cap"}
@@ -155,7 +155,7 @@ def _check_pool(pool: Pool, where: str) -> None:
         )
 
 
-def check_pages(fleet: Fleet, tokens: int) -> None:
+def check_pages(fleet: SimulatedFleet, tokens: int) -> None:
     """Raise InputError for the first pool that cannot cache hash blocks of so many tokens."""
     for number, pool in enumerate(fleet.pools):
         if not caches(pool):
@@ -173,6 +173,6 @@ def check_pages(fleet: Fleet, tokens: int) -> None:
             )
 
 
-def caches(pool: Pool) -> bool:
+def caches(pool: SimulatedPool) -> bool:
     """Whether the pool's engines cache prefixes: those that compute prompts, unless switched off."""
     return pool.prefix_cache and pool.role is not Role.DECODE

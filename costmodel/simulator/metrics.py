@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
 
-from .fleet import Fleet
+from .fleet import SimulatedFleet
 from .trace import Trace
 
 FloatArray = NDArray[np.float64]
@@ -207,7 +207,7 @@ class Overload:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """Of one engine over the run.
 
     utilization: busy share of its lanes' time [1]; kv_occupancy: share of KV blocks in use (0 if unlimited) [1];
@@ -435,7 +435,7 @@ def run_span(result: Result) -> float:
     return max(0.0, result.makespan - float(result.arrival.min()))
 
 
-def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
+def loads(result: Result, fleet: SimulatedFleet) -> tuple[EngineLoad, ...]:
     """How busy each engine was from the first arrival to the last token."""
     span = run_span(result)
 
@@ -443,7 +443,7 @@ def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
         return used / (room * span) if room * span > 0.0 else 0.0
 
     return tuple(
-        Load(
+        EngineLoad(
             share(use.busy, fleet.pools[use.pool].pipeline),
             share(use.kv_block_seconds, fleet.pools[use.pool].limits.kv_blocks),
             share(use.flop, use.peak_flops),

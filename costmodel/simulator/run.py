@@ -13,7 +13,7 @@ from costmodel.errors import InputError, PdplanError
 from costmodel.metric import METRICS, Metric
 from costmodel.policy import Policy
 
-from .fleet import FirstToken, Fleet, Limits, Pool, Router, caches, check_fleet, check_pages
+from .fleet import FirstToken, Limits, Router, SimulatedFleet, SimulatedPool, caches, check_fleet, check_pages
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
@@ -56,7 +56,7 @@ def prepare(say: Callable[[str], None] | None = None) -> None:
 
 def simulate(
     trace: Trace,
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     *,
     fast_forward: bool = True,
     until: float = float("inf"),
@@ -119,7 +119,7 @@ def _check_floors(world: State) -> None:
     )
 
 
-def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Sequence[float]) -> Result:
+def _result(trace: Trace, fleet: SimulatedFleet, world: State, events: int, gap_edges: Sequence[float]) -> Result:
     """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
     q = world["requests"]
     times = ("prompt_start", "prompt_end", "moved", "first", "finish")
@@ -139,7 +139,7 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
     )
 
 
-def _use(engine: Any, model: Any, fleet: Fleet) -> EngineUse:
+def _use(engine: Any, model: Any, fleet: SimulatedFleet) -> EngineUse:
     """Counters of one engine, and its work from what all of its steps held."""
     work = StepWork(*(model[name].item() for name in StepWork.__dataclass_fields__))
     content = StepContent(*(engine[name].item() for name in StepContent._fields))
@@ -170,7 +170,7 @@ def _pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
 
 
 def make_world(
-    trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: int = 0, gap_edges: Sequence[float] = ()
+    trace: Trace, fleet: SimulatedFleet, fast_forward: bool = True, log_rows: int = 0, gap_edges: Sequence[float] = ()
 ) -> State:
     """State before the first event.
 
@@ -227,7 +227,7 @@ def _requests(trace: Trace) -> Array:
     return records(Request, trace.size, columns)
 
 
-def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, list[int]]:
+def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -> tuple[Array, list[int]]:
     """Prefix caches of the engines that have one and of the store, and where each begins (-1: none).
 
     All are empty but for what the prompts have in common.
@@ -246,7 +246,7 @@ def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, lis
     return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
 
 
-def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Column]:
+def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> dict[str, Column]:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
     first, is_colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
@@ -273,7 +273,7 @@ def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Co
     }
 
 
-def _engines(trace: Trace, fleet: Fleet, engines: list[Pool]) -> dict[str, Column]:
+def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -> dict[str, Column]:
     """Memory, links and lanes of each engine."""
     lane_starts = _starts([pool.pipeline for pool in engines])
     stage_at = _starts([pool.pipeline + 2 * pool.nics for pool in engines])[:-1]
@@ -300,7 +300,7 @@ def _engines(trace: Trace, fleet: Fleet, engines: list[Pool]) -> dict[str, Colum
     }
 
 
-def _pools(fleet: Fleet) -> dict[str, Column]:
+def _pools(fleet: SimulatedFleet) -> dict[str, Column]:
     starts = _starts([pool.replicas for pool in fleet.pools])
     return {
         "first_engine": starts[:-1],
@@ -310,7 +310,7 @@ def _pools(fleet: Fleet) -> dict[str, Column]:
     }
 
 
-def _rules(trace: Trace, fleet: Fleet) -> dict[str, Column]:
+def _rules(trace: Trace, fleet: SimulatedFleet) -> dict[str, Column]:
     columns: dict[str, Column] = {
         "opened": trace.opened,
         "count": trace.size,

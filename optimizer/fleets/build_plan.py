@@ -54,7 +54,7 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
 from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
-from .evaluate import LIGHT, QUANTILES, Evaluation, Headroom, evaluate, goodput_volume, pool_headroom, utilization
+from .evaluate import LIGHT, QUANTILES, Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
     FleetPool,
@@ -458,7 +458,7 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
 
 
-def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) -> Binding:
+def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
     Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
@@ -510,7 +510,7 @@ def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
 
 
 def binding_limits(
-    instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[Headroom]
+    instance: Instance, fleet: Fleet, evaluation: Evaluation, headrooms: list[PoolHeadroom]
 ) -> list[Binding]:
     """How close the pools and the SLO classes are to their limits."""
     pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)

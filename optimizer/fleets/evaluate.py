@@ -257,7 +257,7 @@ def goodput_volume(instance: Instance, fleet: Fleet) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Headroom:
+class PoolHeadroom:
     """One pool: `load` times its present load is the most that keeps every goal; `resource` gives out first."""
 
     load: float
@@ -266,7 +266,7 @@ class Headroom:
 
 def pool_headroom(
     instance: Instance, fleet: Fleet, index: int, volume: float = 1.0, *, others: float = 1.0
-) -> Headroom:
+) -> PoolHeadroom:
     """Raise the load of one pool until a goal breaks; others: share of their loads that the other pools keep [1]."""
 
     def loads(factor: float) -> FloatArray:
@@ -275,7 +275,7 @@ def pool_headroom(
     most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
     before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
     after = evaluate(instance, fleet, loads(max(most, LIGHT) * 1.01))
-    return Headroom(most, _first_to_give(instance, fleet, index, before, after))
+    return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after))
 
 
 def _first_to_give(

@@ -170,7 +170,7 @@ def shape_configs(instance: Instance) -> list[EngineConfig]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """Engines, every array (settings,): role, a place in ROLES; shape, batch limit and token budget as in the table."""
 
     role: IntArray
@@ -183,12 +183,12 @@ class Settings:
         """Number of settings."""
         return int(self.role.size)
 
-    def take(self, index: IntArray | BoolArray) -> Settings:
+    def take(self, index: IntArray | BoolArray) -> EngineSettings:
         """The settings at `index`, in that order."""
-        return Settings(*(getattr(self, field.name)[index] for field in fields(self)))
+        return EngineSettings(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def make_settings(instance: Instance, *, every_limit: bool = False) -> Settings:
+def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSettings:
     """Every setting that the limits can hold one engine of, in roles that are allowed, with someone to talk to.
 
     A prefill engine has the largest token budget that there is memory for, as larger steps are more efficient and no
@@ -207,7 +207,7 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> Settings:
         if ROLES[role] in instance.problem.space.roles:
             shape, chunk, back = np.nonzero(possible.swapaxes(1, 2)[:, :, ::-1])
             rows.append(np.stack([np.full_like(shape, role), shape, table.seqs.size - 1 - back, chunk]))
-    settings = Settings(*np.concatenate(rows, axis=1))
+    settings = EngineSettings(*np.concatenate(rows, axis=1))
     return settings.take(_possible(instance, settings))
 
 
@@ -217,7 +217,7 @@ def _last(possible: BoolArray, axis: int) -> BoolArray:
     return np.asarray(possible & (later == 1))
 
 
-def _possible(instance: Instance, settings: Settings) -> BoolArray:
+def _possible(instance: Instance, settings: EngineSettings) -> BoolArray:
     """Whether the limits hold one engine that decodes within some TPOT limit, with a token for each request in a step.
 
     A batch limit whose full batch is too slow is kept: few requests never fill it, and smaller limits make them wait.

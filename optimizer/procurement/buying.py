@@ -56,7 +56,7 @@ from optimizer.verification.verify import ROUNDS
 from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
-    Commitment,
+    ContractedGpus,
     Terms,
     Tier,
     commitment_cost,
@@ -75,13 +75,13 @@ NODES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PathBill:
     """One path of the demand: what is committed to after the first month, its bill, and with hindsight the least [$].
 
     all_rented: everything on demand, by the hour [$].
     """
 
-    later: tuple[Commitment, ...]
+    later: tuple[ContractedGpus, ...]
     bill: Bill
     best: float
     all_rented: float
@@ -93,7 +93,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FleetCheck:
     """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds.
 
     used: whether the plan counts on it; one that did not hold in the last round still counts on some that missed.
@@ -117,27 +117,27 @@ class BuyingPlan:
     problem: Problem
     terms: Terms
     levels: Levels
-    now: tuple[Commitment, ...]
-    outcomes: tuple[Outcome, ...]
+    now: tuple[ContractedGpus, ...]
+    outcomes: tuple[PathBill, ...]
     bound: float
-    for_expected: tuple[Commitment, ...]
+    for_expected: tuple[ContractedGpus, ...]
     for_expected_cost: float
     fixed: float
     fleets: int = 0
-    looks: tuple[Look, ...] = ()
+    looks: tuple[FleetCheck, ...] = ()
 
     @property
-    def held(self) -> list[Look]:
+    def held(self) -> list[FleetCheck]:
         """Fleets that it counts on and that met the SLO."""
         return [item for item in self.looks if item.used and not item.fault]
 
     @property
-    def missed(self) -> list[Look]:
+    def missed(self) -> list[FleetCheck]:
         """Fleets that it counts on although they missed."""
         return [item for item in self.looks if item.used and item.fault]
 
     @property
-    def refuted(self) -> list[Look]:
+    def refuted(self) -> list[FleetCheck]:
         """Fleets that missed and that it does without."""
         return [item for item in self.looks if item.fault and not item.used]
 
@@ -171,7 +171,7 @@ class BuyingPlan:
         return 1.0 - self.bound / self.total if self.total > 0.0 else 0.0
 
     @property
-    def expected(self) -> Outcome:
+    def expected(self) -> PathBill:
         """The outcome of the expected path."""
         return self.outcomes[self.terms.forecast.expected]
 
@@ -189,7 +189,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
-    looked: dict[tuple[object, ...], Look] = {}
+    looked: dict[tuple[object, ...], FleetCheck] = {}
     for _ in range(1 + ROUNDS):
         misses = [item for item in looked.values() if item.fault]
         levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
@@ -208,7 +208,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
             seen = look(here, settled(sized_fleet.instance, sized_fleet.fleet))  # with the limits of pdplan optimize
-            looked[sized_fleet.key] = Look(sized_fleet, *seen)
+            looked[sized_fleet.key] = FleetCheck(sized_fleet, *seen)
         all_looks = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
         plan = replace(
             plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in all_looks)
@@ -228,7 +228,7 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
-def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet]:
+def _serving(outcomes: Sequence[PathBill]) -> dict[tuple[object, ...], SizedFleet]:
     """Fleets that serve some hour: those of the highest level first, then of the most hours."""
     rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
     for hours in (hours for outcome in outcomes for hours in outcome.bill.hours):
@@ -264,7 +264,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         bill = prospect.dispatcher.bill(path, prospect.commitments(counts))
         hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
         later = prospect.commitments(np.where(now, 0, counts))
-        outcomes.append(Outcome(later, bill, hindsight, rent.bill(path, ()).total + sunk))
+        outcomes.append(PathBill(later, bill, hindsight, rent.bill(path, ()).total + sunk))
     path = paths[middle]  # all hours of each month at its highest level:
     highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
     at_peak = np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0)
@@ -305,7 +305,7 @@ class _Prospect:
         """Starts in the first month: there a plan is the same on every path."""
         return np.array([start.month == 0 for start in starts_of(self.dispatcher.terms)], dtype=np.bool_)
 
-    def commitments(self, counts: IntArray) -> tuple[Commitment, ...]:
+    def commitments(self, counts: IntArray) -> tuple[ContractedGpus, ...]:
         """So many GPUs at each start."""
         starts = zip(starts_of(self.dispatcher.terms), counts.tolist(), strict=True)
         return tuple(replace(start, count=count) for start, count in starts if count)
@@ -350,10 +350,10 @@ class _Prospect:
         return plan
 
 
-def starts_of(terms: Terms) -> list[Commitment]:
+def starts_of(terms: Terms) -> list[ContractedGpus]:
     """One GPU under every contract to decide on, in every month in which that can be done."""
     return [
-        Commitment(contract, month, 1)
+        ContractedGpus(contract, month, 1)
         for contract in terms.contracts
         if contract.committed
         for month in range(0, terms.forecast.months - contract.delay, terms.decide_every)
@@ -499,7 +499,7 @@ class Dispatcher:
         self._own = [order[offers == offer] for offer in range(len(self._rentals))]
         self._uses: dict[tuple[int, int, tuple[int, ...]], tuple[float, IntArray]] = {}
 
-    def bill(self, path: FloatArray, commitments: Sequence[Commitment]) -> Bill:
+    def bill(self, path: FloatArray, commitments: Sequence[ContractedGpus]) -> Bill:
         """The exact cost of a path, hours at each level in each month, (months, levels) [h]."""
         contracts, months = self.terms.contracts, len(path)
         value, fee, by_hour = np.zeros((3, months, len(contracts)))

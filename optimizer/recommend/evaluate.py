@@ -30,7 +30,7 @@ from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
-from .optimize import Draft, optimize, origin_of
+from .optimize import PlanDraft, optimize, origin_of
 from .search import Level, sure_verdict
 
 DOUBLINGS: Final = 3
@@ -242,7 +242,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    chosen = _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    chosen = _stated_plan(PlanDraft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
     if row.latencies:
         chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
     own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
@@ -296,11 +296,11 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
 
 def plan_of(subject: Subject) -> Plan:
     """The plan of a fleet that was stated, by formula: nothing is said of other fleets."""
-    draft = Draft(subject.expected, origin_of(subject.instance, {}))
+    draft = PlanDraft(subject.expected, origin_of(subject.instance, {}))
     return _stated_plan(draft, subject.instance, subject.fleet, subject.name, subject.volume)
 
 
-def _stated_plan(draft: Draft, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
+def _stated_plan(draft: PlanDraft, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
     """The plan by formula of a fleet that no search came to."""
     plan = draft.plan(instance, fleet, Proof(Status.STATED, None, None), volume)
     return plan.model_copy(update={"name": name})

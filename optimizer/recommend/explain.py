@@ -30,8 +30,8 @@ from optimizer.loads.instance import (
     DECODE,
     PREFILL,
     ROLES,
+    EngineSettings,
     Instance,
-    Settings,
     at_quantile,
     make_instance,
     make_settings,
@@ -176,7 +176,7 @@ def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
     return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)
 
 
-def _with_config(instance: Instance, config: Wanted, role: int) -> Settings:
+def _with_config(instance: Instance, config: Wanted, role: int) -> EngineSettings:
     """The settings of a config in a role, and those of every possible partner."""
     tables, settings = instance.tables, make_settings(instance, every_limit=True)
     shape = tables.shapes.index(config.shape(instance.problem))

@@ -138,7 +138,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlanDraft:
     """What the plans of one search share; expected: the instance with expected step times."""
 
     expected: Instance
@@ -206,7 +206,7 @@ def optimize(
     space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
-    plan = _plan(Draft(expected_instance, origin, effort), result)
+    plan = _plan(PlanDraft(expected_instance, origin, effort), result)
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     plan = as_cut(plan, brake)
@@ -227,7 +227,7 @@ def _option(name: str, reader: Reader, value: object) -> Any:
 # --- the stages -----------------------------------------------------------------------------------------------------
 
 
-def _plan(draft: Draft, result: FormulaResult) -> Plan:
+def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
@@ -255,7 +255,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
+def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
     effort.brake.armed = True
@@ -295,7 +295,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
     return plan.model_copy(update=changes)
 
 
-def _formula_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
+def _formula_plan(draft: PlanDraft, result: FormulaResult, fleet: Fleet) -> Plan:
     """The plan by formula of the best fleet, or of the best that no simulation refuted before the time was up."""
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
@@ -305,7 +305,7 @@ def _formula_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
     return draft.plan(instance, fleet, proof, result.volume, rows)
 
 
-def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
+def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
     """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
     if miss.kept is None:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
@@ -366,7 +366,7 @@ def plan_below_floor(problem: Problem) -> Plan:
         limit = slo.limit(floor.limit)
         rows.append(binding(floor.limit, slo.name, floor.least, limit, "s", f"{floor.limit.upper()}: {floor.why}."))
     shortfalls = sorted(rows, key=lambda row: row.slack)
-    draft, nothing = Draft(instance, origin_of(instance, {})), Proof(Status.INFEASIBLE, None, None)
+    draft, nothing = PlanDraft(instance, origin_of(instance, {})), Proof(Status.INFEASIBLE, None, None)
     return draft.plan(instance, Fleet(()), nothing, volume=0.0, shortfalls=shortfalls)
 
 

@@ -23,10 +23,10 @@ from optimizer.loads.instance import (
     COLOCATED,
     ROLES,
     Deadline,
+    EngineSettings,
     Instance,
     Late,
     Progress,
-    Settings,
     never,
     planned_instance,
     silent,
@@ -270,7 +270,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
 
 
-def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
+def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
     """One accelerator type, one kind of role, one precision, no speculation: where the whole space has more."""
     offers, tables, problem = instance.problem.offers, instance.tables, instance.problem
     roles, shapes = np.arange(len(ROLES))[:, None], tables.offer[None, :]

@@ -37,7 +37,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import METRICS, Metric, Scope
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
@@ -46,7 +46,7 @@ from search_spaces.problem import Problem, Slo
 from .program import (
     Aim,
     Matrices,
-    Work,
+    WorkLimit,
     aim_of,
     cheapest,
     engine_cost,
@@ -56,7 +56,7 @@ from .program import (
     write_model,
 )
 
-WORK = Work(nodes=200, gap=1e-4)
+WORK = WorkLimit(nodes=200, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
 
 LEVELS = 3
@@ -84,7 +84,7 @@ HANDED = 0.98
 """Share of a flow for which a prefill pool finds decode pools at least: as `fleet.ROUTED` has it, and a little less."""
 
 
-def keeping_up(instance: Instance, settings: Settings) -> FloatArray:
+def keeping_up(instance: Instance, settings: EngineSettings) -> FloatArray:
     """Engines that one request per second of each flow takes at least, for a pool not to fall behind, (settings, F).
 
     What `pool_state` calls stable needs, with x the rates at one of n engines, W = sum x osl, R <= B the requests that
@@ -114,7 +114,7 @@ class Lines:
     rise: FloatArray
 
 
-def lines_below(instance: Instance, settings: Settings) -> Lines:
+def lines_below(instance: Instance, settings: EngineSettings) -> Lines:
     """The lines through any two batch limits, moved down below all steps up to the batch limit of the setting.
 
     Those that start below nothing say nothing: they are given the height of the flat one, which always does.
@@ -131,7 +131,7 @@ def lines_below(instance: Instance, settings: Settings) -> Lines:
     return Lines(height, rise * NEARLY)
 
 
-def prompt_work(instance: Instance, settings: Settings) -> FloatArray:
+def prompt_work(instance: Instance, settings: EngineSettings) -> FloatArray:
     """What a prompt adds at least to the steps of others on colocated engines, 0 elsewhere [s], (settings, flows).
 
     At the batch where that is least, by itself or with one on each lane, and no more than without any decodes, whom
@@ -150,7 +150,7 @@ def prompt_work(instance: Instance, settings: Settings) -> FloatArray:
     return np.where((settings.role == COLOCATED)[:, None], extra, 0.0)
 
 
-def generating_work(instance: Instance, settings: Settings, tau: float) -> FloatArray:
+def generating_work(instance: Instance, settings: EngineSettings, tau: float) -> FloatArray:
     """Engines that a request per second takes at least where quiet steps keep within tau [s], (settings, 3, flows).
 
     Resources: slots, memory, tokens; the line that the whole demand needs most engines by; infinite where no step
@@ -179,20 +179,20 @@ def generating_work(instance: Instance, settings: Settings, tau: float) -> Float
     return np.where(slow[:, None, None], np.inf, work)
 
 
-def prefill_work(instance: Instance, settings: Settings) -> FloatArray:
+def prefill_work(instance: Instance, settings: EngineSettings) -> FloatArray:
     """Prefill engines that a request per second takes at least for the queue not to grow [1], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     lanes = tables.pipeline[settings.shape] * tables.ranks[settings.shape]
     return np.asarray(np.minimum(tables.prefill_shared[at], tables.prefill_time[at]) / lanes[:, None])
 
 
-def sending_work(instance: Instance, settings: Settings) -> FloatArray:
+def sending_work(instance: Instance, settings: EngineSettings) -> FloatArray:
     """Engines whose network cards a hand-over per second takes, 0 on colocated ones [1], (settings, flows)."""
     sent = instance.tables.kv_transferred / (LINK_UTILIZATION * instance.tables.links[:, None])
     return np.where((settings.role == COLOCATED)[:, None], 0.0, sent[settings.shape])
 
 
-def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatArray:
+def late_tokens(instance: Instance, settings: EngineSettings, above: float) -> FloatArray:
     """Share of each flow that is late for TPOT where quiet steps are longer than `above` [s], (settings, flows)."""
     flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
     limit = flows.tpot * WITHIN
@@ -200,7 +200,7 @@ def late_tokens(instance: Instance, settings: Settings, above: float) -> FloatAr
     return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
 
 
-def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
+def late_first_tokens(instance: Instance, settings: EngineSettings) -> FloatArray:
     """Whether each flow misses TTFT even on idle engines, 0 or 1; 0 on decode engines, (settings, flows)."""
     flows, policy = instance.flows, instance.policy
     fastest = np.where(
@@ -212,7 +212,7 @@ def late_first_tokens(instance: Instance, settings: Settings) -> FloatArray:
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
-def _handed_over(instance: Instance, settings: Settings) -> FloatArray:
+def _handed_over(instance: Instance, settings: EngineSettings) -> FloatArray:
     """Prompt, hand-over and first step on idle engines that may talk [s], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     alone = np.minimum(tables.prefill_alone[at], tables.prefill_time[at])
@@ -239,7 +239,7 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
 
 
 def least_cost(
-    instance: Instance, settings: Settings, seconds: float = math.inf, ceiling: float = np.inf
+    instance: Instance, settings: EngineSettings, seconds: float = math.inf, ceiling: float = np.inf
 ) -> float | None:
     """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
 
@@ -250,7 +250,7 @@ def least_cost(
     return bound / aim.cost_weight if math.isfinite(bound) else None
 
 
-def least_per_demand(instance: Instance, settings: Settings) -> float | None:
+def least_per_demand(instance: Instance, settings: EngineSettings) -> float | None:
     """Bound on the cost of any fleet per demand that it could serve, this or a larger one [$/h]; None without any.
 
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
@@ -260,7 +260,7 @@ def least_per_demand(instance: Instance, settings: Settings) -> float | None:
     return None if solution is None or not solution.x.size else solution.objective / aim.cost_weight
 
 
-def most_volume(instance: Instance, settings: Settings, seconds: float = math.inf) -> float | None:
+def most_volume(instance: Instance, settings: EngineSettings, seconds: float = math.inf) -> float | None:
     """Multiple of the demand, from once to MOST_MORE times, that no fleet within the limits exceeds; None if unknown.
 
     seconds: that it may take; it holds wherever the work ends.
@@ -270,7 +270,7 @@ def most_volume(instance: Instance, settings: Settings, seconds: float = math.in
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
 
 
-def most_of_demand(instance: Instance, settings: Settings) -> float | None:
+def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None:
     """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
 
     Looked for from a hundredth of it down to LEAST_SHARE.
@@ -283,7 +283,7 @@ def most_of_demand(instance: Instance, settings: Settings) -> float | None:
     return None
 
 
-def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
+def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
@@ -314,7 +314,7 @@ class _Unpriced:
 
     key: tuple[object, ...]
     instance: Instance = field(compare=False)
-    settings: Settings = field(compare=False)
+    settings: EngineSettings = field(compare=False)
 
 
 @lru_cache(maxsize=4)
@@ -325,7 +325,7 @@ def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArra
     return role, shape, need, late
 
 
-def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, FloatArray, FloatArray]]:
+def _bands(instance: Instance, settings: EngineSettings) -> Iterator[tuple[EngineSettings, FloatArray, FloatArray]]:
     """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
     flows, prefills = instance.flows, settings.role == PREFILL
     limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * WITHIN
@@ -340,7 +340,7 @@ def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, F
 
 
 def _merged(
-    instance: Instance, settings: Settings, need: FloatArray, late: FloatArray
+    instance: Instance, settings: EngineSettings, need: FloatArray, late: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """The best of the settings of each engine in a role that can serve everything: role, shape, need, late."""
     key, member = np.unique(np.stack([settings.role, settings.shape]), axis=1, return_inverse=True)

@@ -60,7 +60,7 @@ _ALONE = threading.Lock()
 """Held while a solver runs: standard output belongs to the whole process."""
 
 
-class Outcome(StrEnum):
+class SolveStatus(StrEnum):
     """How a solve ended."""
 
     OPTIMAL = "optimal"
@@ -70,10 +70,10 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class ProgramSolution:
     """x and its objective; bound is the best proven lower bound; duals only for linear programmes."""
 
-    outcome: Outcome
+    outcome: SolveStatus
     objective: float
     bound: float
     x: FloatArray
@@ -152,7 +152,7 @@ def solve(
     time_limit: float = math.inf,
     gap: float = 0.0,
     nodes: int | None = None,
-) -> Solution:
+) -> ProgramSolution:
     """Solve with GLOP (relaxed) or HiGHS (whole), both through OR-Tools MathOpt.
 
     Where GLOP gives up for numerical reasons, HiGHS solves the relaxation too.
@@ -177,14 +177,14 @@ def solve(
             try:
                 result = mathopt.solve(model, solver, params=parameters)
             except AttributeError:  # OR-Tools 9.15 stumbles over HiGHS's rare kError on its way to an exception
-                return Solution(Outcome.NOTHING_FOUND, np.inf, -np.inf, np.zeros(0), np.zeros(0))
+                return ProgramSolution(SolveStatus.NOTHING_FOUND, np.inf, -np.inf, np.zeros(0), np.zeros(0))
         solution = _solution(model, result, relaxed=relaxed)
-        if solution.outcome is not Outcome.NOTHING_FOUND:
+        if solution.outcome is not SolveStatus.NOTHING_FOUND:
             break
     return solution
 
 
-def _solution(model: mathopt.Model, result: mathopt.SolveResult, *, relaxed: bool) -> Solution:
+def _solution(model: mathopt.Model, result: mathopt.SolveResult, *, relaxed: bool) -> ProgramSolution:
     """A solver's result as arrays."""
     from ortools.math_opt.python import mathopt
 
@@ -192,12 +192,12 @@ def _solution(model: mathopt.Model, result: mathopt.SolveResult, *, relaxed: boo
     bound = result.termination.objective_bounds.dual_bound
     if not result.has_primal_feasible_solution():
         if reason in {mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED}:
-            return Solution(Outcome.INFEASIBLE, np.inf, np.inf, nothing, nothing)
-        return Solution(Outcome.NOTHING_FOUND, np.inf, bound, nothing, nothing)
+            return ProgramSolution(SolveStatus.INFEASIBLE, np.inf, np.inf, nothing, nothing)
+        return ProgramSolution(SolveStatus.NOTHING_FOUND, np.inf, bound, nothing, nothing)
     duals = np.array(result.dual_values(list(model.linear_constraints()))) if relaxed else nothing
-    outcome = Outcome.OPTIMAL if reason == mathopt.TerminationReason.OPTIMAL else Outcome.FEASIBLE
+    outcome = SolveStatus.OPTIMAL if reason == mathopt.TerminationReason.OPTIMAL else SolveStatus.FEASIBLE
     x = np.array(result.variable_values(list(model.variables())))
-    return Solution(outcome, result.objective_value(), bound, x, duals)
+    return ProgramSolution(outcome, result.objective_value(), bound, x, duals)
 
 
 @contextmanager
@@ -483,7 +483,7 @@ def _limit_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkLimit:
     """How much work a search may do.
 
     nodes: of the search tree; columns: up to which whole engines are looked for, more are only bounded by fractions of
@@ -500,27 +500,27 @@ class Work:
 class Engines:
     """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
 
-    outcome: Outcome
+    outcome: SolveStatus
     objective: float
     bound: float
     index: IntArray
     count: IntArray
 
 
-def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf) -> Engines:
+def cheapest(matrices: Matrices, aim: Aim, work: WorkLimit, ceiling: float = math.inf) -> Engines:
     """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
 
     Where nothing is asked for, it is none at all.
     """
     none = np.zeros(0, dtype=np.int64)
     if not matrices.flows:
-        return Engines(Outcome.OPTIMAL, 0.0, 0.0, none, none)
+        return Engines(SolveStatus.OPTIMAL, 0.0, 0.0, none, none)
     keep = undominated(matrices)
     whole = keep.size <= work.columns
     model = write_model(matrices.take(keep), aim, ceiling if whole else math.inf)
     solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
     if not whole or not solution.x.size:
-        outcome = Outcome.NOTHING_FOUND if solution.x.size else solution.outcome
+        outcome = SolveStatus.NOTHING_FOUND if solution.x.size else solution.outcome
         bound = solution.objective if solution.x.size else solution.bound
         return Engines(outcome, math.inf, min(bound, ceiling), none, none)
     count = np.rint(solution.x[model.engines]).astype(np.int64)

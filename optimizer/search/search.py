@@ -35,7 +35,17 @@ from optimizer.fleets.evaluate import (
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    EngineSettings,
+    Instance,
+    Late,
+    make_settings,
+    never,
+)
 from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, any_target
 
@@ -106,7 +116,7 @@ class FleetSearch:
     """
 
     instance: Instance
-    settings: Settings
+    settings: EngineSettings
     least: IntArray
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: dict[Picks, float] = field(default_factory=dict)
@@ -116,7 +126,7 @@ class FleetSearch:
     misses: tuple[Engines, ...] = ()
 
     @classmethod
-    def of(cls, instance: Instance, settings: Settings, late: Late = never) -> FleetSearch:
+    def of(cls, instance: Instance, settings: EngineSettings, late: Late = never) -> FleetSearch:
         """Nothing evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)

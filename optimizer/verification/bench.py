@@ -17,8 +17,7 @@ from statistics import NormalDist
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import Pool, Router
+from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
@@ -247,7 +246,7 @@ class Bench:
     late: Late = never
     trials: dict[Key, Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
-    engines: dict[PoolKey, Pool] = field(default_factory=dict)
+    engines: dict[PoolKey, SimulatedPool] = field(default_factory=dict)
 
     # --- verdicts
 
@@ -323,7 +322,7 @@ class Bench:
         """A fleet as the simulator has it; the step times of equal engines are computed once."""
         balancing = balancing_of(self.instance, fleet)
 
-        def engines(pool: FleetPool) -> Pool:
+        def engines(pool: FleetPool) -> SimulatedPool:
             key = pool.role, pool.shape, pool.seqs, pool.chunk, balancing
             if key not in self.engines:
                 self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)

@@ -21,8 +21,7 @@ from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.policy import SCHEDULERS
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import Limits, Pool, Result, Router, simulate
+from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
     TAIL,
     WARM_UP,
@@ -222,7 +221,9 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     )
 
 
-def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, probability: float = 0.5) -> Pool:
+def simulated_pool(
+    instance: Instance, pool: FleetPool, balancing: Balancing, probability: float = 0.5
+) -> SimulatedPool:
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
@@ -231,7 +232,7 @@ def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, pr
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
     per_token = float(kv_bytes @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
-    return Pool(
+    return SimulatedPool(
         role=pool.role,
         steps=_steps(instance, pool, probability),
         policy=SCHEDULERS[instance.problem.engine],

@@ -55,7 +55,7 @@ from .judge import (
     pooled,
     simulated_fleet,
 )
-from .tune import SAMPLER, Look, Tuned, front_beside
+from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
 CDF_SHARES: Final = tuple(
@@ -184,7 +184,7 @@ def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
     )
 
 
-def tuned_fleet(instance: Instance, look: Look) -> TunedFleet:
+def tuned_fleet(instance: Instance, look: ShortRun) -> TunedFleet:
     """A fleet of the front."""
     share = instance.flows.share / instance.flows.share.sum()
     return TunedFleet(
@@ -511,14 +511,14 @@ def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DaySlot:
     """One slot of a day: mean arrivals [1/s] and the share of each class within its SLO [1] (NaN: no request of it)."""
 
     rate: float
     attainment: tuple[float, ...]
 
 
-def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, volume: float) -> tuple[Slot, ...]:
+def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, volume: float) -> tuple[DaySlot, ...]:
     """How each slot of the day went, all runs of `diurnal_demands` together; here nothing is left out as warm-up."""
     rates = instance.problem.workload.request_rate * volume * profile
     came = [_slots(run.demand.trace.arrival, rates) for run in judgement.runs]
@@ -528,7 +528,7 @@ def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, 
     slots = []
     for number, rate in enumerate(rates.tolist()):
         outcomes = [good[(slot == number) & (member == k)] for k in range(len(instance.problem.slos))]
-        slots.append(Slot(rate, tuple(float(share.mean()) if share.size else math.nan for share in outcomes)))
+        slots.append(DaySlot(rate, tuple(float(share.mean()) if share.size else math.nan for share in outcomes)))
     return tuple(slots)
 
 

@@ -42,7 +42,7 @@ from .judge import (
     until_decided,
     until_precise,
 )
-from .record import ClassGaps, FleetUse, Slot, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
@@ -146,7 +146,7 @@ class Simulated:
     most: int
     hits: float | None
     analytic: Evaluation | None
-    slots: tuple[Slot, ...]
+    slots: tuple[DaySlot, ...]
     cpu_seconds: float
     goodput: Goodput | None = None
     curve: Curve | None = None

@@ -99,7 +99,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ShortRun:
     """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals), its classes.
 
     outcome: of full runs, where there were any, which classes and distance are of then.
@@ -112,7 +112,7 @@ class Look:
     outcome: Outcome | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict, outcome: Outcome | None = None) -> Look:
+    def of(cls, verdict: Verdict, outcome: Outcome | None = None) -> ShortRun:
         """What a verdict says of its fleet."""
         return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes, outcome)
 
@@ -125,7 +125,7 @@ class Tuned:
     """
 
     winner: Verdict
-    looks: tuple[Look, ...]
+    looks: tuple[ShortRun, ...]
     wish: Wish = field(default_factory=Wish)
     improved: bool = False
 
@@ -167,7 +167,7 @@ class Tuner:
     fleet: Fleet
     knobs: tuple[Knob, ...]
     both: bool = False
-    seen: dict[Point, Look] = field(default_factory=dict)
+    seen: dict[Point, ShortRun] = field(default_factory=dict)
 
     @property
     def start(self) -> Point:
@@ -182,10 +182,10 @@ class Tuner:
         fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
         if self.seen and (bench.late() or not valid(bench.instance, fleet)):
             return None
-        self.seen[point] = look = Look.of(bench.look(fleet))
+        self.seen[point] = look = ShortRun.of(bench.look(fleet))
         return (look.cost / self._cost, look.distance) if self.both else (self.worth(look),)
 
-    def worth(self, look: Look) -> float:
+    def worth(self, look: ShortRun) -> float:
         """Cost over that of the start, and what the tail adds."""
         tail = TAIL * min(look.distance, 1.0) + MISS * math.log(max(look.distance, 1.0))
         return look.cost / self._cost + tail
@@ -201,7 +201,7 @@ class Tuner:
     def recall(self, point: Point, attributes: Mapping[str, Any]) -> None:
         """Take over the look of an earlier run."""
         fleet = fleet_at(self.fleet, self.knobs, point)
-        self.seen[point] = Look(fleet, float(attributes["usd_per_hour"]), float(attributes["share_of_limit"]))
+        self.seen[point] = ShortRun(fleet, float(attributes["usd_per_hour"]), float(attributes["share_of_limit"]))
 
     @property
     def name(self) -> str:
@@ -235,7 +235,7 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
     return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
-def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Look], int]:
+def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[ShortRun], int]:
     """The front of the looks; where it was asked for, its dearer fleets judged, and those of the comparison among them.
 
     Fleets that were simulated for the comparison, cost more than the winner and keep their goals are no worse than
@@ -245,7 +245,7 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Loo
     if not tuning.wish.front:
         return front(rows.values()), 0
     compared_looks = {
-        key: Look.of(verdict)
+        key: ShortRun.of(verdict)
         for key, verdict in bench.verdicts.items()
         if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
     }
@@ -253,19 +253,19 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Loo
     judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:JUDGED]
     for key in judged_keys if not bench.late() else ():
         verdict = bench.verdict(rows[key].fleet)
-        rows[key] = Look.of(verdict, verdict.outcome)
-    rows[fleet_key(winner.fleet)] = Look.of(winner, winner.outcome)
+        rows[key] = ShortRun.of(verdict, verdict.outcome)
+    rows[fleet_key(winner.fleet)] = ShortRun.of(winner, winner.outcome)
     looks = {fleet_key(look.fleet) for look in tuning.looks}
     return front(rows.values()), sum(key not in looks for key in judged_keys)
 
 
-def front(looks: Iterable[Look]) -> list[Look]:
+def front(looks: Iterable[ShortRun]) -> list[ShortRun]:
     """Looks that keep their goals and that no other beats in both cost and tail, cheapest first.
 
     One that only takes less than NOTABLE off the tail of a cheaper one is left out. What holds in full runs is beaten
     only by what does so too: of others it is not sure that they keep their goals.
     """
-    best: list[Look] = []
+    best: list[ShortRun] = []
     for look in sorted(looks, key=lambda look: (look.cost, look.distance)):
         sure = look.outcome is Outcome.MEETS
         rivals = [rival.distance for rival in best if rival.outcome is Outcome.MEETS or not sure]

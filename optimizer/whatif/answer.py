@@ -57,7 +57,7 @@ STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 
 
-class Effort(StrEnum):
+class ScenarioEffort(StrEnum):
     """How a scenario is solved."""
 
     SIMPLE = "simple"
@@ -164,7 +164,7 @@ def unproven(misses: Sequence[Missed]) -> Answer:
 
 def answer(
     problem: Problem,
-    effort: Effort = Effort.SIMPLE,
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
@@ -177,9 +177,9 @@ def answer(
     it is simulated; proven: whether the whole search by formula states a bound.
     """
     try:
-        if effort is Effort.SIMULATED:
+        if effort is ScenarioEffort.SIMULATED:
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
-        few = effort is Effort.SIMPLE and is_simple(problem)
+        few = effort is ScenarioEffort.SIMPLE and is_simple(problem)
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
         if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
@@ -203,7 +203,7 @@ def answer_at(  # noqa: PLR0917
     base: Path,
     key: str,
     value: float,
-    effort: Effort = Effort.SIMPLE,
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
@@ -269,14 +269,14 @@ def _slack_words(row: Binding) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class UnpricedProblem:
     """A problem without its prices and limits; key: of all that is left of it."""
 
     key: str
     problem: Problem = field(compare=False)
 
 
-def demand_of(problem: Problem) -> Demand:
+def demand_of(problem: Problem) -> UnpricedProblem:
     """What scenarios share that differ in prices, limits and name alone."""
     limits = problem.constraints
     inputs = dict(problem.inputs) | {
@@ -293,11 +293,11 @@ def demand_of(problem: Problem) -> Demand:
         ],
     }
     key = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
-    return Demand(key, without_prices(problem))
+    return UnpricedProblem(key, without_prices(problem))
 
 
 @lru_cache(maxsize=8)
-def slow_instance(demand: Demand) -> Instance:
+def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
@@ -305,7 +305,7 @@ def slow_instance(demand: Demand) -> Instance:
 
 
 @lru_cache(maxsize=8)
-def searches(demand: Demand) -> tuple[FleetSearch, ...]:
+def searches(demand: UnpricedProblem) -> tuple[FleetSearch, ...]:
     """The search free of prices and limits, for each split of end-to-end limits between first and later tokens."""
     slow = slow_instance(demand)
     ways = [replace(slow, flows=flows) for flows in splits(demand.problem)]

@@ -40,8 +40,8 @@ from search_spaces.scenarios import LEVERS, changed
 from .answer import (
     Answer,
     Case,
-    Effort,
     Missed,
+    ScenarioEffort,
     answer,
     answer_at,
     is_simple,
@@ -125,7 +125,7 @@ class Ramp:
     unit: str
     upwards: bool
 
-    def answer(self, value: float, effort: Effort, known_misses: Sequence[Engines] = ()) -> Answer:
+    def answer(self, value: float, effort: ScenarioEffort, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
         return answer_at(self.problem, self.base, self.key, value, effort, known_misses)
 
@@ -197,7 +197,7 @@ def frontier(  # noqa: PLR0917
     name: str,
     bounds: tuple[float, float] | None = None,
     looks: int = 0,
-    effort: Effort = Effort.FULL,
+    effort: ScenarioEffort = ScenarioEffort.FULL,
     progress: Progress | None = None,
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
@@ -243,7 +243,7 @@ def frontier(  # noqa: PLR0917
     if here is None:
         return curve
     tell("searching at the file's own value", 1.0)
-    return _with_own(ramp, curve, answer(problem, Effort.SIMULATED))
+    return _with_own(ramp, curve, answer(problem, ScenarioEffort.SIMULATED))
 
 
 def _check_range(name: str, low: float, high: float) -> None:
@@ -269,7 +269,7 @@ class Stairs:
 
     ramp: Ramp
     ends: tuple[float, float]
-    effort: Effort
+    effort: ScenarioEffort
     tell: Progress
     trusted: set[object] | None = None
     further: Sequence[float] = ()
@@ -368,7 +368,7 @@ def _rising(steps: Sequence[Step]) -> list[Step]:
     return rising[::-1]
 
 
-def rates_for(ramp: Ramp, budgets: tuple[float, float], effort: Effort) -> tuple[float, float]:
+def rates_for(ramp: Ramp, budgets: tuple[float, float], effort: ScenarioEffort) -> tuple[float, float]:
     """Rates between which a curve passes both of two budgets [$/h], as far as any rate does [1/s]."""
 
     def dearer(rate: float, budget: float) -> bool:
@@ -474,7 +474,7 @@ def break_even(  # noqa: PLR0917
     base: Path,
     key: str,
     bounds: tuple[float, float] | None = None,
-    effort: Effort = Effort.SIMPLE,
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     own: Answer | None = None,
     looks: int = 0,
     tolerance: float | None = None,
@@ -514,7 +514,7 @@ class Along:
     problem: Problem
     base: Path
     key: str
-    effort: Effort
+    effort: ScenarioEffort
     least: float
     price: float | None
     own: Answer | None

@@ -51,7 +51,7 @@ from .answer import (
     STEP_TIME,
     Answer,
     Case,
-    Effort,
+    ScenarioEffort,
     answer,
     answer_at,
     answer_of_plan,
@@ -77,7 +77,7 @@ HALVINGS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class MovedLever:
     """A lever, and what it is moved to; unit: that of workload.yaml, or 1 for factors."""
 
     key: str
@@ -95,7 +95,7 @@ class Lever:
 class TornadoRow:
     """One lever, and the answers at its value at hand, lower and higher."""
 
-    lever: Lever
+    lever: MovedLever
     here: Answer
     low: Answer
     high: Answer
@@ -113,7 +113,9 @@ class TornadoRow:
         return LeverSensitivity(**lever, **ends, flips=list(flips))
 
 
-def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPLE) -> Iterator[Lever]:
+def levers(
+    problem: Problem, share: float = SHARE, effort: ScenarioEffort = ScenarioEffort.SIMPLE
+) -> Iterator[MovedLever]:
     """Levers worth asking about, `share` lower and higher than they are; factors stand at 1.
 
     Lengths grow no further than the model's context, shares no further than 1. Step times go over the interval of their
@@ -122,15 +124,15 @@ def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPL
     load = problem.workload
     longest = problem.model.max_position / load.max_tokens if problem.model.max_position else float("inf")
 
-    def lever(key: str, value: float, most: float = float("inf")) -> Lever:
-        return Lever(key, value, value * (1.0 - share), max(min(value * (1.0 + share), most), value))
+    def lever(key: str, value: float, most: float = float("inf")) -> MovedLever:
+        return MovedLever(key, value, value * (1.0 - share), max(min(value * (1.0 + share), most), value))
 
     for offer in problem.offers:
         yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
     for key in ("rate_scale", "isl_scale", "osl_scale", "ttft_scale", "tpot_scale", "link_scale"):
         yield lever(key, 1.0, longest if key in {"isl_scale", "osl_scale"} else float("inf"))
-    if effort is not Effort.SIMULATED and is_simple(problem):
-        yield Lever(STEP_TIME, slow_end(problem.confidence), *ENDS)
+    if effort is not ScenarioEffort.SIMULATED and is_simple(problem):
+        yield MovedLever(STEP_TIME, slow_end(problem.confidence), *ENDS)
     yield lever("burstiness", load.burstiness)
     if load.prefix_hit_share > 0.0 and load.sessions is None:
         yield lever("prefix_hit_share", load.prefix_hit_share, 1.0)
@@ -141,7 +143,11 @@ def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPL
 
 
 def tornado(
-    problem: Problem, base: Path, moved_levers: Iterable[Lever], effort: Effort = Effort.SIMPLE, looks: int = 0
+    problem: Problem,
+    base: Path,
+    moved_levers: Iterable[MovedLever],
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
+    looks: int = 0,
 ) -> list[TornadoRow]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
@@ -151,7 +157,7 @@ def tornado(
     """
     here = answer(problem, effort)
     rows = by_swing(moved(problem, base, lever, here, effort) for lever in moved_levers)
-    if looks and is_simple(problem) and effort is not Effort.SIMULATED:
+    if looks and is_simple(problem) and effort is not ScenarioEffort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
         for number, lever in enumerate([row.lever for row in rows]):
             if lever.is_cheap or looks >= 2:
@@ -161,7 +167,13 @@ def tornado(
 
 
 def moved(
-    problem: Problem, base: Path, lever: Lever, here: Answer, effort: Effort = Effort.SIMPLE, *, simulated: bool = False
+    problem: Problem,
+    base: Path,
+    lever: MovedLever,
+    here: Answer,
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
+    *,
+    simulated: bool = False,
 ) -> TornadoRow:
     """The answers at both ends of a lever; here: at its value at hand."""
     low, high = (
@@ -283,7 +295,9 @@ class NearOptimal:
     within: bool
 
 
-def near_optimal(problem: Problem, slack: float, effort: Effort = Effort.SIMPLE, looks: int = 0) -> list[NearOptimal]:
+def near_optimal(
+    problem: Problem, slack: float, effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
+) -> list[NearOptimal]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
     slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
@@ -360,7 +374,7 @@ class ShadowPrice:
     whole: float | None
 
 
-def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[ShadowPrice]:
+def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE) -> list[ShadowPrice]:
     """The shadow price of every limit that the problem states; none for one without which no fleet is known."""
     limits = [
         (name, float(upper), LIMIT_UNITS.get(name, "GPU"))
@@ -374,7 +388,7 @@ def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[Shad
     return [row for row in rows if row is not None]
 
 
-def _shadow_price(instance: Instance, effort: Effort, name: str, upper: float, unit: str) -> ShadowPrice | None:
+def _shadow_price(instance: Instance, effort: ScenarioEffort, name: str, upper: float, unit: str) -> ShadowPrice | None:
     """What one limit is worth; None where the relaxation has no fleet."""
     problem, step = instance.problem, STEP * upper
     goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
@@ -406,7 +420,7 @@ def _relax(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, flo
 
 
 def _in_whole_fleets(
-    problem: Problem, effort: Effort, name: str, upper: float, unit: str
+    problem: Problem, effort: ScenarioEffort, name: str, upper: float, unit: str
 ) -> tuple[float | None, float | None]:
     """How much more of a limit first makes a cheaper fleet possible, and what that saves [$/h]."""
     here = answer(problem, effort).cost
@@ -478,7 +492,7 @@ def chunk_curve(
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
     problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}), base)
-    best = answer(problem, Effort.FULL, simulated=simulated)
+    best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
     if best.case is None:
         return best
     case = replace(best.case, instance=replace(best.case.instance, problem=problem))

@@ -29,9 +29,9 @@ from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Axis, Scenario, grid, scenario_problem
+from search_spaces.scenarios import Scenario, SweepAxis, grid, scenario_problem
 
-from .answer import CHEAP_LEVERS, Effort, answer, nothing
+from .answer import CHEAP_LEVERS, ScenarioEffort, answer, nothing
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
@@ -61,7 +61,7 @@ class Solver:
 
     problem: Problem
     base: Path
-    effort: Effort
+    effort: ScenarioEffort
     proven: bool
     shown: tuple[str, ...]
 
@@ -95,9 +95,9 @@ class Sweep:
 def sweep_of(  # noqa: PLR0917
     problem: Problem,
     base: Path,
-    axes: Sequence[Axis],
+    axes: Sequence[SweepAxis],
     named_scenarios: Sequence[Scenario] = (),
-    effort: Effort | None = None,
+    effort: ScenarioEffort | None = None,
     gap: bool | None = None,
     looks: int = 0,
 ) -> Sweep:
@@ -111,7 +111,7 @@ def sweep_of(  # noqa: PLR0917
     _check(problem, base, scenarios)
     tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
     if effort is None:
-        effort = Effort.FULL if gap or len(tasks) <= MOST_FULL else Effort.SIMPLE
+        effort = ScenarioEffort.FULL if gap or len(tasks) <= MOST_FULL else ScenarioEffort.SIMPLE
     solver = Solver(problem, base, effort, gap is not False, tuple(axis.key for axis in axes))
     identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()

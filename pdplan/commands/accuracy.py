@@ -229,7 +229,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     from reports.answers.accuracy import validation_dict, validation_document
     from search_spaces.catalog import load_catalog
     from search_spaces.measured_predictions import predict_serving, predict_steps
-    from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
+    from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
 
     flags = Checks(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
@@ -243,7 +243,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         console.note(f"predicting the rows of {file.name}")
         kind, rows = read_measurements(file)
         rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
-        predict = predict_serving if kind is Format.SERVING else predict_steps
+        predict = predict_serving if kind is RowKind.SERVING else predict_steps
         errors[file.name] = validation_dict(kind, predict(rows, catalog, folder), with_rows=flags.with_rows)
     console.show(_validation(errors) if as_json else validation_document(errors))
     for name, result in errors.items():
@@ -259,7 +259,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
 def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_plan
-    from reports.answers.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
+    from reports.answers.measured import SloVerdict, comparison_dict, comparison_document, watch_dict, watch_document
     from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing
 
@@ -270,14 +270,14 @@ def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
         value = watch_dict(read_plan(plan_file), flags.prometheus, flags.slo_class)
         console.show(value if as_json else watch_document(value))
-        return 0 if value["verdict"] == Verdict.MEETS else ExitCode.INFEASIBLE
+        return 0 if value["verdict"] == SloVerdict.MEETS else ExitCode.INFEASIBLE
     if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     plan = read_plan(flags.plan)
     prediction = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = comparison_dict(prediction, flags.against, flags.slo_class)
     console.show(value if as_json else comparison_document(value))
-    met = all(run["verdict"] == Verdict.MEETS for run in value["runs"])
+    met = all(run["verdict"] == SloVerdict.MEETS for run in value["runs"])
     return 0 if met else ExitCode.INFEASIBLE
 
 

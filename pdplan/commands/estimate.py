@@ -39,7 +39,7 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
+class EstimateFlags:
     """The command line of `pdplan estimate`, by the names of its options."""
 
     model: str
@@ -106,7 +106,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     from search_spaces.engines import engine_name, load_serving_policy
 
     with value_of("--engine"):
-        flags = Flags(**options | {"engine": engine_name(options["engine"])})
+        flags = EstimateFlags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
     policy = load_serving_policy(flags.engine, problem.engine_changes)
@@ -116,7 +116,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     console.show(as_value if as_json else _page(as_value))
 
 
-def _problem(flags: Flags) -> Problem:
+def _problem(flags: EstimateFlags) -> Problem:
     """The one-engine problem whose rules say whether the engine can exist."""
     import numpy as np
 
@@ -168,7 +168,7 @@ def _problem(flags: Flags) -> Problem:
     )
 
 
-def _config(problem: Problem, flags: Flags) -> EngineConfig:
+def _config(problem: Problem, flags: EstimateFlags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
     from search_spaces.enumeration import candidates, engine_config, refusal
@@ -182,7 +182,7 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
 
 
 def estimate_dict(
-    model: Transformer, config: EngineConfig, flags: Flags, prediction: Estimate, offer: Offer
+    model: Transformer, config: EngineConfig, flags: EstimateFlags, prediction: Estimate, offer: Offer
 ) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
     from costmodel.memory import max_whole_requests

@@ -31,11 +31,11 @@ from search_spaces import bounds
 from search_spaces.bounds import Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.answer import Effort
+    from optimizer.whatif.answer import ScenarioEffort
     from optimizer.whatif.sweep import Row, Sweep
     from reports.document import Document
     from search_spaces.problem import Problem
-    from search_spaces.scenarios import Axis
+    from search_spaces.scenarios import SweepAxis
 
 JOBS = Bounds(1, 4096, "jobs")
 MOST_UNLOGGED = 10_000
@@ -234,11 +234,11 @@ class Questions:
         return bool(self.axes or self.names)
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> ScenarioEffort:
         """How each scenario is solved; a sweep of many is solved simply, unless --full is stated."""
-        from optimizer.whatif.answer import Effort
+        from optimizer.whatif.answer import ScenarioEffort
 
-        return Effort.SIMULATED if self.simulated else Effort.FULL
+        return ScenarioEffort.SIMULATED if self.simulated else ScenarioEffort.FULL
 
     def check(self, table: str, *, verifies: bool) -> None:
         """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
@@ -520,17 +520,17 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import Effort
+    from optimizer.whatif.answer import ScenarioEffort
     from optimizer.whatif.sweep import sweep_of
     from reports.answers.whatif import ROLES, SHAPES, map_document, map_record, map_rows
     from reports.scenarios import whatif_document
-    from search_spaces.scenarios import Axis
+    from search_spaces.scenarios import SweepAxis
 
     output.check(FILE=file)
     problem = random_problem(console, file, settings, prices)
     base, axes = file.resolve().parent, axes_of(problem, levers)
-    keys, shapes = [axis.key for axis in axes], Axis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, base, [*axes, shapes], (), Effort.FULL if full else None, gap=False, looks=looks)
+    keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
+    sweep = sweep_of(problem, base, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     record = {"schema": "pdplan.map/1", "file": str(file)} | map_record(keys, rows) | {"price_remarks": remarks}
@@ -539,7 +539,7 @@ def map_command(
     return output.show(console, document, record, map_rows(keys, rows))
 
 
-def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
+def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     """The two axes: stated, or around the values that the problem has.
 
     Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.

@@ -18,8 +18,8 @@ from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean, plural
 from search_spaces.calibration import Calibration, MeasuredRun, Row
-from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
-from search_spaces.measurements import Format
+from search_spaces.measured_predictions import SERVING_GROUP, Predicted, Predictions
+from search_spaces.measurements import RowKind
 
 QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
 """What is predicted of a row, by the format of its file, and the beginning of the keys of its errors."""
@@ -97,7 +97,7 @@ MOST_REASONS = 1000
 """Refusals listed one by one; beyond, they are only counted."""
 
 
-def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) -> dict[str, Any]:
+def validation_dict(kind: RowKind, outcome: Predictions, *, with_rows: bool = False) -> dict[str, Any]:
     """The errors of one file as JSON-ready values.
 
     Percentages are of the measured value: `*_bias_pct` is the median of (predicted / measured - 1) of TTFT and TPOT,
@@ -119,7 +119,7 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
         "refused_reasons": dict(Counter(row.reason for row in outcome.refused)),
         "notes": dict(Counter(note for row in outcome.predicted for note in row.notes)),
     }
-    if kind is Format.SERVING:
+    if kind is RowKind.SERVING:
         sound = [row for row in outcome.predicted if not row.suspect]
         doubts = Counter((row.suspect, *row.group.values()) for row in outcome.predicted if row.suspect)
         value["suspect"] = [
@@ -136,10 +136,10 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
     return value
 
 
-def _errors(kind: Format, members: Sequence[Predicted]) -> dict[str, float | None]:
+def _errors(kind: RowKind, members: Sequence[Predicted]) -> dict[str, float | None]:
     """Size, tail and bias of the errors [%], and the share within their intervals; None without a measured value."""
     errors: dict[str, float | None] = {}
-    serving = kind is Format.SERVING
+    serving = kind is RowKind.SERVING
     middle, name = (np.median, "median_abs") if serving else (np.mean, "mape")
     for quantity in SERVING_QUANTITIES if serving else ("latency",):
         values = [row.values[quantity] for row in members if row.values[quantity].measured > 0]

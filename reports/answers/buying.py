@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from costmodel.units import KILO
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import BuyingPlan, Hours, Look, Outcome
+from optimizer.procurement.buying import BuyingPlan, FleetCheck, Hours, PathBill
 from reports.charts import Frame, Stack, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from reports.text import capital, plural
 from reports.words import fleet_line
 from search_spaces.contracts import (
-    Commitment,
     Contract,
+    ContractedGpus,
     DemandPath,
     Tier,
     commitment_cost,
@@ -77,13 +77,13 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
     }
 
 
-def _look_record(look: Look) -> dict[str, Any]:
+def _look_record(look: FleetCheck) -> dict[str, Any]:
     """A fleet that was simulated."""
     record = {"rate_rps": look.fleet.rate, "pools": pool_records(look.fleet.pools), "attainment": look.attainment}
     return record | ({"fault": look.fault} if look.fault else {})
 
 
-def _commitment_records(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> list[dict[str, Any]]:
+def _commitment_records(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> list[dict[str, Any]]:
     months = purchase.terms.forecast.months
     return [
         {
@@ -99,7 +99,7 @@ def _commitment_records(purchase: BuyingPlan, commitments: Iterable[Commitment])
     ]
 
 
-def _path(purchase: BuyingPlan, path: DemandPath, outcome: Outcome) -> dict[str, Any]:
+def _path(purchase: BuyingPlan, path: DemandPath, outcome: PathBill) -> dict[str, Any]:
     bill = outcome.bill
     return {
         "name": path.name,
@@ -186,12 +186,12 @@ def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     return f"{types(purchase)[contract.offer]} {contract.tier.value}"
 
 
-def signature_words(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> str:
+def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
     """Commitments of one month in words."""
     return "; ".join(f"{item.count} × {contract_name(purchase, item.contract)}" for item in commitments)
 
 
-def signed_later(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> str:
+def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
     """Commitments of several months in words, such as "H100 purchase: 2 in month 4, 3 in month 16"."""
     by_contract: dict[str, list[str]] = {}
     for item in commitments:

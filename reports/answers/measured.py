@@ -22,14 +22,14 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
 from reports.asked import ClassTarget, asked
-from reports.deploy.deployment import Demand
+from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
 from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
-from search_spaces.prometheus import Histogram, Scrape, Series, needed_series, read_scrape
+from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
@@ -50,7 +50,7 @@ MIXED: Final = "Engines do not tell SLO classes apart: query the series of this 
 """What to know of histograms that are not of quite what an SLO limits."""
 
 
-class Verdict(StrEnum):
+class SloVerdict(StrEnum):
     """Whether a fleet meets its SLO."""
 
     MEETS = "meets"
@@ -86,7 +86,7 @@ def interval_words(low: float, high: float) -> str:
     return f"at least {percent(low)}" if high >= 1.0 else f"{percent(low)} to {percent(high)}"
 
 
-def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> Verdict:
+def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> SloVerdict:
     """Whether the goal [1] is kept, from the shares within each limit, or from the share within all of them together.
 
     At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
@@ -99,8 +99,8 @@ def verdict_of(goal: float, shares: Sequence[Within], together: float | None = N
     low = 1.0 - sum(1.0 - share.low for share in shares) if together is None else together
     high = min((share.high for share in shares), default=1.0) if together is None else together
     if high < goal:
-        return Verdict.MISSES
-    return Verdict.MEETS if low >= goal - ROUNDED else Verdict.OPEN
+        return SloVerdict.MISSES
+    return SloVerdict.MEETS if low >= goal - ROUNDED else SloVerdict.OPEN
 
 
 def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
 
 
 def _run(
-    latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: ClassTarget, run: BenchmarkRun
+    latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, goal: ClassTarget, run: BenchmarkRun
 ) -> dict[str, Any]:
     for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
@@ -181,13 +181,14 @@ def _run_verdict(plan_rate: float, goal: ClassTarget, run: BenchmarkRun) -> dict
     verdict = verdict_of(goal.goal or 0.0, shares, together)
     load = run.request_throughput or plan_rate
     light = load < (1.0 - LIGHT) * plan_rate
-    if verdict is Verdict.MEETS and (light or goal.others):
-        verdict = Verdict.OPEN
+    if verdict is SloVerdict.MEETS and (light or goal.others):
+        verdict = SloVerdict.OPEN
     following = {
-        Verdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
-        Verdict.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and plan "
-        "again with its file as `catalog:`.",
-        Verdict.OPEN: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own times."
+        SloVerdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
+        SloVerdict.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and "
+        "plan again with its file as `catalog:`.",
+        SloVerdict.OPEN: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own "
+        "times."
         if light
         else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }
@@ -201,19 +202,19 @@ def _same(first: float | None, second: float | None) -> bool:
 
 
 def _verdict_dict(
-    verdict: Verdict, goal: ClassTarget, shares: Sequence[Within], together: float | None, following: str
+    verdict: SloVerdict, goal: ClassTarget, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
     worst = min(shares, key=lambda share: (share.high, share.low), default=None)
     reason = join_words([share.words for share in shares]) or "no limit"
     opening = {
-        Verdict.MEETS: "The fleet meets the plan's SLO",
-        Verdict.MISSES: "The fleet misses the plan's SLO",
-        Verdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
+        SloVerdict.MEETS: "The fleet meets the plan's SLO",
+        SloVerdict.MISSES: "The fleet misses the plan's SLO",
+        SloVerdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
     }[verdict]
     if together is not None:
         reason = f"{percent(together)} of the requests are within all limits"
-    elif verdict is Verdict.MISSES and worst is not None:
+    elif verdict is SloVerdict.MISSES and worst is not None:
         opening, reason = f"{opening} by {worst.name}", worst.words
     return {
         "verdict": verdict.value,
@@ -265,13 +266,13 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
     ]
     verdict = verdict_of(goal.goal or 0.0, shares)
-    if verdict is Verdict.MEETS and (goal.others or APART in notes):
-        verdict = Verdict.OPEN
+    if verdict is SloVerdict.MEETS and (goal.others or APART in notes):
+        verdict = SloVerdict.OPEN
     misses = sorted(
         (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, goal)),
         key=lambda miss: float(miss["share"]),
     )
-    of_requests = (scrape.histogram(series) for series in (Series.TTFT, Series.E2E, Series.TPOT))
+    of_requests = (scrape.histogram(series) for series in (EngineSeries.TTFT, EngineSeries.E2E, EngineSeries.TPOT))
     request_histogram = next(filter(None, of_requests), next(iter(histograms.values()))[1])
     seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + _step(request_histogram)
     plan_rate = demand_of(plan, slo_class).rate
@@ -291,30 +292,30 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     }
 
 
-def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[Series, tuple[float, Histogram]], list[str]]:
+def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, Histogram]], list[str]]:
     """Every limit [s] with the histogram of what it limits, and what is to be known of them."""
-    limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
-    histograms: dict[Series, tuple[float, Histogram]] = {}
+    limits = {EngineSeries.TTFT: goal.ttft, EngineSeries.TPOT: goal.tpot, EngineSeries.E2E: goal.e2e}
+    histograms: dict[EngineSeries, tuple[float, Histogram]] = {}
     notes = [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
     for series, limit in limits.items():
         if limit is None:
             continue
         histogram = scrape.histogram(series)
-        if histogram is None and series is Series.TPOT:
-            histogram = needed_series(scrape, Series.GAP)
+        if histogram is None and series is EngineSeries.TPOT:
+            histogram = needed_series(scrape, EngineSeries.GAP)
             notes.append(GAPS)
         histograms[series] = (limit, histogram or needed_series(scrape, series))
     return histograms, notes
 
 
-def _watch_next(verdict: Verdict, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
+def _watch_next(verdict: SloVerdict, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
     if load is not None and load > plan_rate * (1.0 + LIGHT):
         return f"Traffic is {rate(load)}, planned were {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
-    if verdict is Verdict.MISSES:
+    if verdict is SloVerdict.MISSES:
         return (
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
         )
-    if verdict is Verdict.OPEN:
+    if verdict is SloVerdict.OPEN:
         return (
             "Histograms tell each latency apart, in buckets, and not how many requests meet all limits: "
             "replay the workload (`benchmark/run.sh`) to tell."
@@ -328,7 +329,7 @@ def _step(histogram: Histogram) -> float:
     return float(np.median(np.diff(histogram.time))) if histogram.time.size > 1 else 0.0
 
 
-def _misses(series: Series, limit: float, histogram: Histogram, goal: ClassTarget) -> Iterator[dict[str, Any]]:
+def _misses(series: EngineSeries, limit: float, histogram: Histogram, goal: ClassTarget) -> Iterator[dict[str, Any]]:
     """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
     high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
     is_miss = (high < (goal.goal or 0.0)) & (counts > 0.0)

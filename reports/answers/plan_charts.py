@@ -161,7 +161,7 @@ def _tail_words(item: ClassResult, label: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RateLatency:
     """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
 
     holds: whether every goal holds, in a word.
@@ -173,7 +173,7 @@ class Load:
     holds: str
 
 
-def loads(plan: Plan) -> list[Load]:
+def loads(plan: Plan) -> list[RateLatency]:
     """The simulated rates; none where fewer than two were."""
     simulation = plan.simulation
     if simulation is None or len(simulation.curve) < 2:
@@ -183,7 +183,7 @@ def loads(plan: Plan) -> list[Load]:
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(Load(point.rate_rps, *_tails(point.classes, plan.classes), holds))
+        points.append(RateLatency(point.rate_rps, *_tails(point.classes, plan.classes), holds))
     return points
 
 

@@ -18,7 +18,7 @@ from costmodel.words import join_words
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.plans.plan import Status
 from optimizer.verification.judge import TOLERANCE, ClassJudgement, Curve, Judgement, Outcome, RatePoint, half_width
-from optimizer.verification.record import Slot
+from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import (
@@ -273,7 +273,7 @@ def _slot_sentence(simulation: Simulated) -> str:
     """Say which slot of the day went worst."""
     goals = [item.goal for item in simulation.judgement.classes]
 
-    def used(slot: Slot) -> float:
+    def used(slot: DaySlot) -> float:
         """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
         return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
 

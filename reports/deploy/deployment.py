@@ -36,7 +36,7 @@ class UndeployableError(InputError):
         self.again = again
 
 
-class Routing(StrEnum):
+class GatewayRouting(StrEnum):
     """How requests find their pools in the plan."""
 
     ONE_WAY = "one_way"
@@ -57,7 +57,7 @@ class Device(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """One engine as it was evaluated, all data ranks together; what `EngineConfig` has, in the engines' terms.
 
     quantization: method that the engine applies to 16-bit weights while loading, None: weights are used as stored;
@@ -114,7 +114,7 @@ class DeployedPool:
     vendor: str
     node_label: str
     replicas: int
-    settings: Settings
+    settings: WorkerSettings
     prompt_rate: float
     running: float
     least: int
@@ -157,7 +157,7 @@ class DeployedPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PlannedWorkload:
     """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
 
     slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
@@ -192,7 +192,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LengthRoute:
     """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1].
 
     slo_class: the label of their class; empty where nothing tells classes apart.
@@ -206,7 +206,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LatencyLimits:
     """The tightest latency limits of all classes [s]."""
 
     ttft: float
@@ -278,12 +278,12 @@ class Deployment:
     engine_version: str
     options: Options
     pools: tuple[DeployedPool, ...]
-    routing: Routing
+    routing: GatewayRouting
     balancing: Balancing
-    lanes: tuple[Lane, ...]
-    demand: Demand
+    lanes: tuple[LengthRoute, ...]
+    demand: PlannedWorkload
     capacity: float
-    limits: Limits
+    limits: LatencyLimits
     classes: tuple[ClassLimits, ...]
     own_context: int
     model: Transformer = field(compare=False, repr=False)
@@ -354,7 +354,7 @@ class Deployment:
     @property
     def parted(self) -> bool:
         """Whether colocated pools take requests of different lengths or classes."""
-        return self.routing is Routing.BY_LENGTH and not self.disaggregated
+        return self.routing is GatewayRouting.BY_LENGTH and not self.disaggregated
 
     @property
     def behind_gateway(self) -> bool:

@@ -34,16 +34,16 @@ from search_spaces.recorded import Recorded
 from . import facts
 from .deployment import (
     ClassLimits,
-    Demand,
     DeployedPool,
     Deployment,
     Device,
-    Lane,
-    Limits,
+    GatewayRouting,
+    LatencyLimits,
+    LengthRoute,
     Options,
-    Routing,
-    Settings,
+    PlannedWorkload,
     UndeployableError,
+    WorkerSettings,
 )
 from .flags import one_line
 
@@ -201,13 +201,13 @@ def _printable(text: str, label: str) -> str:
     return text
 
 
-def routing_of(plan: Plan) -> Routing:
+def routing_of(plan: Plan) -> GatewayRouting:
     """How requests find their pools."""
     roles = [pool.role for pool in plan.pools]
     if "colocated" in roles and len(set(roles)) > 1:
-        return Routing.BOTH_KINDS
+        return GatewayRouting.BOTH_KINDS
     if all(roles.count(role) == 1 for role in set(roles)):
-        return Routing.ONE_WAY
+        return GatewayRouting.ONE_WAY
     routes = [route for route in plan.routing if route.share > 0]
     shares = [
         [fractions.get(pool.id, 0.0) for fractions in stage]
@@ -215,14 +215,14 @@ def routing_of(plan: Plan) -> Routing:
         for stage in ([route.prefill for route in routes], [route.decode for route in routes])
     ]
     alike = all(max(pool_shares) - min(pool_shares) <= ALIKE for pool_shares in shares if pool_shares)
-    return Routing.BY_LOAD if alike else Routing.BY_LENGTH
+    return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
 
 
-def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[Lane, ...]:
+def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[LengthRoute, ...]:
     """The plan's routes by the file names of the pools."""
     labels = {slo.name: slo.label for slo in classes_of(plan)}
     return tuple(
-        Lane(
+        LengthRoute(
             isl=route.isl,
             share=route.share,
             prefill={names[pool]: share for pool, share in route.prefill.items()},
@@ -282,7 +282,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     )
 
 
-def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> Settings:
+def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
     split, block = config.parallelism, block_tokens(plan.engine, model)
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
@@ -291,7 +291,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
             load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
         )
     converts = stored_dtype == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
-    return Settings(
+    return WorkerSettings(
         tensor=split.tensor,
         pipeline=split.pipeline,
         expert=split.expert,
@@ -376,7 +376,7 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     return chunk / prompt_seconds(problem.model, config, engines, chunk, policy.lane_balance)
 
 
-def limits_of(plan: Plan) -> Limits:
+def limits_of(plan: Plan) -> LatencyLimits:
     """The tightest limits of all classes.
 
     Where a class limits whole requests alone, its first token may take all of that, and so may the later tokens of a
@@ -384,7 +384,7 @@ def limits_of(plan: Plan) -> Limits:
     """
     gaps = max(plan.workload.mean_osl - 1.0, 1.0)
     wholes = [(slo, slo.e2e_limit_s or math.inf) for slo in plan.classes]
-    return Limits(
+    return LatencyLimits(
         ttft=min(slo.ttft_limit_s if is_number(slo.ttft_limit_s) else whole for slo, whole in wholes),
         tpot=min(slo.tpot_limit_s if is_number(slo.tpot_limit_s) else whole / gaps for slo, whole in wholes),
     )
@@ -423,7 +423,7 @@ def _ending(name: str, number: int) -> str:
     return f"-{name}" if NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
 
 
-def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | None = None) -> Demand:
+def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | None = None) -> PlannedWorkload:
     """The workload at the planned volume; slo_class: only the requests of this one; recording: those of a trace."""
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
     names = [slo.name for slo in plan.classes]
@@ -435,7 +435,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | No
         isl, osl, share = ([getattr(route, name) for route in routes] for name in ("isl", "osl", "share"))
         numbers = [names.index(route.slo_class) for route in routes]
         rate *= 1.0 if slo_class is None else sum(share)
-    return Demand(
+    return PlannedWorkload(
         rate=rate,
         burstiness=load.burstiness,
         prefix_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
@@ -502,7 +502,7 @@ def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mappin
     return scaling.stated if able or scaling.length > scaling.stated else scaling.trained
 
 
-def reach(deployment: Deployment, settings: Settings) -> int:
+def reach(deployment: Deployment, settings: WorkerSettings) -> int:
     """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
     overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
     for section in (overrides, *overrides.values()):

@@ -18,7 +18,7 @@ from costmodel.units import MILLI
 from costmodel.words import percentage
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Lane, Routing
+from .deployment import DeployedPool, Deployment, GatewayRouting, LengthRoute
 from .flags import Words, dynamo_trtllm_words, plain_words, sglang_words, vllm_words
 from .formats import manifest, pod_text
 from .kubernetes import fleet_objects, metadata, support_files, transport_env
@@ -51,7 +51,7 @@ class Component:
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
-    if deployment.routing is Routing.BY_LENGTH:
+    if deployment.routing is GatewayRouting.BY_LENGTH:
         files = _by_length(deployment)
         return files | support_files(deployment, tuple(files), account=False)
     fleet = [_frontend(deployment, router_words(deployment)), *(_worker(deployment, pool) for pool in deployment.pools)]
@@ -179,7 +179,7 @@ POINTS: Final = 12
 
 def can_plan(deployment: Deployment) -> bool:
     """Whether Dynamo's planner can scale the fleet: it knows one pool of each role."""
-    return deployment.routing is Routing.ONE_WAY
+    return deployment.routing is GatewayRouting.ONE_WAY
 
 
 def prefill_profile(deployment: Deployment, config: EngineConfig) -> dict[str, list[float]]:
@@ -224,7 +224,7 @@ STAGES: Final = {Role.PREFILL: ("prefill", "isl", "ttft"), Role.DECODE: ("decode
 """Words of the router's configuration: the stage, the length and the latency that its grid has."""
 
 
-def _shares(lane: Lane, role: Role) -> Mapping[str, float]:
+def _shares(lane: LengthRoute, role: Role) -> Mapping[str, float]:
     """The share of a lane that each pool of a role takes."""
     return lane.prefill if role is Role.PREFILL else lane.decode
 
@@ -234,7 +234,7 @@ def _end(deployment: Deployment) -> int:
     return max(int(max(lane.isl for lane in deployment.lanes)) + 1, CELLS)
 
 
-def _cell(deployment: Deployment, lane: Lane) -> int:
+def _cell(deployment: Deployment, lane: LengthRoute) -> int:
     """The cell of a lane's prompts, as the router finds it."""
     return min(int(lane.isl / (_end(deployment) / CELLS)), CELLS - 1)
 

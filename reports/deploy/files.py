@@ -26,7 +26,7 @@ from search_spaces.problem import Pools, length_routers, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from . import facts, lint
-from .deployment import Deployment, Device, Options, Reason, Routing, UndeployableError
+from .deployment import Deployment, Device, GatewayRouting, Options, Reason, UndeployableError
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
 from .gateway import by_size, gateway_rules
@@ -161,17 +161,17 @@ def _lengths(deployment: Deployment) -> Reason | None:
     """Requests that are told apart, by a router that does not, or not as the plan does; None: there are none."""
     roles = {pool.role.value for pool in deployment.pools}
     fault = ""
-    if deployment.routing is Routing.BY_LENGTH and deployment.options.target not in length_routers(roles):
+    if deployment.routing is GatewayRouting.BY_LENGTH and deployment.options.target not in length_routers(roles):
         sends = "the plan sends requests of different lengths or classes to different pools of one role"
         where = f"does not do so {'with' if deployment.disaggregated else 'without'} prefill replicas"
         return Reason(
             f"{sends}, and the router of {deployment.target.title} {where}", f"{sends}, and the router there {where}"
         )
-    if deployment.routing is Routing.BOTH_KINDS:
+    if deployment.routing is GatewayRouting.BOTH_KINDS:
         fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
-    elif deployment.routing is Routing.BY_LENGTH and deployment.disaggregated:
+    elif deployment.routing is GatewayRouting.BY_LENGTH and deployment.disaggregated:
         fault = coarse_words(deployment)
-    elif deployment.routing is Routing.BY_LENGTH:
+    elif deployment.routing is GatewayRouting.BY_LENGTH:
         try:
             gateway_rules(deployment)
         except InputError as error:
@@ -315,7 +315,7 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
 RECORD: Final = "deployment.json"
 
 
-class Record(BaseModel):
+class ChoicesRecord(BaseModel):
     """The choices that the plan does not make; see `Options`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -342,7 +342,9 @@ class Record(BaseModel):
 def record_text(deployment: Deployment) -> str:
     """The record of a deployment."""
     options = asdict(deployment.options)
-    record = Record(schema="pdplan.deployment/1", plan=deployment.title, inputs_sha256=deployment.plan_sha, **options)
+    record = ChoicesRecord(
+        schema="pdplan.deployment/1", plan=deployment.title, inputs_sha256=deployment.plan_sha, **options
+    )
     return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
 
 
@@ -350,7 +352,7 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
     try:
-        content = Record.model_validate(record.value())
+        content = ChoicesRecord.model_validate(record.value())
     except ValidationError as error:
         raise record.fault(first_fault(error)) from error
     return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))

@@ -27,7 +27,7 @@ from search_spaces.json_source import JsonText, json_kind
 from search_spaces.problem import target_of
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Device, Settings, UndeployableError
+from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
 Words = tuple[tuple[str, str | None], ...]
 """Flags in order, each with its value; None for a switch."""
@@ -89,7 +89,7 @@ def json_object(where: str, text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class FlagReader:
     """Values of one worker's flags, with errors that name the place."""
 
     where: str
@@ -177,8 +177,8 @@ class Reader:
 class Flag:
     """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
-    setting: what it says of `Counted`; read: how a `Reader` reads it, None where it follows from other settings; per:
-    degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
+    setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
+    per: degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
     which an engine counts more than the plan; value: what it always has to be where no setting decides; experts:
     whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an option of TensorRT-LLM, which
     takes the others as JSON.
@@ -186,7 +186,7 @@ class Flag:
 
     name: str
     setting: str = ""
-    read: Callable[[Reader, str], Any] | None = None
+    read: Callable[[FlagReader, str], Any] | None = None
     per: Sequence[str] = ()
     times: str = ""
     value: Any = None
@@ -220,7 +220,7 @@ def table(engine: str) -> tuple[Flag, ...]:
     """The flags of an engine, in the order in which they are written."""
     rows: dict[str, dict[str, Any]] = facts.fact("flags", engine)
     return tuple(
-        Flag(**row | {"name": name, "read": getattr(Reader, row["read"]) if "read" in row else None})
+        Flag(**row | {"name": name, "read": getattr(FlagReader, row["read"]) if "read" in row else None})
         for name, row in rows.items()
     )
 
@@ -236,7 +236,7 @@ def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted,
     return values
 
 
-def _read_flags(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
+def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -> Counted:
     """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
     engine_values: Counted = {}
     values, where = dict(reader.values), reader.where
@@ -245,7 +245,7 @@ def _read_flags(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Co
         if isinstance(fields, str):
             fields = json_object(f"{where}: {section}", fields)
         values |= {f"{section}.{name}": value for name, value in (fields or {}).items()}
-    reader = Reader(where, values, reader.engine)
+    reader = FlagReader(where, values, reader.engine)
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
@@ -308,13 +308,13 @@ def _words(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], 
     )
 
 
-def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Settings:
+def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> WorkerSettings:
     """The settings that flags, or options of TensorRT-LLM, state; InputError for one that is missing."""
     engine = deployment.engine
     if engine == "trtllm":
         options = _options_of_dynamo(where, values) if deployment.target.workers else values
         return _trtllm_settings(deployment, where, options)
-    reader = Reader(where, {name: True if value is None else value for name, value in values.items()}, engine)
+    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()}, engine)
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
     return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
 
@@ -368,13 +368,13 @@ def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in table("vllm"))
 
 
-def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
+def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
     engine_values = _read_flags(_vllm(deployment), reader, experts=deployment.model.is_moe)
     for flag in table("vllm"):  # what a CPU has of its own is as planned
         if flag.read is not None:
             engine_values.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
     engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
-    return Settings(**engine_values)
+    return WorkerSettings(**engine_values)
 
 
 def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -392,7 +392,7 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return _words(deployment, pool, table("sglang"), engine_values)
 
 
-def _sglang_settings(reader: Reader) -> Settings:
+def _sglang_settings(reader: FlagReader) -> WorkerSettings:
     engine_values = _read_flags(table("sglang"), reader, experts=True)
     drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
     if verified != drafted + bool(drafted):
@@ -401,7 +401,7 @@ def _sglang_settings(reader: Reader) -> Settings:
             f"{drafted}"
         )
     engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
-    return Settings(**engine_values)
+    return WorkerSettings(**engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -429,15 +429,15 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     return _stated(pool, table("trtllm"), engine_values, experts=deployment.model.is_moe)
 
 
-def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
+def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> WorkerSettings:
     unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in table("trtllm")})
     if unknown:
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
-    engine_values = _read_flags(table("trtllm"), Reader(where, options, "trtllm"), experts=deployment.model.is_moe)
+    engine_values = _read_flags(table("trtllm"), FlagReader(where, options, "trtllm"), experts=deployment.model.is_moe)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
-    return Settings(**absent | engine_values)
+    return WorkerSettings(**absent | engine_values)
 
 
 OVERRIDES: Final = "--override-engine-args"

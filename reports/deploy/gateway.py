@@ -17,7 +17,7 @@ from costmodel.errors import InputError
 from costmodel.words import join_words, percentage
 
 from . import facts
-from .deployment import Deployment, Lane
+from .deployment import Deployment, LengthRoute
 from .formats import Raw, render
 
 SURPLUS: Final = 0.05
@@ -108,7 +108,7 @@ def _rules(deployment: Deployment, label: str) -> list[Rule]:
     return rules
 
 
-def _middle(lanes: Sequence[Lane], names: Sequence[str]) -> Shares:
+def _middle(lanes: Sequence[LengthRoute], names: Sequence[str]) -> Shares:
     """The shares of one lane that differ least from those of all: requests of one length cannot be told apart."""
     all_shares = [[round(lane.decode.get(name, 0.0) * PARTS) for name in names] for lane in lanes]
 

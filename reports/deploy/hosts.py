@@ -59,7 +59,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class HostedReplica:
     """One engine: replica `number` of its pool on its hosts, which all give it the same GPUs.
 
     slot: how many engines stand on its first host before it; rank: data ranks of those engines.
@@ -103,10 +103,10 @@ class _Room:
     ranks: int = 0
 
 
-def place(deployment: Deployment) -> tuple[Instance, ...]:
+def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     """Put the engines on hosts, in the plan's order: the first host of the type with enough free GPUs."""
     groups: dict[str, list[_Room]] = {}
-    instances: list[Instance] = []
+    instances: list[HostedReplica] = []
     for pool in deployment.pools:
         rooms = groups.setdefault(pool.accelerator, [])
         for number in range(pool.replicas):
@@ -117,7 +117,7 @@ def place(deployment: Deployment) -> tuple[Instance, ...]:
                 rooms += free
             gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
             hosts = tuple(room.host for room in free)
-            instances.append(Instance(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
+            instances.append(HostedReplica(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
             for room in free:
                 room.gpus += pool.node_gpus
                 room.engines += 1
@@ -131,12 +131,12 @@ def _host(pool: DeployedPool, group: int, index: int) -> Host:
     return Host(f"{stem}-{index}", group, index, gres)
 
 
-def hosts_of(engines: Sequence[Instance]) -> tuple[Host, ...]:
+def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     """Every host once, in the order of its first engine."""
     return tuple(dict.fromkeys(host for engine in engines for host in engine.hosts))
 
 
-def router_hosts(engines: Sequence[Instance]) -> tuple[Host, ...]:
+def router_hosts(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
     return hosts_of(engines)[: int(facts.fact("routers"))]
 
@@ -148,7 +148,7 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
     engines = place(deployment)
 
-    def words(engine: Instance, rank: int) -> list[str]:
+    def words(engine: HostedReplica, rank: int) -> list[str]:
         return ["--config", Raw(f'"$here"/{engine.name}.yaml'), *_node_words(engine, rank)]
 
     files = _script_files(deployment, engines, words, partial(_vllm_env, deployment))
@@ -171,7 +171,7 @@ def _yaml_value(deployment: Deployment, name: str, value: str | None) -> Any:
     return True if value is None else types[kind](value) if isinstance(kind, str) and kind in types else value
 
 
-def _vllm_env(deployment: Deployment, engine: Instance, host: Host) -> Environment:
+def _vllm_env(deployment: Deployment, engine: HostedReplica, host: Host) -> Environment:
     """Environment of an engine: its KV memory on a CPU; where its peers find it, and how blocks travel."""
     env: Environment = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
@@ -185,7 +185,7 @@ def _vllm_env(deployment: Deployment, engine: Instance, host: Host) -> Environme
     return env
 
 
-def _node_words(engine: Instance, rank: int) -> list[str]:
+def _node_words(engine: HostedReplica, rank: int) -> list[str]:
     """What an engine of several hosts is told on each: its place, and where the first is."""
     if len(engine.hosts) == 1:
         return []
@@ -193,21 +193,21 @@ def _node_words(engine: Instance, rank: int) -> list[str]:
     return span_words(engine.pool, head, engine.port) + place_words(engine.pool, rank)
 
 
-def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) -> list[Any]:
+def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Host) -> list[Any]:
     """The containers of a host, where quotes around a variable are no shell's."""
 
     def unquoted(word: str) -> str:
         return word.replace('"', "") if isinstance(word, Raw) else word
 
-    def image(engine: Instance) -> str:
+    def image(engine: HostedReplica) -> str:
         options = deployment.options
         return compose_text(options.image or facts.image("vllm", options.version, "vllm", engine.pool.vendor))
 
-    def env(engine: Instance, host: Host) -> dict[str, str]:
+    def env(engine: HostedReplica, host: Host) -> dict[str, str]:
         devices = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
         return {name: unquoted(value) for name, value in [*devices, *_vllm_env(deployment, engine, host)]}
 
-    def command(engine: Instance, rank: int) -> list[str]:
+    def command(engine: HostedReplica, rank: int) -> list[str]:
         return ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
 
     hosts = hosts_of(engines)
@@ -231,7 +231,7 @@ def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) ->
 def sglang_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
 
-    def words(engine: Instance, rank: int) -> list[str]:
+    def words(engine: HostedReplica, rank: int) -> list[str]:
         flags = [*plain_words(sglang_words(deployment, engine.pool)), "--host", ANYWHERE]
         flags += ["--port", str(engine.port("worker"))]
         if engine.pool.role is Role.PREFILL:
@@ -288,7 +288,7 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def _device_env(engine: Instance, program: str) -> Environment:
+def _device_env(engine: HostedReplica, program: str) -> Environment:
     """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
     vendor = facts.fact("vendors", engine.pool.vendor)
     between = "|" if engine.pool.vendor == Device.CPU else ","
@@ -297,9 +297,9 @@ def _device_env(engine: Instance, program: str) -> Environment:
 
 def _script_files(
     deployment: Deployment,
-    engines: Sequence[Instance],
-    words: Callable[[Instance, int], Sequence[str]],
-    env: Callable[[Instance, Host], Environment],
+    engines: Sequence[HostedReplica],
+    words: Callable[[HostedReplica, int], Sequence[str]],
+    env: Callable[[HostedReplica, Host], Environment],
 ) -> dict[str, str]:
     """The router, the hosts' addresses, a start script per engine and host, and a job of Slurm that starts them all.
 
@@ -340,7 +340,7 @@ def _script_files(
     }
 
 
-def _gateway_files(deployment: Deployment, engines: Sequence[Instance]) -> dict[str, str]:
+def _gateway_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:
     """HAProxy's configuration and its start script."""
     servers: dict[str, list[tuple[str, Raw]]] = {}
     for engine in engines:
@@ -355,7 +355,7 @@ def _gateway_files(deployment: Deployment, engines: Sequence[Instance]) -> dict[
     return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
 
 
-def router_words(deployment: Deployment, engines: Sequence[Instance]) -> list[str]:
+def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> list[str]:
     """The command line of vllm-router or SGLang's router after its name."""
     vllm = deployment.engine == "vllm"
     words = ["--host", ANYWHERE, "--port", str(facts.fact("ports", "http"))]

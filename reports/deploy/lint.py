@@ -27,7 +27,7 @@ from costmodel.quoting import shown
 from search_spaces.enumeration import cannot_talk
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Routing, Settings
+from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
 from .formats import READERS, dig, load_documents, load_yaml, quantity, unescaped
@@ -66,7 +66,7 @@ class Launch:
     nodes: int
     node_gpus: int
     words: Words
-    settings: Settings
+    settings: WorkerSettings
     transfer: Mapping[str, Any] | None
     label: str | None = None
     image: str | None = None
@@ -210,7 +210,7 @@ def pools_are_complete(deployment: Deployment, fleet: Started) -> Iterator[str]:
 def settings_are_the_plans(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
     """Engines are told exactly what was evaluated."""
     for launch, pool in fleet.pairs:
-        for name in Settings.__dataclass_fields__:
+        for name in WorkerSettings.__dataclass_fields__:
             file_value, plan_value = getattr(launch.settings, name), getattr(pool.settings, name)
             if file_value != plan_value:
                 value = "(unset)" if file_value == "" else file_value
@@ -359,7 +359,7 @@ def _ends(all_launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
     return iter(product(of_role["prefill"], of_role["decode"]))
 
 
-def _split(settings: Settings) -> Parallelism:
+def _split(settings: WorkerSettings) -> Parallelism:
     return Parallelism(settings.tensor, settings.pipeline, settings.expert, settings.data)
 
 
@@ -383,7 +383,7 @@ def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  #
     """Names that a controller joins, those of a graph or a set and of its components, are not too long together."""
     most = facts.fact("longest_name", "set" if deployment.disaggregated_set else "graph")
     for pool in deployment.pools if deployment.disaggregated_set or deployment.target.workers else ():
-        graph = f"{deployment.name}-{pool.name}" if deployment.routing is Routing.BY_LENGTH else deployment.name
+        graph = f"{deployment.name}-{pool.name}" if deployment.routing is GatewayRouting.BY_LENGTH else deployment.name
         name = f"{graph}-{pool.name}"
         if len(name) > most:
             yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"

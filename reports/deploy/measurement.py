@@ -21,7 +21,7 @@ from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
 
 from . import facts
-from .deployment import ClassLimits, Demand, DeployedPool, Deployment
+from .deployment import ClassLimits, DeployedPool, Deployment, PlannedWorkload
 from .formats import Raw, manifest, objects, pod_text, render
 from .gateway import class_header
 from .hosts import place, router_hosts
@@ -147,7 +147,7 @@ def sweep_loads(deployment: Deployment) -> list[int]:
     return sorted({round(top ** (step / (SWEEP_LOADS - 1))) for step in range(SWEEP_LOADS)})
 
 
-def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
+def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
     """Requests of a Mooncake trace with their buckets: arrival [ms], lengths [token], blocks that are shared.
 
     They come in the histogram's exact shares, in an order and at times that the seed decides.
@@ -172,7 +172,7 @@ def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def requests_of(demand: Demand) -> int:
+def requests_of(demand: PlannedWorkload) -> int:
     """Requests of a trace of some minutes, within bounds that a test run can bear."""
     least, most = facts.fact("benchmark", "requests")
     if demand.prefix_share > 0.0:
@@ -207,7 +207,7 @@ def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     return blocks
 
 
-def _arrivals(generator: np.random.Generator, demand: Demand, count: int) -> NDArray[np.float64]:
+def _arrivals(generator: np.random.Generator, demand: PlannedWorkload, count: int) -> NDArray[np.float64]:
     """Times of the requests [s], the first at 0: those of a recording, or with gaps from a Gamma distribution."""
     if demand.recorded is not None:
         lasts = count / demand.rate

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, coarsen
-from costmodel.prefix_cache import Times, from_quantiles, uniform_reuse
+from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.words import percentage
 from costmodel.workload import FloatArray, Workload
 from search_spaces.quantities import rounded
@@ -498,7 +498,7 @@ def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
     ]
 
 
-def quantiles_of(times: Times) -> dict[float, float]:
+def quantiles_of(times: TimeDistribution) -> dict[float, float]:
     """Times as workload.yaml states them, with four digits; those of a trace come out as they went in."""
     return {share: rounded(float(np.interp(share, times.share, times.seconds))) for share in REUSE_SHARES}
 
