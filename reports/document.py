@@ -21,6 +21,7 @@ class Column:
     shrink: the column may be cut to make the table fit (others are cut only when that is not enough).
     lines: most lines that a cell may be broken into; 1 cuts it with an ellipsis.
     optional: the column is left out (the last one first, with those of its name) when the table does not fit otherwise.
+    spacious: it is left out as soon as any cell of the table would be broken or cut.
     beside: the column says something of the one before it, and is never parted from it; one without a header does so.
     """
 
@@ -29,6 +30,7 @@ class Column:
     shrink: bool = False
     lines: int = 1
     optional: bool = False
+    spacious: bool = False
     beside: bool = False
 
 

@@ -189,10 +189,22 @@ def fleet_by_role(pools: Sequence[EnginePool]) -> str:
     )
 
 
-def limited_cell(pool: EnginePool) -> str:
-    """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × H100 TP1 decode (64/512)"."""
+def limits_by_role(pools: Sequence[EnginePool]) -> str:
+    """Write max_num_seqs and max_num_batched_tokens of the pools of `fleet_by_role`, such as "48/8,192, 360/360"."""
+    groups = itertools.groupby(pools, key=lambda pool: pool.role)
+    return ", ".join(" + ".join(map(batch_limits, group)) for _, group in groups)
+
+
+def batch_limits(pool: EnginePool) -> str:
+    """Write max_num_seqs and max_num_batched_tokens of an engine, "" where they are not stated."""
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
-    return engine_cell(pool) if seqs is None or chunk is None else f"{engine_cell(pool)} ({count(seqs)}/{count(chunk)})"
+    return "" if seqs is None or chunk is None else f"{count(seqs)}/{count(chunk)}"
+
+
+def limited_cell(pool: EnginePool) -> str:
+    """Write an engine and its batch limits, such as "2 × H100 TP1 decode (64/512)"."""
+    limits = batch_limits(pool)
+    return f"{engine_cell(pool)} ({limits})" if limits else engine_cell(pool)
 
 
 def is_feasible(row: Alternative) -> bool:

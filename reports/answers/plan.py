@@ -303,8 +303,13 @@ _ALTERNATIVE_COLUMNS: Final[tuple[AlternativeColumn, ...]] = (
 def _brief_columns(cut: int) -> tuple[AlternativeColumn, ...]:
     """Columns of the brief table, which says in its header how many alternatives it leaves out."""
     header = f"replicas × GPU ({cut} more with -v)" if cut else "replicas × GPU"
-    fleet = Column(header, shrink=True, lines=8)
-    return (*_NAME, (fleet, lambda _number, row, _plan: _brief_fleet(row)), *_PRICE)
+    fleet, limits = Column(header, shrink=True, lines=8), Column("max seqs/chunk", spacious=True)
+    return (
+        *_NAME,
+        (fleet, lambda _number, row, _plan: _brief_fleet(row)),
+        (limits, lambda _number, row, _plan: words.limits_by_role(row.pools[:6])),
+        *_PRICE,
+    )
 
 
 BRIEF_ALTERNATIVES: Final = 3

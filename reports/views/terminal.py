@@ -105,8 +105,11 @@ def render_table(
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
     room = width - indent
-    least = [_least([column.header, *(row[i] for row in rows)], column) for i, column in enumerate(columns)]
-    groups = _column_groups(columns, least, _columns_that_fit(columns, least, room), room)
+    cells = [[column.header, *(row[i] for row in rows)] for i, column in enumerate(columns)]
+    least = [_least(texts, column) for texts, column in zip(cells, columns, strict=True)]
+    is_spacious = _sum([max(map(display_width, texts)) for texts in cells]) <= room
+    places = [i for i, column in enumerate(columns) if is_spacious or not column.spacious]
+    groups = _column_groups(columns, least, _columns_that_fit(columns, least, places, room), room)
     return "\n\n".join(
         "\n".join((" " * indent + line).rstrip() for line in _lines(rows, columns, group, room, color=color))
         for group in groups
@@ -122,9 +125,8 @@ def _least(cells: Sequence[str], column: Column) -> int:
     return min(natural, READABLE if column.lines == 1 else max(READABLE, min(max(words), LONGEST_WORD)))
 
 
-def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], room: int) -> list[int]:
+def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], places: list[int], room: int) -> list[int]:
     """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
-    places = list(range(len(columns)))
     while _sum([least[i] for i in places]) > room:
         optional = [columns[i].header for i in places if columns[i].optional]
         if not optional:
