@@ -305,7 +305,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         Column("pool"),
         *([] if ids_name_roles else [Column("role", optional=True)]),
         Column("replicas × GPUs"),
-        Column("parallelism"),
+        Column("parallelism", shrink=True, lines=2),
         Column("weights/KV"),
         Column("max seqs", "right"),
         Column("chunk", "right"),

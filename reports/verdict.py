@@ -360,7 +360,7 @@ def search_outcome(plan: Plan) -> str:
 
 
 def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
-    """Say what is known of better fleets: of those of one or two pools (brief: shorter), and of those of any shape.
+    """Say what is known of better fleets: of those of one or two pools, and of those of any shape (brief: shorter).
 
     Nothing of a fleet that was stated, beside which none was sought. Where a price of the fleet needs a remark, all of
     it is so at these prices.
@@ -380,9 +380,8 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        none = "no fleet of one pool, or of a prefill and a decode pool, is cheaper"
         few_pools = (
-            f"{'No fleet of one or two pools is cheaper' if brief else f'Cheapest fleet found: {none}'}{at_prices}."
+            f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
         )
         if plan.gap > OPTIMAL_GAP:
             few_pools = (

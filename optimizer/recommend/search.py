@@ -319,7 +319,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
         return Rival(*candidates(space, fleet, simple), restriction)
     if not space.settings.size:
         return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
-    none = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
+    none = "no fleet of this kind was found that meets the SLOs within the limits; one may exist"
     return Rival((), (), restriction, late if search.late() else none)
 
 

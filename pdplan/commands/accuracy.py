@@ -19,6 +19,7 @@ from pdplan.options import (
     PATH,
     ROUTERS,
     Choice,
+    alternative_option,
     catalog_option,
     console_options,
     json_option,
@@ -165,6 +166,7 @@ class Checks:
     data_dir: Path | None
     against: Path | None
     plan: Path | None
+    alternative: int
     prometheus: Path | None
     slo_class: str | None
     balancing: str | None
@@ -185,6 +187,7 @@ class Checks:
     "--plan", type=PATH, metavar="PLAN",
     help="With --against: compare the benchmark of this plan's deployment with the plan's prediction.",
 )  # fmt: skip
+@alternative_option
 @click.option(
     "--prometheus", type=PATH, metavar="FILE",
     help="With --plan: a Prometheus range query of its fleet; say whether real traffic meets the SLO.",
@@ -235,6 +238,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
         if value is not None and flags.plan is None:
             raise click.UsageError(f"{flag} goes with --plan")
+    if flags.alternative > 1 and flags.plan is None:
+        raise click.UsageError("--alternative goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
         return _against_plan(console, flags, as_json=as_json)
     files, catalog, folder = _files(flags), load_catalog(flags.catalog), _models(flags)
@@ -258,7 +263,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
 
 def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
-    from pdplan.files import read_plan
+    from pdplan.files import read_fleet
     from reports.answers.measured import SloVerdict, comparison_dict, comparison_document, watch_dict, watch_document
     from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing
@@ -268,12 +273,12 @@ def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
         plan_file = flags.plan or flags.against
         if plan_file is None or foreign_flags or (flags.plan and flags.against):
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
-        value = watch_dict(read_plan(plan_file), flags.prometheus, flags.slo_class)
+        value = watch_dict(read_fleet(plan_file, flags.alternative), flags.prometheus, flags.slo_class)
         console.show(value if as_json else watch_document(value))
         return 0 if value["verdict"] == SloVerdict.MEETS else ExitCode.INFEASIBLE
     if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
-    plan = read_plan(flags.plan)
+    plan = read_fleet(flags.plan, flags.alternative)
     prediction = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = comparison_dict(prediction, flags.against, flags.slo_class)
     console.show(value if as_json else comparison_document(value))

@@ -241,7 +241,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     kinds = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
-    rows = kinds[:BRIEF_ALTERNATIVES] if brief else kinds
+    rows = _brief_rows(kinds) if brief else kinds
     cut = len(kinds) - len(rows)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
@@ -314,6 +314,14 @@ def _brief_columns(cut: int) -> tuple[AlternativeColumn, ...]:
 
 BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
+BRIEF_FIRST: Final = {"safe", "colocated_only", "disaggregated_only"}
+"""Kinds that the brief answer never leaves out: the fleet whose price its risk states, and the other way to serve."""
+
+
+def _brief_rows(kinds: Sequence[tuple[int, Alternative]]) -> list[tuple[int, Alternative]]:
+    """The alternatives that the brief answer shows with their numbers, in their order; kinds: all, cheapest first."""
+    chosen = sorted(kinds, key=lambda item: item[1].kind not in BRIEF_FIRST)[:BRIEF_ALTERNATIVES]
+    return [item for item in kinds if item in chosen]
 
 
 def _reason(row: Alternative, plan: Plan) -> str:

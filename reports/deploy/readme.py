@@ -147,13 +147,13 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
+    source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
     return render(
         "readme/README.md",
         title=deployment.title,
         target=target_of(options.target).title,
         version=options.version,
         sha=deployment.plan_sha,
-        stated=plan.status is Status.STATED,
         pools=deployment.pools,
         routes=pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
@@ -163,7 +163,8 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         unchecked=options.unchecked,
         newest=facts.versions_of(options.target)[-1],
         rows=setting_rows(deployment),
-        checks=_checks(deployment, pods=pods, other=router_plan is not plan),
+        source=Raw(source),
+        checks=_checks(deployment, source, pods=pods, other=router_plan is not plan),
         other_router=router_plan is not plan,
         pods=pods,
         space=Raw(options.namespace),
@@ -190,15 +191,22 @@ def job_result(slo: ClassLimits) -> str:
     return f"{stem}{slo.ending}.{suffix}"
 
 
-def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[Raw]:
-    """The commands that compare what was measured with the plan, one for each class; other: router than the plan's."""
+STATED_SOURCE: Final = "<the fleet.yaml, or the plan.json with --alternative N>"
+"""What a fleet comes from that is not the one that its plan recommends: its plan does not record which."""
+
+
+def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> list[Raw]:
+    """The commands that compare what was measured with the plan, one for each class.
+
+    source: what states the fleet; other: a router that is not the plan's.
+    """
     result = str(facts.fact("benchmark", "result"))
     checks = []
     for slo in deployment.classes:
         file = job_result(slo) if pods else f"{FOLDER}/{results_folder(slo)}/{result}"
         flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
         flags += f" --balancing {deployment.router}" if other else ""
-        checks.append(Raw(clean(f"pdplan validate --against {file} --plan plan.json{flags}", LONGEST_COMMAND)))
+        checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
     return checks
 
 
