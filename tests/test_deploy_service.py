@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from pdplan.files import read_plan
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script
@@ -145,6 +146,20 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+def test_an_alternative_is_compared_with_its_own_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, against = plan_file(tmp_path), ["validate", "--against", str(result(tmp_path))]
+    assert run([*against, "--plan", str(path), "--alternative", "2", "--json"]) == ExitCode.INFEASIBLE
+    errors = {row["name"]: row["error"] for run_ in json.loads(capsys.readouterr().out)["runs"] for row in run_["latencies"]}
+    second = read_plan(path, 2)
+    assert second.ttft_s is not None
+    assert second.ttft_s != PLAN.ttft_s
+    assert errors["TTFT p50"] == pytest.approx(second.ttft_s.p50 / 0.2 - 1.0)
+    page = deployment_files(second, options("vllm"))["README.md"]
+    assert "--plan <the fleet.yaml, or the plan.json with --alternative N>" in page
 
 
 MET, MISSED = ExitCode.DONE, ExitCode.INFEASIBLE
