@@ -306,7 +306,9 @@ def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
     from search_spaces.reference_count import AGREEMENT, GROUPS, counted, has_transformers, reference_count
 
     if not has_transformers():
-        raise InputError("--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'")
+        raise InputError(
+            "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
+        )
     with value_of("NAME"):
         model = load_model(name)
         groups = counted(model)
