@@ -82,8 +82,8 @@ def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
     if brief and runs.target is None:
         return "No deployment target runs this plan (see -v)."
     if brief:
-        return f"Needs {target_of(str(runs.target)).title} (see -v)."
-    able = "" if runs.target is None else f"Deploy with {_target_words(runs.target, plan.engine)}. "
+        return f"pdplan deploy writes files for {target_of(str(runs.target)).title} (see -v)."
+    able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
     for name, why in runs.refused.items():
         targets_by_reason.setdefault(why, []).append(_target_words(name, plan.engine))

@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimizer.plans.plan import Plan
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from pdplan.files import read_plan
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script
 from tests.deploy_cases import Case, options, plan_of
+from tests.running import QUICK, tiny
 
 
 def rows_of(demand: PlannedWorkload) -> list[dict[str, Any]]:
@@ -101,9 +104,9 @@ SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.js
 PLAN = plan_of((Case("colocated", tp=2, replicas=2, tokens=8192),))
 
 
-def result(folder: Path, *, ttft: float = 0.2, tpot: float = 0.012, longer: float = 1.0) -> Path:
+def result(folder: Path, plan: Plan = PLAN, *, ttft: float = 0.2, tpot: float = 0.012, longer: float = 1.0) -> Path:
     """AIPerf's summary of a run of the emitted workload, with these latencies [s] and prompts so much longer [1]."""
-    lines = deployment_files(PLAN, options("vllm"))["benchmark/workload.jsonl"].splitlines()
+    lines = deployment_files(plan, options("vllm"))["benchmark/workload.jsonl"].splitlines()
     rows = [json.loads(line) for line in lines]
     seconds = rows[-1]["timestamp"] / 1e3
     found: dict[str, Any] = json.loads(SAMPLE.read_text("utf-8"))
@@ -145,6 +148,22 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", str(tiny(tmp_path)), *QUICK, "-o", str(tmp_path)]) == ExitCode.DONE
+    path = tmp_path / "plan.json"
+    second = read_plan(path, 2)
+    assert second.ttft_s is not None
+    assert second.ttft_s != read_plan(path).ttft_s
+    capsys.readouterr()
+    against = ["--against", str(result(tmp_path, read_plan(path))), "--plan", str(path), "--alternative", "2"]
+    run(["validate", *against, "--json"])
+    (runs,) = json.loads(capsys.readouterr().out)["runs"]
+    errors = {row["name"]: row["error"] for row in runs["latencies"]}
+    assert errors["TTFT p50"] == pytest.approx(second.ttft_s.p50 / 0.2 - 1.0)
+    page = deployment_files(second, options("vllm"))["README.md"]
+    assert "--plan <the fleet.yaml, or the plan.json with --alternative N>" in page
 
 
 MET, MISSED = ExitCode.DONE, ExitCode.INFEASIBLE

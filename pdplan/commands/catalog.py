@@ -288,8 +288,7 @@ def models(
     if check:
         if name is None:
             raise InputError("--check counts the parameters of one model; name it, such as a config.json")
-        with value_of("NAME"):
-            return _show_check(console, name, as_json=as_json)
+        return _show_check(console, name, as_json=as_json)
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
         with value_of("NAME"):
@@ -307,10 +306,13 @@ def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
     from search_spaces.reference_count import AGREEMENT, GROUPS, counted, has_transformers, reference_count
 
     if not has_transformers():
-        raise InputError("--check needs transformers and torch, which are not installed; install pdplan[transformers]")
-    model = load_model(name)
-    groups = counted(model)
-    reference_groups, version = reference_count(config_of(name), model.name)
+        raise InputError(
+            "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
+        )
+    with value_of("NAME"):
+        model = load_model(name)
+        groups = counted(model)
+        reference_groups, version = reference_count(config_of(name), model.name)
     reference = reference_groups.total()
     difference = model.parameters / reference - 1.0
     agrees = abs(difference) <= AGREEMENT

@@ -71,7 +71,7 @@ WORDS: Final = (
     (
         "3 x H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
-        "2+1 ×: two replicas, one of them spare; spec 3: three tokens are drafted a step",
+        "2+1 ×: two replicas and a spare one; spec 3: three tokens are drafted a step",
     ),
     ("KV cache", "what a replica keeps in GPU memory for every token of its running requests"),
     ("request slots", "requests that a replica runs at once (max_num_seqs); its chunk is max_num_batched_tokens"),
