@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from costmodel.errors import InputError
@@ -135,7 +136,10 @@ def next_command(plan: Plan) -> str:
     workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "the workload file")
     if not has_fleet(plan):
         settings = relaxed_settings(plan)
-        return f"{command} {settings}" if settings else f"relax a limit in {workload}, then {command}"
+        if not settings:
+            return f"relax a limit in {workload}, then {command}"
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        return shlex.join([*_without_settings(words, settings), *options])
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
             hint = "   # --alternative N: fleet N" if len(plan.alternatives) > 1 else ""
@@ -148,22 +152,30 @@ _SETTINGS: Final = {"budget": "budget", "power": "power", "max_gpus": "max_gpus"
 _UNITS: Final = {"budget": "/h", "power": "W"}
 
 
-def relaxed_settings(plan: Plan) -> str:
-    """The --set options under which the nearest miss is a fleet; empty where no single value of the file does it."""
-    settings = []
+def _without_settings(words: list[str], keys: Container[str]) -> list[str]:
+    """The words of a command without the --set options of these keys."""
+    dropped = {
+        at for at, (flag, value) in enumerate(pairwise(words)) if flag == "--set" and value.partition("=")[0] in keys
+    }
+    return [word for at, word in enumerate(words) if not {at - 1, at} & dropped]
+
+
+def relaxed_settings(plan: Plan) -> dict[str, str]:
+    """The values by dotted path that make the nearest miss a fleet; empty where no single value of the file does it."""
+    settings: dict[str, str] = {}
     for limit in violated(plan):
         if not is_number(limit.used):
-            return ""
+            return {}
         enough = enough_as_shown(limit.used, limit.unit)
         if limit.constraint in _SETTINGS:
             dollar = "$" if limit.constraint == "budget" else ""
-            value = f"{_SETTINGS[limit.constraint]}={dollar}{enough:g}{_UNITS.get(limit.constraint, '')}"
-            settings.append(f"constraints.{value}")
+            value = f"{dollar}{enough:g}{_UNITS.get(limit.constraint, '')}"
+            settings[f"constraints.{_SETTINGS[limit.constraint]}"] = value
         elif limit.constraint == "inventory":
-            settings.append(f"accelerators.{clean(limit.where)}.inventory={enough:g}")
+            settings[f"accelerators.{clean(limit.where)}.inventory"] = f"{enough:g}"
         else:
-            return ""
-    return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
+            return {}
+    return settings
 
 
 def again_command(plan: Plan, flags: str) -> str:

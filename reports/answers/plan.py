@@ -246,6 +246,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
         how if words.has_fleet(plan) and not brief else "",
+        "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 and not brief else "",
         *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
     )
     shown = _brief_columns(cut) if brief else _ALTERNATIVE_COLUMNS
