@@ -8,7 +8,7 @@ import pytest
 
 from reports.next_steps import next_command
 from reports.text import display_width
-from tests.report_cases import assert_golden, load
+from tests.report_cases import assert_golden, load, with_command
 from tests.report_cases import text_of as render_plan
 
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
@@ -51,3 +51,20 @@ def test_the_last_line_is_the_next_command() -> None:
         "pdplan optimize strict.yaml -o plan --set 'constraints.budget=$49.08/h' "
         "--set accelerators.H200-SXM.inventory=6"
     )
+
+
+def test_a_limit_to_relax_replaces_the_option_that_set_it() -> None:
+    command = "pdplan optimize strict.yaml --set constraints.budget=$9/h --set seed=1"
+    assert next_command(with_command(load("infeasible"), command)) == (
+        "pdplan optimize strict.yaml --set seed=1 --set 'constraints.budget=$49.08/h' "
+        "--set accelerators.H200-SXM.inventory=6"
+    )
+
+
+def test_the_brief_answer_keeps_the_fleet_for_slow_gpus() -> None:
+    plan = load("disaggregated")
+    dear = max(row.cost_usd_per_hour or 0.0 for row in plan.alternatives) + 1.0
+    safe = plan.alternatives[0].model_copy(update={"kind": "safe", "label": "for slow GPUs", "cost_usd_per_hour": dear})
+    text = render_plan(plan.model_copy(update={"alternatives": [*plan.alternatives, safe]}), brief=True)
+    assert "for slow GPUs" in text
+    assert "2 more with -v" in text
