@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
+from .arrays import FloatArray
 from .engine import EngineConfig, Role
 from .errors import InputError
 from .host import EngineOverhead
 from .routing import largest_of
 from .speculation import draft_layer
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
-
-FloatArray = NDArray[np.float64]
 
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
 from .queues.erlang import conditional_wait
 from .queues.prefill import PromptWait
-
-FloatArray = NDArray[np.float64]
 
 POINTS = 32
 """Equally likely values that stand for the distribution of what follows a prompt."""

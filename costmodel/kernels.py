@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
 from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread, touched_experts
@@ -46,7 +46,6 @@ __all__ = [
     "touched_experts",
 ]
 
-FloatArray = NDArray[np.float64]
 Figure = float | FloatArray
 
 ACTIVATION_BYTES = DTYPE_BYTES["bf16"]

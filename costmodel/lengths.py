@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 
-FloatArray = NDArray[np.float64]
+from .arrays import FloatArray
+
 STANDARD_NORMAL = NormalDist()
 FINE_CELLS = 1024
 """Cells of a continuous distribution before it is thinned; each has an exact mass and mean."""

@@ -13,14 +13,13 @@ from operator import add
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
 from .engine import EngineConfig, FractionOf, Parallelism
 from .routing import expert_slots
 from .speculation import with_draft
 from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
 
-FloatArray = NDArray[np.float64]
 Tokens = TypeVar("Tokens", float, FloatArray)
 
 RESIDUAL_COPIES = 1

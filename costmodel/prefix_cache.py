@@ -21,7 +21,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from .arrays import FloatArray
+
 Rate = TypeVar("Rate", float, NDArray[np.float64])
 
 KNOTS = 500

@@ -10,9 +10,9 @@ from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from .arrays import FloatArray
+
 Count = float | FloatArray
 Ranks = TypeVar("Ranks", int, FloatArray)
 

@@ -11,14 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel import lengths
 from costmodel.lengths import Buckets, Lengths
 from costmodel.prefix_cache import Reuse, TimeDistribution
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from .arrays import FloatArray, IntArray
 
 TURN_GROUPS, TURN_BUCKETS = 8, 6
 """Groups of turns, the first one by itself, and buckets of new tokens in each: as many as other histograms have."""

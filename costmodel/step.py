@@ -22,8 +22,9 @@ from operator import add
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from .arrays import FloatArray
 from .engine import EngineConfig
 from .engine_arrays import EngineArrays, engine_arrays
 from .host import EngineOverhead
@@ -42,7 +43,6 @@ from .kernels import (
 )
 from .transformer import LayerGroup, Transformer
 
-FloatArray = NDArray[np.float64]
 Tokens = TypeVar("Tokens", float, FloatArray)
 
 __all__ = [

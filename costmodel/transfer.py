@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .accelerator import Link
+from .arrays import FloatArray
 from .engine import EngineConfig
 from .errors import InputError
 from .memory import kv_bytes_peak_per_gpu
 from .speculation import with_draft
 from .transformer import Transformer
 
-FloatArray = NDArray[np.float64]
 Value = TypeVar("Value", float, FloatArray)
 
 TRANSFER_EFFICIENCY = 0.92

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from costmodel.prefix_cache import Reuse
 from costmodel.sessions import Sessions
 
-FloatArray = NDArray[np.float64]
+from .arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator, KernelEfficiency, Origin
+from costmodel.arrays import FloatArray
 from costmodel.calibration import (
     HUBER,
     SPREAD,
@@ -69,8 +70,6 @@ from .measured_engines import (
 from .measurements import Layout, ServingRow
 from .quantities import rounded
 from .yaml_source import read_source
-
-FloatArray = NDArray[np.float64]
 
 Predict = Callable[[Scales], FloatArray]
 DEFAULT_ENGINE = "vllm"

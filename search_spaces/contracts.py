@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from costmodel.arrays import FloatArray, IntArray
 
 EXPECTED = "expected"
 """Name of the path of the demand that grows as expected."""

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
@@ -37,8 +37,6 @@ from .engines import engine_name, engine_names, load_engine_memory, load_serving
 from .files import shown_path
 from .measurements import PLAIN, RUNS, SHORTEST, Layout, Refused, Row, ServingRow
 from .models import CONFIG_FILE, catalog_model, known_names, load_model
-
-FloatArray = NDArray[np.float64]
 
 DTYPE_WORDS = (
     ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),

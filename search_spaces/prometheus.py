@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
 from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
@@ -29,7 +29,6 @@ from .quantities import rounded
 from .traces.reader import TRACE_NAMES
 from .traces.summary import workload_block
 
-FloatArray = NDArray[np.float64]
 ROUNDED = 1e-9
 """Difference of a limit and the end of a bucket [1] that comes from writing them down."""
 

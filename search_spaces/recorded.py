@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MICROSECONDS = 1e6
 LEAST, MOST = 1_000, 20_000

@@ -65,8 +65,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
 from costmodel.routing import largest_of
 
@@ -77,8 +77,6 @@ from .erlang import (
     peakedness,
     poisson_exceeds,
 )
-
-FloatArray = NDArray[np.float64]
 
 MOST_FEEDBACK = 0.9
 """Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""

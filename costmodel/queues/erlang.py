@@ -11,8 +11,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FloatArray = NDArray[np.float64]
-
+from costmodel.arrays import FloatArray
 
 MANY_SERVERS = 2000
 """Up to this many servers the exact series is summed, whose time grows with their number."""

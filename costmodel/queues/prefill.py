@@ -50,11 +50,11 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.routing import largest_of
 
 from .erlang import NEWTON, arrivals_after, wait_probability
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 CELLS = 1024

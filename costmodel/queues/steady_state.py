@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine_arrays import EngineArrays
 from costmodel.first_token import mean_hand_over
 from costmodel.host import Scheduler, ServingPolicy
@@ -35,8 +35,6 @@ from costmodel.kernels import layer_kernels
 from costmodel.step import StepLoad, step_time
 from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
-
-FloatArray = NDArray[np.float64]
 
 ITERATIONS = 40
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better."""

@@ -12,15 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
 
 from .fleet import SimulatedFleet
 from .trace import Trace
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 BATCHES = 32
 """Batches whose means give the confidence interval, of all runs together: requests that follow each other share their

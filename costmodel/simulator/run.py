@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import METRICS, Metric
@@ -37,8 +38,6 @@ from .records import (
 )
 from .steps import MOST_TABLES, SCALARS, StepContent, StepModel, StepNumbers, StepWork, least_bytes, least_flop
 from .trace import Trace
-
-IntArray = NDArray[np.int64]
 
 
 def prepare(say: Callable[[str], None] | None = None) -> None:

@@ -34,8 +34,8 @@ from operator import add
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig
 from costmodel.host import EngineOverhead
 from costmodel.kernels import (
@@ -51,7 +51,6 @@ from costmodel.kernels import (
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
-FloatArray = NDArray[np.float64]
 UNLIMITED: Final = 1 << 60
 """A limit that nothing reaches [token or block]."""
 FINE = 64

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InputError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 MOST_PAGES = 500_000
 """Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.calibration import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.words import percentage
@@ -87,8 +87,6 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
         )
     )
 
-
-FloatArray = NDArray[np.float64]
 
 LEAST_RANKED = 5
 """Configs of one model and accelerator below which their order says nothing."""

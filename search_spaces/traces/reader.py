@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
@@ -30,8 +31,6 @@ from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
 from search_spaces.quantities import finite_number
 from search_spaces.yaml_source import shipped_table
-
-IntArray = NDArray[np.int64]
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""

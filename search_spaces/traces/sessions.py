@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MILLI
 from search_spaces.quantities import rounded
 
 from .reader import parse_object, read_lines
-
-FloatArray = NDArray[np.float64]
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 """Quantiles by which a distribution is written down."""

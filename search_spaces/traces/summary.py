@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, coarsen
 from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.words import percentage
-from costmodel.workload import FloatArray, Workload
+from costmodel.workload import Workload
 from search_spaces.quantities import rounded
 from search_spaces.recorded import LEAST, MOST, PARTS, Recorded
 
@@ -30,7 +31,6 @@ from .reader import (
     NANOSECONDS,
     OWN_COLUMNS,
     ArrivalUnit,
-    IntArray,
     Progress,
     Rows,
     TraceFormat,
