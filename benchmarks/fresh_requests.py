@@ -41,9 +41,9 @@ class Fresh:
     @property
     def words(self) -> tuple[str, str]:
         """Its attainment with the interval, and its goal."""
-        found, share = self.judgement, self.tightest.attainment
-        mark = "" if found.proven else " UNSURE" if found.held else " MISSED"
-        mark = " OVERLOADED" if found.overload.overloaded else mark
+        judgement, share = self.judgement, self.tightest.attainment
+        mark = "" if judgement.proven else " UNSURE" if judgement.held else " MISSED"
+        mark = " OVERLOADED" if judgement.overload.overloaded else mark
         return f"{share.share:.2%} ({share.low:.2%} to {share.high:.2%}){mark}", f"{self.tightest.goal:.0%}"
 
 
@@ -52,8 +52,8 @@ def on_fresh_requests(plan: Plan, simulation: Simulation, runs: int) -> Fresh:
     instance, fleet = fleet_of_plan(plan, EXAMPLES)
     requests = min(LONGER * simulation.parts * simulation.requests // simulation.replications, MOST)
     engines, volume = simulated_fleet(instance, fleet), planned_volume(plan)
-    found = judge(instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs)
-    return Fresh(instance, engines, found)
+    judgement = judge(instance, fleet, requests=requests, seed=FRESH_SEED, volume=volume, replications=runs)
+    return Fresh(instance, engines, judgement)
 
 
 def dollars(value: float | None) -> str:

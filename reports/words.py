@@ -215,8 +215,9 @@ def is_feasible(row: Alternative) -> bool:
 def same_fleets(plan: Plan) -> list[Alternative]:
     """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
     own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
-    others = [row for row in plan.alternatives if row.kind not in {"recommended", "safe"}]
-    rivals = [row for row in others if is_feasible(row) and row.pools]
+    rivals = [
+        row for row in plan.alternatives if row.kind not in {"recommended", "safe"} and is_feasible(row) and row.pools
+    ]
     return sorted(
         (row for row in rivals if engine_counts(row.pools) in own),
         key=lambda row: (row.cost_usd_per_hour, row.kind, row.label),

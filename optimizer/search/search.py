@@ -14,8 +14,9 @@ is left the one with the most room for more load; then the first, which has the 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -449,7 +450,7 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
 
 
 def cheapest_of(
-    searches: Sequence[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
+    searches: Iterable[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
 ) -> tuple[FleetSearch, Fleet] | None:
     """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
     best, least = None, math.inf
@@ -468,11 +469,12 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     flows = list(splits(instance.problem))
     if len(flows) == 1:
         return evaluated(instance, late, usable)
-    searches = [evaluated(replace(instance, flows=split), late, usable) for split in flows]
+    first = evaluated(replace(instance, flows=flows[0]), late, usable)
     if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
-        return searches[0]
-    best = cheapest_of(searches, instance.problem)
-    return searches[0] if best is None else best[0]
+        return first
+    rest = (evaluated(replace(instance, flows=split), late, usable) for split in flows[1:])
+    best = cheapest_of(itertools.chain([first], rest), instance.problem)
+    return first if best is None else best[0]
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
