@@ -131,6 +131,28 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "role", "dtype", "engine", "words"),
+    [
+        ("H100", "prefill", "fp8", "vllm", "all2all-backend: deepep_high_throughput"),
+        ("H100", "decode", "fp8", "vllm", "all2all-backend: deepep_low_latency"),
+        ("H100", "decode", "fp8", "sglang", "--moe-a2a-backend deepep"),
+        ("H100", "colocated", "fp8", "vllm", ""),  # kernels are for one role each
+        ("GB200", "decode", "fp8", "vllm", ""),  # NVLink joins its servers
+    ],
+)
+def test_tokens_go_to_their_experts_alone_between_servers(
+    accelerator: str, role: str, dtype: str, engine: str, words: str
+) -> None:
+    wide = Case(role, accelerator, dp=16, ep=16, seqs=256, tokens=16 * 1024)
+    cases = {"prefill": (wide, Case("decode")), "decode": (Case("prefill"), wide), "colocated": (wide,)}[role]
+    plan = plan_of(cases, Ask("DeepSeek-V3", dtype, "bf16", engine))
+    files = WRITERS[engine](deployment_of(plan, engine))
+    text = "\n".join(files.values())
+    assert words in text
+    assert ("a2a" in text or "all2all" in text) == bool(words)
+
+
 def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
     three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
     for dtype, engine, sentence in (
