@@ -15,7 +15,6 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 from costmodel.transformer import (
-    DTYPE_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -35,7 +34,7 @@ from search_spaces.hf_config import (
     other_towers,
     shorten,
 )
-from search_spaces.hf_quantization import QUANTIZABLE, mixed_formats, quantized_parts, weight_format, weight_scale
+from search_spaces.hf_quantization import stored_weights
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -65,7 +64,11 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, main_parts, own_dtypes = _quantization(fields, layers)
+    weight_dtype, main_parts, own_dtypes, scale = stored_weights(
+        fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
+    )
+    if fields.text("expert_dtype") == "fp4" != weight_dtype != "bf16" and not own_dtypes:
+        own_dtypes = frozenset({(Part.EXPERTS, "mxfp4")})
     return Transformer(
         name=name,
         hidden=hidden,
@@ -80,7 +83,7 @@ def parse_config(
         native_weight_dtype=weight_dtype,
         quantized=main_parts,
         own_dtypes=own_dtypes,
-        weight_scale=weight_scale(fields.get("quantization_config"), weight_dtype, fields.where),
+        weight_scale=scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -317,30 +320,6 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
     if is_tied is None:
         raise fields.missing("tie_word_embeddings", "it says whether the output head shares the embedding")
     return is_tied
-
-
-def _quantization(
-    fields: ConfigFields, layers: list[tuple[Attention, FeedForward]]
-) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]]]:
-    """The checkpoint's dtype, the parts that have it, and the dtypes of parts that have another one."""
-    quantization = fields.get("quantization_config")
-    apart = bool(fields.flag("enable_moe_block"))
-    formats = mixed_formats(quantization, layers, fields.where, apart=apart)
-    if formats:
-        main = (
-            Part.EXPERTS if Part.EXPERTS in formats and any(block.experts for _, block in layers) else Part.FEED_FORWARD
-        )
-        weight_dtype = formats.get(main) or next(iter(formats.values()))
-        main_parts = frozenset(piece for piece, dtype in formats.items() if dtype == weight_dtype)
-        return weight_dtype, main_parts, frozenset((piece, formats[piece]) for piece in formats.keys() - main_parts)
-    weight_dtype = weight_format(quantization, fields.where)
-    if weight_dtype == "bf16":
-        return weight_dtype, QUANTIZABLE, frozenset()
-    parts = quantized_parts(quantization, layers, fields.where, apart=apart)
-    if weight_dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
-        return "int4", parts, frozenset((piece, weight_dtype) for piece in parts)
-    own = frozenset({(Part.EXPERTS, "mxfp4")}) if fields.text("expert_dtype") == "fp4" != weight_dtype else frozenset()
-    return weight_dtype, parts, own
 
 
 # Token mixers: which kind each layer has, and its widths.
