@@ -230,7 +230,7 @@ class ResultDocument:
         return key in (self.at(above) if above else self).content
 
     def number(self, *paths: str) -> float | None:
-        """The first figure above zero at these paths: a number, the mean of an object, or a quotient; None where none is.
+        """The first figure above zero at these paths: a number, the mean of an object, or a quotient; else None.
 
         InputError for a value that can be none of these.
         """
