@@ -22,13 +22,14 @@ from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import MICRO, MILLI
+from costmodel.units import MILLI
 
 from .faults import Path as Keys
 from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
 from .json_source import JsonText, after_space, json_kind, json_shown
 from .measurements import SHORTEST, Layout
+from .quantities import Kind, allowed_units, unit_size
 from .yaml_source import parse_source, shipped_table
 
 
@@ -313,8 +314,6 @@ def _as_number(value: object) -> float | None:
     return None if math.isnan(number) else number
 
 
-TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""How reports write the unit of a time; that of a time per token ends with "/token"."""
 STATISTICS = (
     ("mean", "avg"),
     ("median", "p50", "percentiles.p50"),
@@ -373,7 +372,11 @@ class ResultFormat(BaseModel):
         """The run of an object whose figures are where the row says."""
         isl, osl = document.needed(*self.isl), document.needed(*self.osl)
         ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
-        concurrency, rate = LOADS[self.tool](document) if self.tool in LOADS else self._load(document)
+        if self.tool in LOADS:
+            concurrency, rate = LOADS[self.tool](document)
+        else:
+            of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
+            concurrency, rate = document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
         return BenchmarkRun(
             where=document.where,
             tool=self.tool,
@@ -395,23 +398,20 @@ class ResultFormat(BaseModel):
             e2e=e2e,
         )
 
-    def _load(self, document: ResultDocument) -> GeneratorLoad:
-        of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
-        return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
-
     def time(self, document: ResultDocument, pattern: str) -> Latency:
         """The statistics of one time [s], in the unit that stands beside them."""
         if not pattern:
             return Latency()
-        unit, place = self.unit, pattern
+        unit, place, metric = self.unit, pattern, document
         if "{}" not in pattern:
             metric, place = document.at(pattern), f"{pattern}.{{}}"
             unit = (metric.text("unit", "units") or unit).lower().removesuffix("/token")
-            if unit not in TIME_UNITS:
-                key = "unit" if "unit" in metric.content else "units"
-                raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
+        size = unit_size(unit, Kind.DURATION)
+        if size is None:
+            key = "unit" if "unit" in metric.content else "units"
+            raise metric.error(f"{shown(unit)} is not a time; it may be in {allowed_units(Kind.DURATION)}", key)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
-        return Latency(*figures).times(TIME_UNITS[unit])
+        return Latency(*figures).times(size)
 
     def _tpot(self, document: ResultDocument, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].

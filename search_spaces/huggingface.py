@@ -98,8 +98,10 @@ def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
-    """Token mixer and feed-forward of every layer, first to last."""
-    layers = _layer_count(fields)
+    """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
+    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
+    is_listed = stated is None and isinstance(kinds, list) and kinds  # Nemotron 3 Ultra
+    layers = len(kinds) if is_listed else fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
@@ -138,12 +140,6 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
     embedding, laurel = fields.optional("hidden_size_per_layer_input") or 0, fields.optional("laurel_rank") or 0
     streams = fields.optional("altup_num_inputs", low=1) or 1
     return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers)
-
-
-def _layer_count(fields: ConfigFields) -> int:
-    """Layers, by the list of their kinds where no number is stated (Nemotron 3 Ultra)."""
-    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
-    return len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
 
 
 def _patterned_layers(

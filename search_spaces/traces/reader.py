@@ -29,7 +29,7 @@ from costmodel.units import MIB
 from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
-from search_spaces.quantities import finite_number
+from search_spaces.quantities import UNITS, Kind, finite_number
 from search_spaces.yaml_source import shipped_table
 
 MAX_LINE_BYTES = 16 * MIB
@@ -73,11 +73,6 @@ class ArrivalUnit(StrEnum):
     MICROSECONDS = "us"
     NANOSECONDS = "ns"
     ISO = "iso"
-
-    @property
-    def seconds(self) -> float:
-        """Length of one unit [s]."""
-        return {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(self.value, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +356,7 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
     value = finite_number(text)
     if value is None:
         raise InputError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
-    seconds = value * unit.seconds
+    seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
         raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
