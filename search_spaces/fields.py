@@ -443,6 +443,8 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     sentence = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)} cannot stand here"
     if kind == "missing":
         sentence = f"is missing{_meaning(schema, path)}"
+    elif kind == "too_short":
+        sentence = f"has {context['actual_length']} items, but needs at least {context['min_length']}"
     elif kind == "value_error":
         sentence = str(context["error"])
     elif kind in _BOUNDS:
