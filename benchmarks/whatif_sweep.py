@@ -120,7 +120,7 @@ def main(count: int, only: str | None, verify: int, *, full: bool) -> None:
         if only not in {None, name}:
             continue
         varied = [parse_axis(axis) for axis in axes]
-        sweep = sweep_of(problem, EXAMPLE.parent, varied, (), ScenarioEffort.FULL if full else None, looks=verify)
+        sweep = sweep_of(problem, varied, (), ScenarioEffort.FULL if full else None, looks=verify)
         one, two = timed(sweep, 1), timed(sweep, 2)
         click.echo(
             f"{name}: {told(one, two)}; rows {'equal' if agree(sweep, one, two) else 'DIFFER'}; {gaps(one.rows)}"

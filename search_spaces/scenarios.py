@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -398,13 +397,13 @@ def _with_extended(definitions: Mapping[str, Mapping[str, Any]], name: str, belo
     return changes | own
 
 
-def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Problem:
+def scenario_problem(problem: Problem, scenario: Scenario) -> Problem:
     """The problem with the scenario's changes made and everything checked again.
 
-    base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
+    Raises InputError as `load_problem` does.
     """
     inputs = changed(problem.inputs, scenario.changes)
-    return problem_of(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
+    return problem_of(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", problem.base)
 
 
 def told(changes: Mapping[str, Any]) -> str:

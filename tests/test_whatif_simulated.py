@@ -130,7 +130,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 def swept(
     problem: Problem, looks: int, *axes: str, workers: int = 1, effort: ScenarioEffort | None = None
 ) -> list[Row]:
-    sweep = sweep_of(problem, BASE, [parse_axis(axis) for axis in axes], (), effort, None, looks)
+    sweep = sweep_of(problem, [parse_axis(axis) for axis in axes], (), effort, None, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
 
@@ -163,10 +163,10 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     tight: Problem, judge: Judge, bounds: tuple[float, float]
 ) -> None:
     judge(one_replica_until(16.6))
-    curve = frontier(tight, BASE, "rate", bounds, looks=12)
+    curve = frontier(tight, "rate", bounds, looks=12)
     moved, after = curve.steps[:2]
     assert moved.end <= 16.6 < (moved.missed or 0.0) <= moved.end * (1.0 + 1.001 * RESOLUTION)
-    assert moved.promised == frontier(tight, BASE, "rate", bounds, looks=0).steps[0].end
+    assert moved.promised == frontier(tight, "rate", bounds, looks=0).steps[0].end
     assert after.start == pytest.approx(moved.end, rel=1e-3)
     assert (curve.steps[0].start, curve.steps[-1].end) == bounds
     shown = text(frontier_document(curve))

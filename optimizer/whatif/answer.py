@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from costmodel.errors import BelowFloorError, ImpossibleError
@@ -188,19 +187,15 @@ def answer(
     return confirmed(problem, best) if simulated and is_simple(problem) else best
 
 
-def problem_at(problem: Problem, base: Path, key: str, value: float) -> Problem:
-    """The problem with one lever at a value; raises ImpossibleError where no engine can exist there.
-
-    base: folder of the files that the problem names.
-    """
+def problem_at(problem: Problem, key: str, value: float) -> Problem:
+    """The problem with one lever at a value; raises ImpossibleError where no engine can exist there."""
     if key == STEP_TIME:
         return replace(problem, confidence=2.0 * value - 1.0)
-    return scenario_problem(problem, Scenario("", {key: value}), base)
+    return scenario_problem(problem, Scenario("", {key: value}))
 
 
-def answer_at(  # noqa: PLR0917
+def answer_at(
     problem: Problem,
-    base: Path,
     key: str,
     value: float,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
@@ -210,7 +205,7 @@ def answer_at(  # noqa: PLR0917
 ) -> Answer:
     """The best fleet with one lever at a value; none where no engine can exist there. See `answer`."""
     try:
-        return answer(problem_at(problem, base, key, value), effort, known_misses, simulated=simulated)
+        return answer(problem_at(problem, key, value), effort, known_misses, simulated=simulated)
     except ImpossibleError as error:
         return nothing(str(error))
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -114,24 +113,20 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A problem along a lever that makes it harder: its key, the unit that it is told in, and the direction of harder.
-
-    base: folder of the files that the problem names.
-    """
+    """A problem along a lever that makes it harder: its key, the unit of its values, and the direction of harder."""
 
     problem: Problem
-    base: Path
     key: str
     unit: str
     upwards: bool
 
     def answer(self, value: float, effort: ScenarioEffort, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        return answer_at(self.problem, self.base, self.key, value, effort, known_misses)
+        return answer_at(self.problem, self.key, value, effort, known_misses)
 
     def _instances(self, case: Case, value: float) -> list[Instance]:
         """The instance of a fleet at a value, for each split of end-to-end limits."""
-        there = problem_at(self.problem, self.base, self.key, value)
+        there = problem_at(self.problem, self.key, value)
         return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
 
     def holds(self, case: Case, value: float) -> bool:
@@ -179,21 +174,20 @@ class Ramp:
         return good, bad
 
 
-def ramp_of(problem: Problem, base: Path, name: str) -> Ramp:
+def ramp_of(problem: Problem, name: str) -> Ramp:
     """The lever of a name; latency limits of several classes are scaled together."""
     if name in {"rate", "budget"}:
-        return Ramp(problem, base, "rate", "req/s", upwards=True)
+        return Ramp(problem, "rate", "req/s", upwards=True)
     if name == "attainment":
-        return Ramp(problem, base, "attainment", "1", upwards=True)
+        return Ramp(problem, "attainment", "1", upwards=True)
     if name not in LATENCY:
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
     key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, LATENCY[name])
-    return Ramp(problem, base, key, unit, upwards=False)
+    return Ramp(problem, key, unit, upwards=False)
 
 
 def frontier(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     name: str,
     bounds: tuple[float, float] | None = None,
     looks: int = 0,
@@ -202,7 +196,7 @@ def frontier(  # noqa: PLR0917
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
 
-    base: folder of the files that the problem names; looks: steps that are simulated at most, those in place of others
+    looks: steps that are simulated at most, those in place of others
     apart: the step at the own value, the ends of the curve, then those before its largest jumps. Raises InputError for
     a goal other than the least cost.
     """
@@ -211,7 +205,7 @@ def frontier(  # noqa: PLR0917
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
     tell = progress or silent
-    ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
+    ramp, budgets = ramp_of(problem, name), bounds if name == "budget" else None
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
     if budgets is not None:
@@ -471,7 +465,6 @@ class BreakEvens:
 
 def break_even(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     key: str,
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
@@ -491,7 +484,7 @@ def break_even(  # noqa: PLR0917
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = tolerance or (HALVED if price is None else EXACT)
-    along = Along(problem, base, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
+    along = Along(problem, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -512,7 +505,6 @@ class Along:
     """
 
     problem: Problem
-    base: Path
     key: str
     effort: ScenarioEffort
     least: float
@@ -524,11 +516,11 @@ class Along:
 
     def at(self, value: float) -> Answer:
         """The answer at a value."""
-        best = answer_at(self.problem, self.base, self.key, value, self.effort)
+        best = answer_at(self.problem, self.key, value, self.effort)
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
-            best = answer_at(self.problem, self.base, self.key, value, self.effort, simulated=True)
+            best = answer_at(self.problem, self.key, value, self.effort, simulated=True)
             self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
         if self.own is None or self.own.cost is None or self.price is None:
             return best

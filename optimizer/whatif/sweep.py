@@ -55,12 +55,11 @@ LARGEST_BATCH, BATCHES_PER_WORKER = 64, 8
 class Solver:
     """Solves scenarios of one problem; picklable.
 
-    base: folder of the files that the problem names; proven: whether whole searches by formula state a bound; shown:
+    proven: whether whole searches by formula state a bound; shown:
     keys whose values stand in the rows.
     """
 
     problem: Problem
-    base: Path
     effort: ScenarioEffort
     proven: bool
     shown: tuple[str, ...]
@@ -71,7 +70,7 @@ class Solver:
         row = {"number": number} | ({"scenario": task["name"]} if task["name"] else {})
         row |= {key: task["changes"][key] for key in self.shown}
         try:
-            problem = scenario_problem(self.problem, Scenario(task["name"], task["changes"]), self.base)
+            problem = scenario_problem(self.problem, Scenario(task["name"], task["changes"]))
             best = answer(problem, self.effort, simulated=task["simulated"], proven=self.proven)
         except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
             best = nothing(str(error).splitlines()[0].partition(": ")[2])
@@ -94,7 +93,6 @@ class Sweep:
 
 def sweep_of(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     axes: Sequence[SweepAxis],
     named_scenarios: Sequence[Scenario] = (),
     effort: ScenarioEffort | None = None,
@@ -108,17 +106,17 @@ def sweep_of(  # noqa: PLR0917
     InputError for a bad key or value before any work.
     """
     scenarios = list(grid(axes, named_scenarios))
-    _check(problem, base, scenarios)
+    _check(problem, scenarios)
     tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
     if effort is None:
         effort = ScenarioEffort.FULL if gap or len(tasks) <= MOST_FULL else ScenarioEffort.SIMPLE
-    solver = Solver(problem, base, effort, gap is not False, tuple(axis.key for axis in axes))
+    solver = Solver(problem, effort, gap is not False, tuple(axis.key for axis in axes))
     identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(tasks, solver, looks, key)
 
 
-def _check(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
+def _check(problem: Problem, scenarios: Sequence[Scenario]) -> None:
     """Make each change by itself: every text; of numbers, which have bounds, the ends and a fraction."""
     values: dict[str, dict[str, Any]] = {}
     for scenario in scenarios:
@@ -130,7 +128,7 @@ def _check(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
         texts = [value for value in distinct.values() if not isinstance(value, int | float)]
         for value in (*numbers[:1], *numbers[-1:], *fraction, *texts):
             with suppress(ImpossibleError):  # a row that says so
-                scenario_problem(problem, Scenario("", {key: value}), base)
+                scenario_problem(problem, Scenario("", {key: value}))
 
 
 def run_sweep(

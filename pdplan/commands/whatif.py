@@ -187,10 +187,10 @@ def whatif(
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
     questions.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
     problem = random_problem(console, file, settings, prices)
-    base, remarks = file.resolve().parent, price_remarks(problem)
-    replies = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
+    remarks = price_remarks(problem)
+    replies = [sweep_answer(console, problem, questions)] if questions.sweeps else []
     with console.progress() as progress:
-        replies += answers(problem, base, questions, progress or (lambda _what, _share: None))
+        replies += answers(problem, questions, progress or (lambda _what, _share: None))
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
@@ -281,8 +281,8 @@ class Reply:
 # --- the sweep ------------------------------------------------------------------------------------------------------
 
 
-def sweep_answer(console: Console, problem: Problem, base: Path, questions: Questions) -> Reply:
-    """The rows of a sweep; base: folder of the files that the problem names."""
+def sweep_answer(console: Console, problem: Problem, questions: Questions) -> Reply:
+    """The rows of a sweep."""
     from optimizer.whatif.sweep import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
@@ -295,9 +295,7 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Ques
             "finished rows to go on from"
         )
     effort = questions.effort if questions.full or questions.simulated else None
-    sweep = sweep_of(
-        problem, base, axes, scenarios, effort, questions.gap, 0 if questions.simulated else questions.looks
-    )
+    sweep = sweep_of(problem, axes, scenarios, effort, questions.gap, 0 if questions.simulated else questions.looks)
     rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
     return Reply("rows", rows, sweep_document(rows, sweep.solver.effort.value), rows)
 
@@ -333,8 +331,8 @@ def swept(
 # --- questions about the best fleet ---------------------------------------------------------------------------------
 
 
-def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
-    """The answer to each question besides a sweep; base: folder of the files that the problem names."""
+def answers(problem: Problem, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
+    """The answer to each question besides a sweep."""
     from optimizer.whatif.answer import Answer, answer
     from optimizer.whatif.curves import break_even, by_price
     from optimizer.whatif.sensitivity import chunk_curve, levers, near_optimal, shadow_prices, tornado
@@ -346,7 +344,7 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
     if key := questions.break_even:
         tell(f"fleets along {key}", 0.0)
         bounds = bounds_of(questions.between, "--between", key) if questions.between else None
-        curve = break_even(problem, base, key, bounds, effort, looks=0 if questions.simulated else looks)
+        curve = break_even(problem, key, bounds, effort, looks=0 if questions.simulated else looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
         yield Reply("break_even", curves.break_even_record(curve), document)
     if questions.shadow:
@@ -356,7 +354,7 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         yield Reply("shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here))
     if questions.swing is not None:
         tell(f"varying each lever{second}", 0.5)
-        moved = tornado(problem, base, levers(problem, questions.swing, effort), effort, looks)
+        moved = tornado(problem, levers(problem, questions.swing, effort), effort, looks)
         yield Reply("tornado", whatif.tornado_record(moved), whatif.tornado_document(moved))
     if questions.slack is not None:
         tell(f"fleets without each GPU type{second}", 0.8)
@@ -365,7 +363,7 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         yield Reply("alternatives", whatif.alternatives_record(fleets), document)
     if questions.chunks:
         tell("the cheapest fleet", 0.9)
-        chunks = chunk_curve(problem, base, questions.chunks, simulated=bool(looks), progress=tell)
+        chunks = chunk_curve(problem, questions.chunks, simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
             yield Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", chunks))
         else:
@@ -458,11 +456,11 @@ def frontier(
 
     output.check(FILE=file)
     problem = random_problem(console, file, settings, prices)
-    base, remarks = file.resolve().parent, price_remarks(problem)
-    unit = over if over == "budget" else ramp_of(problem, base, over).key
+    remarks = price_remarks(problem)
+    unit = over if over == "budget" else ramp_of(problem, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
-        curve = curve_over(problem, base, over, bounds, looks=looks, progress=progress)
+        curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
@@ -528,9 +526,9 @@ def map_command(
 
     output.check(FILE=file)
     problem = random_problem(console, file, settings, prices)
-    base, axes = file.resolve().parent, axes_of(problem, levers)
+    axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, base, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
+    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     record = {"schema": "pdplan.map/1", "file": str(file)} | map_record(keys, rows) | {"price_remarks": remarks}
