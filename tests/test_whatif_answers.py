@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_at
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_to
 from optimizer.whatif.curves import break_even, by_budget, frontier
 from optimizer.whatif.sensitivity import shadow_prices
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 BASE = Path()
 
@@ -48,7 +48,7 @@ def small(rate: float = 20.0, isl: int = 800, osl: int = 150, ttft: float = 1.0,
 
 
 def changed(problem: Problem, **changes: object) -> Problem:
-    return scenario_problem(problem, Scenario("", {key.replace("__", "."): v for key, v in changes.items()}))
+    return scenario_problem(problem, {key.replace("__", "."): v for key, v in changes.items()})
 
 
 # --- one scenario ---------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     assert bought == sorted(bought, reverse=True)
     for below, above in pairwise(steps):
         assert below.costs[1] == pytest.approx(above.costs[0], rel=1e-6)
-        left, at, right = (answer_at(problem, key, below.end + move) for move in (-hair, 0.0, hair))
+        left, at, right = (answer_to(problem, {key: below.end + move}) for move in (-hair, 0.0, hair))
         assert dict(left.gpus) != dict(right.gpus)
         assert dict(left.gpus) == dict(below.answer.gpus)
         assert dict(right.gpus) == dict(above.answer.gpus)

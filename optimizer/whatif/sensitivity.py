@@ -43,23 +43,24 @@ from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 from .answer import (
     CHEAP_LEVERS,
-    STEP_TIME,
     Answer,
     Case,
     ScenarioEffort,
     answer,
-    answer_at,
     answer_of_plan,
+    answer_to,
     break_of,
     is_simple,
     own_value,
 )
 from .curves import break_even
 
+STEP_TIME: Final = "step_time_quantile"
+"""The lever of how slow all steps are within the errors of past predictions."""
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
 STEP: Final = 1e-3
@@ -174,7 +175,7 @@ def moved(
 ) -> TornadoRow:
     """The answers at both ends of a lever; here: at its value at hand."""
     low, high = (
-        here if end == lever.value else answer_at(problem, lever.key, end, effort, simulated=simulated)
+        here if end == lever.value else answer_to(problem, {lever.key: end}, effort, simulated=simulated)
         for end in (lever.low, lever.high)
     )
     return TornadoRow(lever, here, low, high)
@@ -250,7 +251,7 @@ def _lever_record(problem: Problem, row: TornadoRow) -> LeverSensitivity:
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = answer_at(problem, lever.key, middle)
+            there = answer_to(problem, {lever.key: middle})
             if kind_of(there.pools) == own:
                 inside = middle
             else:
@@ -308,8 +309,7 @@ def near_optimal(
 
     def compared(condition: str, alone: Answer) -> NearOptimal:
         if alone.cost is None:
-            none = f"by formula no fleet {condition} keeps the SLOs"
-            return NearOptimal(condition, alone if alone.refuted else replace(alone, binding=none), None, within=False)
+            return NearOptimal(condition, alone, None, within=False)
         excess = alone.cost / least - 1.0
         return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
 
@@ -486,7 +486,7 @@ def chunk_curve(
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}))
+    problem = scenario_problem(problem, {CHUNKS: sizes})
     best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
     if best.case is None:
         return best

@@ -307,7 +307,7 @@ def swept(
     from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key)
-    first = len(sweep.tasks)
+    first = len(sweep.scenarios)
     workers = min(jobs or all_cores(), first)
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
@@ -531,10 +531,11 @@ def map_command(
     sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
-    record = {"schema": "pdplan.map/1", "file": str(file)} | map_record(keys, rows) | {"price_remarks": remarks}
+    cells = map_record(keys, rows)
+    record = {"schema": "pdplan.map/1", "file": str(file)} | cells | {"price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
-    return output.show(console, document, record, map_rows(keys, rows))
+    return output.show(console, document, record, map_rows(keys, cells))
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
