@@ -192,7 +192,7 @@ def ruled_out_sentences(misses: Iterable[Placed]) -> list[str]:
     for fleet, rows in groups.items():
         place, miss = next(iter(rows.items()))
         where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)} {miss.fault}.")
+        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
     return sentences
 
 

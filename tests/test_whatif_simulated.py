@@ -149,7 +149,7 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
         assert row["refuted"][0]["pools"] == before["pools"]
         assert before["bound_usd_per_hour"] == row["bound_usd_per_hour"]
     shown = text(sweep_document(rows, "simple"))
-    refuted = "(and in 6 other rows): 1 × H100 TP1 colocated for $1.00/h misses when simulated."
+    refuted = "(and in 6 other rows): 1 × H100 TP1 colocated for $1.00/h. It misses when simulated."
     assert f"Simulated and ruled out at price.H100 $1.00/h {refuted}" in shown
     assert "Every fleet meets its SLO." in shown
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows

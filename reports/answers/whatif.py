@@ -116,7 +116,7 @@ def sweep_table(scenarios: Scenarios) -> Table:
     columns = [
         *(Column(clean(key), "left" if key == "scenario" else "right") for key in scenarios.keys),
         *(Column(head, "right") for head in ("cost", "gap")),
-        Column("goodput", "right", spacious=True),
+        Column("goodput", "right", optional=True),
         Column("binds first", spacious=True),
     ]
     cells = [
