@@ -142,7 +142,8 @@ def next_command(plan: Plan) -> str:
         return shlex.join([*_without_settings(words, settings), *options])
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
-            hint = "   # --alternative N: fleet N" if len(plan.alternatives) > 1 else ""
+            has_others = any(row.pools for row in plan.alternatives[1:])
+            hint = "   # --alternative N: fleet N" if has_others else ""
             return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json{hint}"
     return f"{command} -o plan   # writes plan.json and report.html"
 
