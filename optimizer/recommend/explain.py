@@ -359,9 +359,10 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
 
 
 def _limit_words(problem: Problem) -> list[str]:
-    """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
+    """What the limits on the fleet leave, such as "8 H100 GPUs"; routers aside."""
     limits = dict(stated_limits(problem))
-    gpus = [f"{limits[name]:,} × {name.removeprefix(INVENTORY)}" for name in limits if name.startswith(INVENTORY)]
+    stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
+    gpus = [f"{most:,} {name} GPU{'' if most == 1 else 's'}" for name, most in stocks.items()]
     return gpus + [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
 
 

@@ -357,11 +357,12 @@ def _page(figures: dict[str, Any]) -> Document:
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
 @click.argument("file", type=PATH, required=False)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
 @console_options
 @pass_console
-def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
+def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
     \b
@@ -374,7 +375,9 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     """
     from search_spaces.echo import fleet_text, init_text
 
-    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    if file is not None and output is not None:
+        raise InputError("FILE and -o name the file to write; give one of them")
+    file = file or output or Path("fleet.yaml" if fleet else "workload.yaml")
     text = fleet_text() if fleet else init_text()
     if str(file) == "-":
         console.show(text)
