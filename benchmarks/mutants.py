@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,8 +38,8 @@ OTHER: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 LONGEST = 120.0
 """Time that each test file may take before the mutant counts as killed by a loop without end [s]."""
-FIRST = 4
-"""Test files that a mutant meets in one process before all others that run its statement."""
+GROUPS = (1, 2, 3, 4, 12, 40)
+"""Ends of the groups of test files that a mutant meets in one process each, the quickest first; then come the rest."""
 SIMULATOR = "costmodel/simulator/"
 LAST = "tests/test_cli.py"
 """The tests that a mutant meets whose statement no test file runs."""
@@ -159,7 +160,8 @@ def survives(mutant: Mutant, checkout: Path, lines: Lines) -> bool:
     path, tests = mutant.path.relative_to(ROOT), tests_of(mutant, lines)
     (checkout / path).write_text(mutated(mutant), encoding="utf-8")
     try:
-        return all(pytest(checkout, group) for group in ([str(path)], tests[:FIRST], tests[FIRST:]) if group)
+        groups = [tests[begin:end] for begin, end in pairwise((0, *GROUPS, len(tests))) if begin < len(tests)]
+        return all(pytest(checkout, group) for group in ([str(path)], *groups))
     except subprocess.TimeoutExpired:
         return False
     finally:
