@@ -19,7 +19,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import SimulatedPool
@@ -129,22 +128,6 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     fewer = {path: re.sub(r"(redundant.experts\W+)32", r"\g<1>31", text) for path, text in files.items()}
     sentences = [sentence for _, sentence in faults(deployment, fewer)]
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
-
-
-def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
-    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
-    for dtype, engine, sentence in (
-        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
-        (
-            "int4",
-            "vllm",
-            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
-        ),
-    ):
-        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
-        target = engine if engine == "trtllm" else "vllm"
-        with pytest.raises(InputError, match=sentence):
-            WRITERS[target](deployment_of(plan, target, model="org/name"))
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
