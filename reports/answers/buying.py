@@ -212,7 +212,7 @@ def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus])
 
 
 def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
-    """Commitments of several months in words, such as "H100 purchase: 2 in months 4 and 7, 3 in month 16"."""
+    """Commitments of several months in words, such as "H100 purchase: 2 each in months 4 and 7, 3 in month 16"."""
     months: dict[str, dict[int, list[int]]] = {}
     for item in commitments:
         counts = months.setdefault(contract_name(purchase, item.contract), {})
@@ -220,7 +220,7 @@ def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) ->
     return "; ".join(
         f"{name}: "
         + ", ".join(
-            f"{count} in month{'s' * (len(dates) > 1)} {join_words(list(map(str, dates)))}"
+            f"{count}{' each in months' if len(dates) > 1 else ' in month'} {join_words(list(map(str, dates)))}"
             for count, dates in counts.items()
         )
         for name, counts in months.items()
@@ -341,7 +341,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
         max((item.first for item in purchase.now), default=0),
     )
     details = ", ".join(said(f"{money(paid)} at once" if paid else "", f"in use from month {late + 1}" if late else ""))
-    now = f"Now {signature_words(purchase, purchase.now)}{f' ({details})' if details else ''}"
+    now = f"Now: {signature_words(purchase, purchase.now)}{f' ({details})' if details else ''}"
     monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
     ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"
