@@ -229,12 +229,13 @@ def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) ->
 
 def signing_table(purchase: BuyingPlan) -> Table:
     """What is to be signed now and, on the expected path, later."""
+    months = purchase.terms.forecast.months
     rows = [
         (
             f"month {item.month + 1}" if item.month else "now",
             f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
-            "the end" if item.contract.term is None else f"month {item.first + item.contract.term}",
+            f"month {months if item.contract.term is None else item.first + item.contract.term}",
             money(item.count * item.contract.once),
             money(item.count * item.contract.monthly),
         )
@@ -292,14 +293,12 @@ def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]
 
 def terms_table(purchase: BuyingPlan) -> Table:
     """What a GPU costs under each contract, and from how much use on it pays."""
-    months, rent = purchase.terms.forecast.months, rents(purchase)
-    rows = []
-    for item in purchase.terms.contracts:
-        share = least_use(item, rent[item.offer], months) if item.committed else None
+    months, rows = purchase.terms.forecast.months, []
+    for item, record in zip(purchase.terms.contracts, _contracts(purchase), strict=True):
+        share, payback = record["pays_above_use"], record["payback_months"]
         used = MISSING if share is None else f"> {percent(share)}" if share < 1.0 else "never"
-        payback = payback_months(item, rent[item.offer]) if item.tier is Tier.PURCHASE else None
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
-        rows.append((contract_name(purchase, item), hourly(hourly_price(item, months)), used, paid))
+        rows.append((record["contract"], hourly(hourly_price(item, months)), used, paid))
     return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
 
 
