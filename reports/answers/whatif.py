@@ -11,7 +11,7 @@ from typing import Any, Final
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
+from optimizer.whatif.sensitivity import MovedLever, NearOptimal, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
@@ -227,36 +227,26 @@ def _whole(row: ShadowPrice) -> str:
 # --- the tornado ----------------------------------------------------------------------------------------------------
 
 
-def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
+def tornado_record(rows: Sequence[MovedLever]) -> list[dict[str, Any]]:
     """The tornado as records, with the swing of each lever."""
     return [
-        {
-            "lever": row.lever.key,
-            "value": row.lever.value,
-            "low": row.lever.low,
-            "high": row.lever.high,
-            "cost": row.here.cost,
-            "cost_low": row.low.cost,
-            "cost_high": row.high.cost,
-            "pools_low": pool_records(row.low.pools),
-            "pools_high": pool_records(row.high.pools),
-            "attainment": row.here.attainment,
-            "attainment_low": row.low.attainment,
-            "attainment_high": row.high.attainment,
-            "swing": row.swing,
-        }
+        {"lever": row.key, "value": row.value, "low": row.low, "high": row.high}
+        | {"cost": here.cost, "cost_low": low.cost, "cost_high": high.cost}
+        | {"pools_low": pool_records(low.pools), "pools_high": pool_records(high.pools)}
+        | {"attainment": here.attainment, "attainment_low": low.attainment, "attainment_high": high.attainment}
+        | {"swing": row.swing}
         for row in rows
+        for here, low, high in [row.answers]
     ]
 
 
-def tornado_document(rows: Sequence[TornadoRow]) -> Document:
+def tornado_document(rows: Sequence[MovedLever]) -> Document:
     """The least cost with each lever lower and higher, the largest swing first."""
-    here, records = rows[0].here, [row.record() for row in rows]
+    here, records = rows[0].answers[0], [row.record() for row in rows]
     if here.cost is None:
         return no_fleet_document("No fleet meets the SLO.", here)
     attainments = [
-        min((best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None), default=None)
-        for row in rows
+        min((best.attainment for best in row.answers if best.attainment is not None), default=None) for row in rows
     ]
     least = [replace(here, attainment=share) for share in attainments]
     levers = levers_table(records, here.cost)
