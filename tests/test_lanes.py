@@ -196,7 +196,7 @@ def test_lockstep_by_hand() -> None:
 def test_what_is_promised_is_never_far_better_than_what_is_simulated() -> None:
     """P90 of random mixes, bursts included: each within 35 % on the rash side, and half of them on the safe one.
 
-    Over 120 draws, seeds 100 to 119: TTFT from 0.70 times the simulated one, TPOT from 0.77; docs/calibration.md.
+    Over 120 draws, seeds 100 to 119: TTFT from 0.70 times the simulated, TPOT from 0.77; docs/theory/calibration.md.
     """
     for role, requests in ((Role.PREFILL, 1200), (Role.COLOCATED, 800)):
         found = [compared(seed, role, lanes, requests) for lanes in (2, 4, 8) for seed in (100, 101)]
