@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import Metric, limits_of
 from optimizer.plans.plan import Plan
+from search_spaces.problem import Slo
 
 from .numbers import MISSING, count, is_number, listed, quantity, significant
 from .text import clean
@@ -26,36 +28,35 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 """A duration as the echo of the inputs writes it: in seconds, with or without the unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassTarget:
-    """One class: share of the requests [1], limits [s], goal [1]; None where the plan does not tell."""
-
-    name: str
-    share: float | None
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
-    goal: float | None
-    others: Mapping[Metric, float] = field(default_factory=dict)
-
-
-def asked(plan: Plan) -> list[ClassTarget]:
+def asked(plan: Plan) -> list[Slo]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            ClassTarget(
-                c.name,
-                c.share,
-                c.ttft_limit_s if is_number(c.ttft_limit_s) else None,
-                c.tpot_limit_s if is_number(c.tpot_limit_s) else None,
-                c.e2e_limit_s,
-                c.attainment_goal,
-                {metric: limit.limit_s for metric, limit in c.metrics.items()},
+            _slo(
+                row.name,
+                {"ttft": row.ttft_limit_s, "tpot": row.tpot_limit_s, "e2e": row.e2e_limit_s}
+                | {str(metric): result.limit_s for metric, result in row.metrics.items()},
+                row.attainment_goal,
+                row.share,
             )
-            for c in plan.classes
+            for row in plan.classes
         ]
     slos = plan.provenance.inputs.get("slo")
-    return [_from_inputs(row) for row in _rows(slos if isinstance(slos, list) else [slos])]
+    return [
+        _slo(
+            str(row.get("name") or "default"),
+            {metric: _number(row.get(metric)) for metric in Metric},
+            _number(row.get("attainment")),
+            _number(row.get("share", 1.0)),
+        )
+        for row in _rows(slos if isinstance(slos, list) else [slos])
+    ]
+
+
+def _slo(name: str, limits: Mapping[str, float | None], goal: float | None, share: float | None) -> Slo:
+    """A class; goal and share are NaN where the plan does not tell."""
+    stated = {metric: limit for metric, limit in limits.items() if is_number(limit)}
+    return Slo(name, limits_of(**stated), *(math.nan if value is None else value for value in (goal, share)))
 
 
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -84,22 +85,6 @@ def _gpu_words(row: Mapping[str, Any]) -> str:
     terms += [f"at most {count(stock)}"] if stock is not None else []
     name = clean(str(row.get("name", MISSING)), 24)
     return f"{name} ({', '.join(terms)})" if terms else name
-
-
-def _from_inputs(row: Mapping[str, Any]) -> ClassTarget:
-    return ClassTarget(
-        name=str(row.get("name") or "default"),
-        share=_number(row.get("share", 1.0)),
-        ttft=_number(row.get("ttft")),
-        tpot=_number(row.get("tpot")),
-        e2e=_number(row.get("e2e")),
-        goal=_number(row.get("attainment")),
-        others={
-            metric: limit
-            for metric in Metric
-            if metric not in SHOWN_ALWAYS and (limit := _number(row.get(metric))) is not None
-        },
-    )
 
 
 def _number(value: object) -> float | None:

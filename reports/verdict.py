@@ -503,22 +503,20 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def day_price_words(plan: Plan) -> str:
+def day_price_words(plan: Plan, opening: str = "") -> str:
     """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
 
     The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
-    p_day = p_peak / use.
+    p_day = p_peak / use. opening: what a whole sentence begins with.
     """
     day, peak = arrivals(plan), plan.usd_per_million_output_tokens
     if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
         return ""
-    return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+    price = f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+    return f"{opening}{price}." if opening else price
 
 
-def day_price_sentence(plan: Plan) -> str:
-    """Say the same; empty without a profile."""
-    words = day_price_words(plan)
-    return f"Price per million output tokens: {words}." if words else ""
+DAY_PRICE: Final = "Price per million output tokens: "
 
 
 # --- of a simulation --------------------------------------------------------------------------------------------------

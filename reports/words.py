@@ -8,15 +8,15 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
 from reports.text import capital
-from search_spaces.problem import target_of
+from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
-from .asked import ClassTarget, asked
+from .asked import asked
 from .numbers import (
     MISSING,
     count,
@@ -503,9 +503,8 @@ def demand_sentence(plan: Plan) -> str:
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: ClassTarget) -> str:
+def slo_words(slo: Slo) -> str:
     """Say what one class asks for."""
-    other_limits = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *other_limits)
-    limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
-    return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
+    names = {metric: "the whole request" if metric is Metric.E2E else METRICS[metric].label for metric in slo.limits}
+    limits = [f"{names[metric]} within {duration(limit)}" for metric, limit in slo.limits.items()]
+    return f"{clean(slo.name, 30)}: {join_words(limits) or 'no limit'} for {percent(slo.attainment)} of its requests"

@@ -4,7 +4,7 @@ A fleet holds where the lower end of every class's 95 % interval reaches the goa
 over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
 an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
 What the search chooses is confirmed on requests that no choice was made by, the k-th time with a chance of
-LEVEL / 2^k that a fleet which misses passes. Why so: docs/verification.md.
+LEVEL / 2^k that a fleet which misses passes. Why so: docs/theory/verification.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from reports.json_text import json_text
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import capital, clean
 from reports.verdict import (
-    day_price_sentence,
+    DAY_PRICE,
+    day_price_words,
     growth_sentence,
     losses_sentence,
     no_fleet_headline,
@@ -52,7 +53,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         cheapest_sentence(evaluation),
     )
     facts = said(
-        day_price_sentence(plan),
+        day_price_words(plan, DAY_PRICE),
         growth_sentence(plan),
         f"Binds first: {binding_sentence(limits[0])}" if limits else "",
     )

@@ -17,11 +17,9 @@ from reports.charts import (
     Axis,
     Bar,
     Drawing,
-    Frame,
     HeatCell,
     Panel,
     Series,
-    Stack,
     decade_range,
     decades,
     draw_bars,
@@ -384,7 +382,7 @@ def _worth_chart(plan: Plan) -> Chart:
     bars = []
     for name, tone, price in prices:
         note = "no fleet" if price is None else hourly(price)
-        bars.append(Bar(name, note, Stack(() if price is None else ((tone, price, f"{name}: {note}"),))))
+        bars.append(Bar(name, note, () if price is None else ((tone, price, f"{name}: {note}"),)))
     most = max(
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
@@ -517,8 +515,8 @@ def _split_chart(plan: Plan) -> Chart:
             for key, share in time_parts
         ]
         texts = tuple(percent(share) for _, share in time_parts)
-        bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
-    summary = "; ".join(", ".join(tip for _, _, tip in bar.stack.parts) for bar in bars)
+        bars.append(Bar(pool_label(pool), f"{step} a step", stack, texts))
+    summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
@@ -574,15 +572,12 @@ def arrivals_chart(plan: Plan) -> Chart | None:
     rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(figure.hourly)]
     high = max(*figure.hourly, planned_rate) * 1.05
     heights = [(value, significant(value)) for value in round_steps(high, 4)]
-    frame = Frame("", "requests per second", [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)], heights, high)
     stacks = [
-        Stack(
-            tuple(
-                layer
-                for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
-                if layer[1] > 0
-            )
-        )
+        [
+            layer
+            for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
+            if layer[1] > 0
+        ]
         for value, tip in zip(figure.hourly, map(": ".join, rows), strict=True)
     ]
     return Chart(
@@ -590,9 +585,10 @@ def arrivals_chart(plan: Plan) -> Chart | None:
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
         drawing=draw_stacks(
             stacks,
-            frame,
+            [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)],
+            Axis("requests per second", 0.0, high, heights),
             f"arrivals by hour: {', '.join(map(' '.join, rows))}",
-            (planned_rate, f"planned {rate(planned_rate)}"),
+            limit=(planned_rate, f"planned {rate(planned_rate)}"),
         ),
         table=table_of(("hour", "#rate"), rows),
     )
