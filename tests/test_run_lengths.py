@@ -61,8 +61,8 @@ def test_the_interval_of_a_fleet_for_long_answers_holds_its_long_run_value() -> 
     bench = replace(make_bench(instance), volume=0.99)
     part = bench.part(fleet)
     short, full = (
-        judge_runs(instance, part.engines, bench.runs(part, requests, 9, 11)).classes[0].attainment
-        for requests in (20_000, bench.full(part))
+        judge_runs(instance, part.engines, part.runs(requests, 9, 11)).classes[0].attainment
+        for requests in (20_000, part.full)
     )
     assert short.low > 0.974
     assert full.low < 0.974 < full.high

@@ -21,7 +21,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
-from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
+from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests, sure_verdict
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
@@ -31,7 +31,7 @@ from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
 from .optimize import PlanDraft, optimize, origin_of
-from .search import Level, sure_verdict
+from .search import Level
 
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
@@ -98,8 +98,6 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
     verdict, judgement = on_fresh_requests(bench, candidate, 1)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
         verdict, judgement = on_fresh_requests(bench, candidate, 2, MOST_RUNS, MOST_BETWEEN)
-    if candidate.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
-        verdict = replace(verdict, held=False, replayed=True)
     return verdict, judgement
 
 

@@ -49,6 +49,7 @@ from optimizer.verification.bench import (
     confirmed_once,
     make_bench,
     miss_words,
+    sure_verdict,
 )
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.record import as_simulated, fleet_row
@@ -76,7 +77,6 @@ from .search import (
     search_summary,
     simulated,
     solution_of,
-    sure_verdict,
     wish_of,
     with_comparison,
     with_near_fleets,
@@ -375,12 +375,11 @@ def plan_below_floor(problem: Problem) -> Plan:
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[JudgedRival]:
     """The rivals whose restriction does not allow the winner, each with the result of its search."""
-    feasible_rivals = [rival for rival in result.rivals if rival.fleets]
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
             continue
-        fleets = [fleet for candidate in feasible_rivals for fleet in candidate.fleets if restriction.allows(fleet)]
+        fleets = [fleet for fleet in result.fleets if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         near = [fleet for fleet in rival.near if restriction.allows(fleet)]
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
@@ -443,11 +442,11 @@ def _rival_row(
         if first is not None:
             reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
-    if verdict is None and not rival.fleets:
+    if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
-    row = fleet_row(instance, rival.fleets[0] if verdict is None else verdict.fleet, verdict, heading, why_not)
+    row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
     in_time = search is None or row.confirmed
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 

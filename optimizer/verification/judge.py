@@ -473,37 +473,26 @@ def piled_up(run: Run, number: int, role: Role) -> int:
     return end - quarter
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """Requests of classes below their goal that missed.
+def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
+    """Pools that made BLAMED of the late requests late or more; where none did, those that made most of them late.
 
-    pools (pools,): share of them that each pool made late [1]; first, later: share that was late by its first token,
-    and by the later ones [1].
+    Requests of every class that misses too many; of all classes where each misses few enough.
     """
-
-    pools: FloatArray
-    first: float
-    later: float
-
-    @property
-    def worst(self) -> list[int]:
-        """Pools that made BLAMED of them late or more; where there are none, those that made most of them late."""
-        enough = min(BLAMED, float(self.pools.max(initial=0.0)))
-        return [int(index) for index in np.flatnonzero(self.pools >= enough)]
-
-
-def blame(instance: Instance, judgement: Judgement) -> Blame:
-    """Count the misses of every class that has too many; of all classes where each has few enough."""
     behind = [not item.proven for item in judgement.classes]
     class_mask = np.array(behind if any(behind) else [True] * len(behind))
-    pools, first, later = np.zeros(len(judgement.engines.pools)), 0.0, 0.0
+    late = np.zeros(len(judgement.engines.pools))
     for run in judgement.runs:
         late_first, late_next = _late(instance, run, class_mask)
-        first, later = first + float(late_first.sum()), later + float(late_next.sum())
-        np.add.at(pools, _late_in(run, late_first), 1.0)
-        np.add.at(pools, _pools(run)[1][late_next], 1.0)
-    total = max(first + later, 1.0)
-    return Blame(pools / total, first / total, later / total)
+        np.add.at(late, _late_in(run, late_first), 1.0)
+        np.add.at(late, _pools(run)[1][late_next], 1.0)
+    share = late / max(late.sum(), 1.0)
+    return tuple(np.flatnonzero(share >= min(BLAMED, share.max(initial=0.0))).tolist())
+
+
+def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
+    """Pools whose engines preempted."""
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    return tuple(sorted({use.pool for use in uses if use.preemptions}))
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
@@ -554,15 +543,13 @@ class RatePoint(Judgement):
     """The fleet judged at one rate, its runs not kept.
 
     served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
-    [1/s]; e2e: mean time from arrival to last token [s]; full: some engine had as many requests running at once as its
-    batch limit allows.
+    [1/s]; e2e: mean time from arrival to last token [s].
     """
 
     served: float
     tokens: float
     in_time: float
     e2e: float
-    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -675,9 +662,6 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    pools = [judgement.engines.pools[use.pool] for use in uses]
-    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]  # micro-batches share them
     return RatePoint(
         rate=rate,
         classes=judgement.classes,
@@ -688,7 +672,6 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        full=any(use.peak_running >= most for use, most in zip(uses, slots, strict=True)),
     )
 
 
