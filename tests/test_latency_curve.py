@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from optimizer.verification.judge import LOADS, Curve, boundary, goodput, latency_curve
+from optimizer.fleets.evaluate import boundary
+from optimizer.verification.judge import LOADS, Curve, goodput, latency_curve
 from tests.test_simulated_demand import fleet, instance
 
 REQUESTS = 1500

@@ -20,7 +20,7 @@ from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
 from optimizer.verification.judge import ClassJudgement, Judgement
-from optimizer.verification.verify import Loop, SearchResult, without_one_replica
+from optimizer.verification.verify import Loop, SearchResult, with_one_replica_less
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import apart, pool, replicas, small
@@ -76,8 +76,7 @@ class Oracle:
 def searched(bench: Any, *fleets: Fleet) -> SearchResult:
     """What the loop comes to from some fleets."""
     loop = Loop(bench, fleets)
-    best = loop.run()
-    return loop.result(best, [] if best is None else without_one_replica(bench, best.fleet))
+    return with_one_replica_less(bench, loop.result(loop.run()))
 
 
 counts = st.tuples(st.integers(1, 6), st.integers(1, 6))

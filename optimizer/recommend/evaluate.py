@@ -206,13 +206,9 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     instance = at_quantile(expected_instance, slow_end(expected_instance.problem.confidence))
     spares = {pool.id: pool.spare_replicas for pool in plan.pools}
     fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
-
-    def resize(replicas: tuple[int, ...]) -> Fleet:
-        return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
-
     problem = expected_instance.problem
     volume = 1.0 if problem.objective.goal is Goal.MIN_COST else planned_volume(plan)
-    return Subject(expected_instance, instance, fleet, resize, problem, plan.name, volume)
+    return Subject(expected_instance, instance, fleet, fleet.resized, problem, plan.name, volume)
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:

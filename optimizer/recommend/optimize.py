@@ -54,7 +54,7 @@ from optimizer.verification.bench import (
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import CANDIDATE, SearchResult, without_one_replica
+from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
@@ -262,6 +262,8 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     effort.report("simulating alternatives", 0.85)
     rival_results = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(bench, best, rival_results)
+    if result.instance.problem.objective.goal is Goal.MIN_COST:
+        best = with_one_replica_less(bench, best)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rivals = result.rivals[1:], rival_results
@@ -396,8 +398,7 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable
         number = MOST_CONFIRMED + 1  # to which no fleet was put before
         verdict = confirmed_once(bench, rival.winner, number, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet)
-            return replace(best, winner=verdict, one_less=tuple(one_less))
+            return replace(best, winner=verdict)
     return best
 
 

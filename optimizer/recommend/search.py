@@ -48,7 +48,7 @@ from optimizer.verification.bench import (
 )
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
-from optimizer.verification.verify import Loop, SearchResult, without_one_replica
+from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 OTHERS = 2
@@ -103,8 +103,7 @@ class Brake:
 class Effort:
     """What a search may take, and how its fleet is tuned; None: not at all.
 
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save; whole: whether
-    its fleet is told of in full, with each pool with a replica fewer.
+    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
     """
 
     level: Level
@@ -112,7 +111,6 @@ class Effort:
     report: Progress = silent
     tune: Wish | None = None
     extras: bool = True
-    whole: bool = True
 
     @property
     def deadline(self) -> Deadline:
@@ -127,7 +125,7 @@ class Effort:
     @property
     def inner(self) -> Effort:
         """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None, whole=False)
+        return replace(self, level=Level.STANDARD, report=silent, tune=None)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -503,7 +501,7 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, winner.fleet) if effort.whole else ())
+            result = loop.result(verdict)
             tunes = effort.tune is not None and not bench.late()
             return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
         loop.refute(verdict)
@@ -596,7 +594,6 @@ def _tuned_result(
     if number is not None and not bench.late():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet)
-        return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
+        return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

@@ -393,7 +393,7 @@ class Bench:
         if self.instance.problem.recorded is None:
             most = min(math.ceil(self.requests / MOST_REQUESTS), *counts)
             part_count = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
-        slice_fleet = Fleet(tuple(replace(pool, replicas=pool.replicas // part_count) for pool in fleet.pools))
+        slice_fleet = fleet.resized([count // part_count for count in counts])
         requests = min(math.ceil(self.requests / part_count), MOST_JUDGED)
         engines, volume = self.engines_of(slice_fleet), self.volume / part_count
         return Slice(self.instance, slice_fleet, engines, part_count, volume, requests, self.seed)

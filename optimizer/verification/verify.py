@@ -132,8 +132,8 @@ class Waiting:
 
 def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
     """The pools of a fleet without their numbers of replicas, and these."""
-    bare = Fleet(tuple(replace(pool, replicas=0) for pool in fleet.pools))
-    return fleet_key(bare), tuple(pool.replicas for pool in fleet.pools)
+    counts = tuple(pool.replicas for pool in fleet.pools)
+    return fleet_key(fleet.resized([0] * len(counts))), counts
 
 
 @dataclass(slots=True)
@@ -265,17 +265,19 @@ class Loop:
                 self.waiting.add(fleet, label)
         return True
 
-    def result(self, winner: Verdict | None, one_less: Sequence[Tried] = ()) -> SearchResult:
-        """What came of it; one_less: see `without_one_replica`."""
-        keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
-        other_tries = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
-        return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), other_tries, self.repairs)
+    def result(self, winner: Verdict | None) -> SearchResult:
+        """What came of it."""
+        return SearchResult(winner, self.nearest, self.undecided, others=tuple(self.trail), repairs=self.repairs)
 
 
-def without_one_replica(bench: Bench, fleet: Fleet) -> list[Tried]:
-    """The fleet with one replica fewer in each pool, as it was judged, or is now if there is time."""
-    fewer = [row for row in fewer_replicas(bench.instance, fleet, 1) if allowed(bench.instance, row[1])]
-    return [(what, bench.candidate(less)) for what, less in fewer if bench.judged(less) or not bench.late()]
+def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
+    """The result with its winner less one replica in each pool, as that was judged, or is now if there is time."""
+    fewer = [] if result.winner is None else fewer_replicas(bench.instance, result.winner.fleet, 1)
+    fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
+    one_less = [(what, bench.candidate(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
+    keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
+    others = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
+    return replace(result, one_less=tuple(one_less), others=others)
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
