@@ -47,6 +47,19 @@ def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
     assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
 
 
+def test_a_billion_laughs_are_refused(folder: Path) -> None:
+    """Every line repeats the one before ten times."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    assert "aliases (*name) repeat more than" in refusal("\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *lines]))
+
+
+def test_a_tag_runs_nothing(folder: Path) -> None:
+    said = refusal("name: !!python/object/apply:os.system 'touch pwned'\n")
+    assert "w.yaml:1:" in said
+    assert "not allowed" in said
+    assert not Path("pwned").exists()
+
+
 def test_a_number_in_exponent_form_is_a_number() -> None:
     assert parse_value("1e12") == 1e12
     assert parse_value("-2E-3") == -0.002
