@@ -9,16 +9,12 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, at_volume
+from optimizer.loads.instance import Instance
 from tests.small_fleets import pool, small
 
 
 def dearer(instance: Instance) -> Instance:
     return replace(instance, tables=replace(instance.tables, usd_per_hour=2.0 * instance.tables.usd_per_hour))
-
-
-def stricter(instance: Instance) -> Instance:
-    return replace(instance, flows=replace(instance.flows, ttft=0.5 * instance.flows.ttft))
 
 
 def slower(instance: Instance) -> Instance:
@@ -28,16 +24,6 @@ def slower(instance: Instance) -> Instance:
 
 def burstier(instance: Instance, scv: float = 4.0) -> Instance:
     return replace(instance, flows=replace(instance.flows, arrival_scv=scv))
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_prices_and_limits_leave_a_state_as_it_is(role: Role) -> None:
-    instance = small()
-    one = pool(instance, "one", role, 2)
-    state = pool_state(instance, one, 1.0)
-    for other in (dearer(instance), stricter(instance), replace(instance)):
-        assert pool_state(other, replace(one, name="other", spares=1), 1.0) is state
-    assert pool_state(at_volume(instance, 0.5), one, 2.0) is state
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -92,18 +92,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
 # Prefixes -------------------------------------------------------------------------------------------------------------
 
 
-def test_prefix_hits_by_hand(write: Write) -> None:
-    text = jsonl(
-        mooncake(0, 1000, 1, [1, 2]),  # nothing known: 0
-        mooncake(1000, 1000, 1, [1, 2]),  # both blocks, the second filled to 488: 1000
-        mooncake(2000, 1536, 1, [1, 3, 2]),  # 2 was seen, but 3 breaks the prefix: 512
-        mooncake(3000, 1100, 1, [1, 3, 9]),  # 1024
-        mooncake(4000, 512, 1, [7]),
-    )
-    summary = read_trace(write(text, "m.jsonl"))
-    assert summary.prefix_hit_share == pytest.approx((1000 + 512 + 1024) / (1000 + 1000 + 1536 + 1100 + 512))
-
-
 @given(prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=40))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]]) -> None:
