@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
+from pdplan.cli import cli
+from search_spaces import reference_count
+from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
-from search_spaces.models import load_model, model_entry
+from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -284,3 +288,164 @@ def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict
         assert model.parameters > 0
         json.dumps(model_entry(model))
     assert refusal.startswith("fuzz: ")
+
+
+# --- rotary embeddings as engines are told them: whole, in the notation of transformers 5
+
+PLAIN: dict[str, Any] = {"model_type": "qwen3", "max_position_embeddings": 40_960, "rope_theta": 1e6}
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"rope_scaling": YARN}, ContextScaling(40_960, 32_768, 131_072, False, None)),
+        (
+            {"rope_scaling": YARN, "max_position_embeddings": 131_072},
+            ContextScaling(131_072, 32_768, 131_072, False, None),
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ContextScaling(40_960, 40_960, 81_920, True, None)),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "context_is_scaled": True}, None),
+    ],
+)
+def test_a_scaling_is_one_that_extends_what_the_model_was_trained_on(
+    fields: dict[str, Any], expected: ContextScaling | None
+) -> None:
+    assert context_scaling({**PLAIN, **fields}, "x") == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"rope_scaling": YARN}, {**YARN, "rope_theta": 1e6}),
+        (
+            {"rope_scaling": YARN, "partial_rotary_factor": 0.5},
+            {**YARN, "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+        ),
+        (  # a card's scaling, added to a file that transformers 5 wrote
+            {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}, "rope_scaling": YARN},
+            {**YARN, "rope_theta": 5e6},
+        ),
+        (
+            {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"type": "default", "rope_theta": 1e4}}},
+            {
+                "full_attention": {**YARN, "rope_theta": 1e6},
+                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+            },
+        ),
+    ],
+)
+def test_a_rotary_embedding_is_told_whole(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert rope_parameters({**PLAIN, **fields}, "x") == expected
+
+
+# --- the catalog of models, and a user's own config.json
+
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 8,
+    "vocab_size": 1000,
+}
+TINY_LAYERS = parse_config(TINY, "tiny").layers
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "dtype"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "Llama-3.1-70B", "bf16"),
+        ("META-LLAMA/llama-3.1-70B", "Llama-3.1-70B", "bf16"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "fp4"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3-235B-A22B-FP8", "fp8"),
+        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
+    ],
+)
+def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
+    model = load_model(name)
+    assert (model.name, model.native_weight_dtype) == (expected, dtype)
+
+
+def test_a_file_or_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "My-Model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY), "utf-8-sig")
+    for name in ("My-Model", "./My-Model", "My-Model/config.json", str(folder)):
+        model = load_model(name, tmp_path)
+        assert (model.name, model.source, model.layers) == ("My-Model", name, TINY_LAYERS)
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}', "utf-8")
+    assert load_model("My-Model", tmp_path).native_weight_dtype == "fp8"
+
+
+def test_published_configs_equal_the_catalog(data: Path) -> None:
+    paths = sorted((data / "models").glob("*/*/config.json"))
+    assert paths
+    for path in paths:
+        published, ours = load_model(str(path)), load_model("/".join(path.parent.parts[-2:]))
+        assert published.layers == ours.layers
+        assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
+        if "quantization_config" in path.read_text("utf-8"):
+            assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)
+
+
+@pytest.mark.parametrize("field", sorted(TINY.keys() - {"model_type"}))
+def test_the_way_out_of_a_missing_field(tmp_path: Path, field: str) -> None:
+    """The refusal names a command; the file that it writes says what was assumed, and can be planned with."""
+    path, file = tmp_path / "config.json", tmp_path / "model.yaml"
+    path.write_text(json.dumps({key: value for key, value in TINY.items() if key != field}), "utf-8")
+    with pytest.raises(ArchitectureError, match=f"lacks '{field}'.*pdplan models --from CONFIG -o my-model.yaml"):
+        load_model(str(path))
+    file.write_text(architecture_text(*model_to_edit(str(path))), "utf-8")
+    assert f"# Missing, and assumed: '{field}' = " in file.read_text("utf-8")
+    assert read_architecture(file).parameters > 0
+
+
+# --- `pdplan models CONFIG --check`: parameters counted by transformers, on no memory
+
+GEMMA3N: dict[str, Any] = {
+    "model_type": "gemma3n_text",
+    "hidden_size": 256,
+    "intermediate_size": [512, 512, 1024, 1024],
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size": 1000,
+    "vocab_size_per_layer_input": 900,
+    "activation_sparsity_pattern": [0.0] * 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 128,
+    "max_position_embeddings": 4096,
+    "laurel_rank": 16,
+    "altup_num_inputs": 4,
+}
+
+
+def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), "utf-8")
+    return CliRunner().invoke(cli, ["models", str(path), "--check", *options], standalone_mode=False)
+
+
+def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_count, "EXTRA", ("no_such_module",))
+    message = str(check(tmp_path, GEMMA3N).exception)
+    assert message.startswith("--check needs")
+    assert message.endswith("pip install 'pdplan[transformers]'")
+
+
+def test_counts_agree_by_group(tmp_path: Path) -> None:
+    for name in reference_count.EXTRA:
+        pytest.importorskip(name)
+    result = check(tmp_path, GEMMA3N, "--json")
+    record = json.loads(result.stdout)
+    assert abs(record["difference"]) < 0.01
+    for group in ("embedding", "attention", "experts"):
+        ours, theirs = record["groups"][group]
+        assert ours == theirs, group
