@@ -130,6 +130,26 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "role", "engine", "words"),
+    [
+        ("H100", "prefill", "vllm", "all2all-backend: deepep_high_throughput"),
+        ("H100", "decode", "vllm", "all2all-backend: deepep_low_latency"),
+        ("H100", "decode", "sglang", "--moe-a2a-backend deepep"),
+        ("H100", "colocated", "vllm", ""),  # kernels are for one role each
+        ("GB200", "decode", "vllm", ""),  # NVLink joins its servers
+    ],
+)
+def test_tokens_go_to_their_experts_alone_between_servers(accelerator: str, role: str, engine: str, words: str) -> None:
+    wide = Case(role, accelerator, dp=16, ep=16, seqs=256, tokens=16 * 1024)
+    cases = {"prefill": (wide, Case("decode")), "decode": (Case("prefill"), wide), "colocated": (wide,)}[role]
+    plan = plan_of(cases, Ask("DeepSeek-V3", "fp8", "bf16", engine))
+    files = WRITERS[engine](deployment_of(plan, engine))
+    text = "\n".join(files.values())
+    assert words in text
+    assert ("a2a" in text or "all2all" in text) == bool(words)
+
+
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
 EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
 NGRAM = Ask(draft="ngram", drafted=4)

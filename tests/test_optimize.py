@@ -111,6 +111,16 @@ class TestLimits:
         assert plan.cost_usd_per_hour == pytest.approx(nodes * 8 * 3.99)
         assert sum(pool.usd_per_hour for pool in plan.pools) == pytest.approx(plan.cost_usd_per_hour)
 
+    def test_a_disaggregated_fleet_that_the_limits_forbid_says_so(self) -> None:
+        def why(**limits: object) -> str:
+            plan = optimize(given(2.0, slos=(slo(1.0, 0.05, 0.9),), space=ONE, **limits))
+            return next(row.why_not for row in plan.alternatives if row.kind == "disaggregated_only")
+
+        few = "a prefill and a decode replica take 2 GPUs or more, which the limits on the fleet forbid"
+        assert why(offers=(offer("H100", inventory=1),)) == few
+        assert why(constraints=Constraints(max_gpus=1)) == few
+        assert why(constraints=Constraints(max_pools=1)) == "it takes two pools, more than the limits on pools allow"
+
 
 class TestObjectives:
     def test_most_goodput_for_the_money(self) -> None:
@@ -170,7 +180,7 @@ class TestNoFleet:
         plan = optimize(given(60.0, offers=stock), level=Level.STANDARD)
         assert plan.status is Status.INFEASIBLE
         assert plan.binding[0].constraint == "inventory"
-        most = re.search(r"At most ([\d.]+) req/s with 2 × H100\.$", plan.binding[0].sentence)
+        most = re.search(r"At most ([\d.]+) req/s with 2 H100 GPUs\.$", plan.binding[0].sentence)
         assert most is not None
         best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
         assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps

@@ -17,9 +17,9 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from search_spaces.echo import workload_yaml_text
 from search_spaces.loader import load_problem
-from search_spaces.traces import TraceSummary, compact_rows, is_session_trace, read_sessions, read_trace
 from search_spaces.traces.reader import NANOSECONDS, parse_date
-from search_spaces.traces.summary import trace_source
+from search_spaces.traces.sessions import is_session_trace, read_sessions
+from search_spaces.traces.summary import TraceSummary, compact_rows, read_trace, trace_source
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -246,8 +246,7 @@ def test_public_traces(
 def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
     summary = read_trace(data / "traces" / MOONCAKE)
     assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
-    assert summary.prefixes is not None
-    assert summary.prefixes.block_tokens == 512
+    assert summary.block_tokens == 512
     arrivals = summary.arrivals
     assert arrivals.quantum == pytest.approx(3.0, abs=0.001)
     assert arrivals.tie_share > 0.9
