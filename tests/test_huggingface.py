@@ -55,7 +55,6 @@ LINEAR: dict[str, Any] = {
 }
 MOE: dict[str, Any] = {**MLA, **EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
 ROUTED: dict[str, Any] = {**EXPERTS, "n_routed_experts": 4}
-LLAMA4: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 256}
 
 
 def parse(*parts: dict[str, Any], without: str = "", **fields: Any) -> Transformer:
@@ -145,26 +144,6 @@ def test_every_config_is_right(data: Path) -> None:
 
 
 # ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"num_local_experts": 4, "num_experts_per_tok": 2}, [(8, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4}, [(8, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "decoder_sparse_step": 2}, [(4, 0, 128), (4, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "mlp_only_layers": [0, 1, 7]}, [(3, 0, 128), (5, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 48}, [(8, 4, 48)]),
-        ({**ROUTED, "n_shared_experts": 2, "first_k_dense_replace": 3}, [(3, 0, 128), (5, 4, 64)]),
-        ({**ROUTED, "first_k_dense_replace": 1, "moe_layer_freq": 2}, [(5, 0, 128), (3, 4, 0)]),
-        ({**ROUTED, "moe_layer_freq": [0] + [1] * 7}, [(1, 0, 128), (7, 4, 0)]),
-        ({**ROUTED, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6}, [(2, 0, 128), (6, 4, 0)]),
-        ({**LLAMA4, "interleave_moe_layer_step": 2}, [(4, 0, 256), (4, 4, 128)]),
-        ({"num_experts": 0}, [(8, 0, 128)]),
-    ],
-)  # fmt: skip
-def test_experts(fields: dict[str, Any], expected: list[tuple[int, int, int]]) -> None:
-    assert experts(parse(**fields)) == expected
 
 
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
