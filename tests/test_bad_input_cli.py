@@ -17,9 +17,11 @@ from costmodel.errors import InputError
 from optimizer.recommend import optimize as search
 from pdplan.cli import run
 from search_spaces.benchmark_results import read_results
+from search_spaces.buying_terms import load_terms
 from search_spaces.catalog import load_catalog
 from search_spaces.demand import read_histogram
 from search_spaces.traces.summary import read_trace
+from tests import optimizer_cases
 from tests.bad_input_cases import optimize, optimize_within, problem, refused
 from tests.running import ROOT, tiny, within
 
@@ -228,6 +230,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "quotes.csv": lambda path: load_catalog(prices=str(path)),
     "histogram.csv": read_histogram,
     "results.json": lambda path: read_results([path]),
+    "terms.yaml": lambda path: load_terms(optimizer_cases.problem(), path),
 }
 
 
@@ -240,4 +243,8 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, case: dict[str, str]) 
     message = str(caught.value)
     assert case["says"] in message
     assert str(path) in message
-    assert "\n" not in message or case["file"] in {"catalog.yaml", "quotes.csv"}  # the line, or all faults
+    assert "\n" not in message or case["file"] in {
+        "catalog.yaml",
+        "quotes.csv",
+        "terms.yaml",
+    }  # the line, or all faults

@@ -315,30 +315,6 @@ def test_more_availability_never_needs_more_gpus(most: int, first: float, second
 # --- the terms of buying: the block of the workload file, a file of their own, options, and what is wrong in them
 
 
-def refusal_of_terms(folder: Path, text: str) -> str:
-    path = folder / "terms.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(problem(), path)
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"schema": "pdplan.plan/1", "pools": []}', "pdplan.plan/1 is not a file of terms (pdplan.terms/1)"),
-        ("demand: {growth: 0.1, low: 0.2}", "low is 20%, growth 10% and high 10%; an end that is not"),
-        ("demand: {month: 3}", "is not a known key; did you mean 'months'?"),
-        ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
-        ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
-    ],
-)
-def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
-    told = refusal_of_terms(tmp_path, text)
-    assert message in told
-    assert "terms.yaml:1:" in told
-
-
 BLOCK = """
 procurement:
   demand: {months: 6, growth: 0.1, low: 0.0, high: 0.1}

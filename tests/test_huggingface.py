@@ -272,51 +272,18 @@ def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict
 # --- rotary embeddings as engines are told them: whole, in the notation of transformers 5
 
 PLAIN: dict[str, Any] = {"model_type": "qwen3", "max_position_embeddings": 40_960, "rope_theta": 1e6}
-YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+ROTARY = yaml.safe_load((Path(__file__).parent / "rotary_embeddings.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, None),
-        ({"rope_scaling": YARN}, ContextScaling(40_960, 32_768, 131_072, False, None)),
-        (
-            {"rope_scaling": YARN, "max_position_embeddings": 131_072},
-            ContextScaling(131_072, 32_768, 131_072, False, None),
-        ),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ContextScaling(40_960, 40_960, 81_920, True, None)),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "context_is_scaled": True}, None),
-    ],
-)
-def test_a_scaling_is_one_that_extends_what_the_model_was_trained_on(
-    fields: dict[str, Any], expected: ContextScaling | None
-) -> None:
-    assert context_scaling({**PLAIN, **fields}, "x") == expected
+@pytest.mark.parametrize("row", ROTARY["scalings"])
+def test_a_scaling_is_one_that_extends_what_the_model_was_trained_on(row: dict[str, Any]) -> None:
+    scaling = None if row["expected"] is None else ContextScaling(**row["expected"])
+    assert context_scaling({**PLAIN, **row["fields"]}, "x") == scaling
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"rope_scaling": YARN}, {**YARN, "rope_theta": 1e6}),
-        (
-            {"rope_scaling": YARN, "partial_rotary_factor": 0.5},
-            {**YARN, "rope_theta": 1e6, "partial_rotary_factor": 0.5},
-        ),
-        (  # a card's scaling, added to a file that transformers 5 wrote
-            {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}, "rope_scaling": YARN},
-            {**YARN, "rope_theta": 5e6},
-        ),
-        (
-            {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"type": "default", "rope_theta": 1e4}}},
-            {
-                "full_attention": {**YARN, "rope_theta": 1e6},
-                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
-            },
-        ),
-    ],
-)
-def test_a_rotary_embedding_is_told_whole(fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert rope_parameters({**PLAIN, **fields}, "x") == expected
+@pytest.mark.parametrize("row", ROTARY["embeddings"])
+def test_a_rotary_embedding_is_told_whole(row: dict[str, Any]) -> None:
+    assert rope_parameters({**PLAIN, **row["fields"]}, "x") == row["expected"]
 
 
 # --- the catalog of models, and a user's own config.json
