@@ -22,7 +22,7 @@ from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
 from optimizer.verification.judge import ClassJudgement, Judgement
 from optimizer.verification.verify import Loop, SearchResult, with_one_replica_less
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, limit, problem, space, workload
 from tests.small_fleets import apart, pool, replicas, small
 
 GOAL = 0.9
@@ -231,19 +231,3 @@ def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chun
     if fleet is not None:
         assert any(fleet is looked for looked in looks)
         assert share(fleet) >= GOAL
-
-
-# --- with the simulator ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("short_runs")
-def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simulation() -> None:
-    """Two thousand tokens in chunks of 512 stop the decodes of others four times, in one of 2048 once."""
-    many = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512, 2048), roles=(Role.COLOCATED,))
-    load, limits = workload(8.0, ((2000.0, 100.0, 1.0),)), (slo(3.0, 0.024, GOAL),)
-    instance = instance_of(problem(workload=load, slos=limits, space=many, engine="sglang"))
-    start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=limit(instance, 0), chunk=0),))
-    result = searched(Bench(instance, seed=0, requests=2000), start)
-    assert result.winner is not None
-    (engines,) = result.winner.fleet.pools
-    assert (engines.chunk, engines.replicas) == (1, 1)
