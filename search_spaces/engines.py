@@ -81,15 +81,18 @@ class EngineSupport:
     unshared_drafts: frozenset[Draft] = frozenset()
 
 
-@cache
+_SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
+ENGINES = tuple(_SUPPORT)
+"""Engines that a user can name."""
+
+
 def engine_support(name: str) -> EngineSupport:
     """What an engine can run.
 
     >>> engine_support("vllm").block_tokens
     16
     """
-    table = shipped_table("search_spaces", "engine_support.yaml")
-    return TypeAdapter(EngineSupport).validate_python(table[name])
+    return _SUPPORT[name]
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
