@@ -305,7 +305,8 @@ def near_optimal(
 
     def compared(condition: str, alone: Answer) -> NearOptimal:
         if alone.cost is None:
-            return NearOptimal(condition, alone, None, within=False)
+            none = "by formula none meets the SLO within the file's limits"
+            return NearOptimal(condition, alone if alone.refuted else replace(alone, binding=none), None, within=False)
         excess = alone.cost / least - 1.0
         return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
 

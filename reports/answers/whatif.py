@@ -279,7 +279,7 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
         (row.condition, cost_cell(row.answer), percent(row.excess), "within" if row.within else "") for row in rows
     ]
     notes = (
-        *no_fleet_sentences((row.condition, row.answer) for row in rows),
+        *no_fleet_sentences((row.condition.replace("only", "of only"), row.answer) for row in rows),
         *ruled_out_sentences(("", miss) for answer in answers for miss in answer.refuted),
         *simulated_notes(answers),
     )
