@@ -367,12 +367,11 @@ def _front_row(
 ) -> tuple[str, ...]:
     """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = figures
-    goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
-    worst = max(latencies, key=lambda item: words.misses_used(item.attainment, goals[item.name]))
+    own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
     times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
     fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
-    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
+    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
 def _trust(plan: Plan) -> Section:
