@@ -67,7 +67,7 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
     shared = Counter(model.rpartition("/")[2] for model in models)
     names = {model: last if shared[last := model.rpartition("/")[2]] == 1 else model for model in models}
     for words, quantity in QUANTITIES[value["format"]].items() if value["predicted"] else ():
-        columns = (Column("", shrink=True, lines=4), "#rows", "#MAPE" if quantity == "latency" else "#median")
+        columns = (Column("", shrink=True, lines=4), "#rows", "#mean" if quantity == "latency" else "#median")
         rows = [
             (
                 ", ".join(clean(label) for label in (names[labels[0]], *labels[1:]) if label),
