@@ -290,11 +290,6 @@ def search_words(status: str) -> str:
     return "none found" if status == Status.TIME_LIMIT.value else status
 
 
-def cost_or_status(cost: float | None, status: str) -> str:
-    """The price of what a search found, or how it ended without a fleet."""
-    return search_words(status) if cost is None else hourly(cost)
-
-
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 

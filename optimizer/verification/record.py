@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.power import mean_power, watt_hours_per_1000
-from costmodel.simulator.metrics import loads, percentiles, run_span
+from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import (
@@ -485,13 +485,8 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
 
 def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
     """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    return np.array(
-        [
-            (load.utilization, load.mfu, load.mbu, load.kv_occupancy)
-            for use, load in zip(run.result.engines, loads(run.result, judgement.engines), strict=True)
-            if use.pool == number
-        ]
-    )
+    pool, span = judgement.engines.pools[number], run_span(run.result)
+    return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
 
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:

@@ -17,9 +17,9 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.plans.plan import Plan
-from optimizer.plans.reading import first_fault
 from reports.verdict import kept_by_requests
 from reports.whole_files import check_origin, first_bytes, write_whole
+from search_spaces.fields import faults_of
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
 from search_spaces.problem import Pools, length_routers, target_of
@@ -386,5 +386,5 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     try:
         content = ChoicesRecord.model_validate(record.value())
     except ValidationError as error:
-        raise record.fault(first_fault(error)) from error
+        raise record.fault(faults_of(error)[0]) from error
     return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))
