@@ -139,8 +139,8 @@ def losses_table(resilience: Resilience) -> Table:
             shares = _share_cell(loss.judgement, pools_left(resilience, loss))
         name = loss_name(resilience, loss, short=True)
         rows.append((name, _replicas(resilience, loss.left), hourly(loss.price), shares, hourly(loss.spare)))
-    name, left, shares = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met))
-    return table_of((name, left, "#costs", shares, "#spares"), rows)
+    columns = [Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)]
+    return table_of((*columns[:2], "#costs", columns[2], "#spares"), rows)
 
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
