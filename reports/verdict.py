@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
-from reports.asked import arrivals
+from reports.asked import day_rate
 from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
@@ -492,12 +492,12 @@ def day_price_words(plan: Plan, opening: str = "") -> str:
     """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
 
     The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
-    p_day = p_peak / use. opening: what a whole sentence begins with.
+    p_day = p_peak × peak rate / mean rate. opening: what a whole sentence begins with.
     """
-    day, peak = arrivals(plan), plan.usd_per_million_output_tokens
-    if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
+    mean, peak = day_rate(plan), plan.usd_per_million_output_tokens
+    if not mean or not peak or plan.objective != "min_cost":
         return ""
-    price = f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+    price = f"{money(peak * plan.demand_rps / mean)} over the day's mean of {rate(mean)}"
     return f"{opening}{price}." if opening else price
 
 
