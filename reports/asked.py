@@ -6,7 +6,6 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from costmodel.metric import Metric, limits_of
@@ -127,26 +126,19 @@ def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
 HOURS: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Mean rate of each hour [1/s], and the one that the fleet carries."""
-
-    hourly: tuple[float, ...]
-    planned: float
-
-    @property
-    def use(self) -> float:
-        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
-        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
-
-
-def arrivals(plan: Plan) -> Arrivals | None:
-    """The stated profile; None where one mean rate was stated."""
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """The stated mean rate of each hour of a day [1/s]; empty where one mean rate was stated."""
     workload: Any = plan.provenance.inputs.get("workload")
     profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
     rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
     if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
-        return None
+        return ()
     if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
-        return None
-    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
+        return ()
+    return tuple(map(float, rates))
+
+
+def day_rate(plan: Plan) -> float:
+    """Mean over the day of the rate that a fleet for the planned one serves [1/s]; 0 without a profile."""
+    rates = arrivals(plan)
+    return sum(min(value, plan.demand_rps) for value in rates) / len(rates) if rates else 0.0

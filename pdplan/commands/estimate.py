@@ -25,6 +25,7 @@ from pdplan.options import (
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
 from reports.text import plural
+from reports.words import engine_title
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -259,9 +260,10 @@ def _page(value: dict[str, Any]) -> Document:
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     )
+    gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
-        f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
+        f"{value['model']} on {gpus}, {split}, {value['role']}, {engine_title(value['engine'])}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.words import dearer, join_words
-from optimizer.plans.plan import Alternative, Plan
+from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.asked import asked
@@ -43,7 +43,7 @@ from reports.numbers import (
 from reports.sensitivity import sensitivity_section
 from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
-from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
+from reports.whole_files import EVALUATION_FILE, PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
 from .plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from .plan_details import (
@@ -367,17 +367,17 @@ def _front_row(
 ) -> tuple[str, ...]:
     """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = figures
-    goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
-    worst = max(latencies, key=lambda item: words.misses_used(item.attainment, goals[item.name]))
+    own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
     times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
     fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
-    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
+    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
+    file = EVALUATION_FILE if plan.status is Status.STATED else PLAN_FILE
     assumption_words = plural(len(source.assumptions), "assumption")
     basis = f"Latencies and request rates are {words.basis_words(plan)}"
     if plan.simulated:
@@ -388,7 +388,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis}. Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; plan.json lists them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force; {file} lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
     )
