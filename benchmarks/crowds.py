@@ -5,8 +5,8 @@
 1. Fleets that the formulas choose, each in `--runs` runs of 40,000 requests: the share in time of the class with the
    least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
    runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
-2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
-   requests those that keep the goal, and of as many seeds those of which it is refused.
+2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_confirm.py`): of `--seeds` runs of
+   40,000 requests those that keep the goal, and of as many seeds those of which it is refused.
 
 Three minutes.
 """
@@ -72,8 +72,8 @@ def fleet_row(name: str, posed: Posed, runs: int, seeds: int) -> str:
 
 
 def blocks_row(blocks: int, seeds: int) -> str:
-    from tests.test_crowd import engines as small_engines
-    from tests.test_crowd import fleet as small_fleet
+    from tests.test_confirm import engines as small_engines
+    from tests.test_confirm import fleet as small_fleet
 
     instance, fleet = small_fleet()
     bench = make_bench(instance)

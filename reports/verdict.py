@@ -13,6 +13,7 @@ from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
 from reports.asked import arrivals
+from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
@@ -44,6 +45,7 @@ from .words import (
     misses_used,
     search_words,
     serving_words,
+    slo_name,
     tightest_first,
     undecided,
     violated,
@@ -73,24 +75,23 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
 def disaggregation_sentence(plan: Plan) -> str:
     """Say what prefill and decode pools save or cost against colocated ones; empty where that was not compared."""
     roles = {pool.role == "colocated" for pool in plan.pools}
-    own = plan.cost_usd_per_hour
-    if len(roles) != 1 or not own or plan.objective != "min_cost":
-        return ""
-    is_colocated = roles == {True}
+    own, is_colocated = plan.cost_usd_per_hour, roles == {True}
     name = "disaggregated" if is_colocated else "colocated"
     row = next((row for row in plan.alternatives if row.kind == f"{name}_only"), None)
-    if row is None:
+    if len(roles) != 1 or not own or plan.objective != "min_cost" or row is None:
         return ""
+    if row.status is Status.INFEASIBLE:
+        return f"No {name} fleet is possible: {sentence(row.why_not)}."
     if not is_feasible(row) or row.cost_usd_per_hour is None:
-        return f"No {name} fleet {'meets' if row.status is Status.INFEASIBLE else 'was found that meets'} the SLO."
-    difference = row.cost_usd_per_hour - own
+        return f"No {name} fleet was found that meets {slo_name(plan)}."
+    difference, basis = row.cost_usd_per_hour - own, "" if row.simulated else " by formula"
     if money(own) == money(row.cost_usd_per_hour):
-        return f"The cheapest {name} fleet found costs the same."
+        return f"The cheapest {name} fleet found{basis} costs the same."
     if is_colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
-        return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
+        return f"Disaggregation does not pay: the cheapest disaggregated fleet found{basis} costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
-    return f"Disaggregation saves {saving} against the cheapest colocated fleet found."
+    return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
 
 
 def _names_words(names: list[str]) -> str:
@@ -101,7 +102,8 @@ def _names_words(names: list[str]) -> str:
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
-    none = "No fleet in the search space meets the SLO" if proven else "No fleet was found that meets the SLO"
+    none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
+    none += f" {slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
     limits = violated(plan) or by_slack(plan)[:1]
     if not limits:
@@ -176,9 +178,11 @@ def speculation_sentence(plan: Plan) -> str:
     fact = f"Speculative decoding: a decode step makes {tokens:.2f} tokens of a request. This assumes that "
     fact += f"{percent(acceptance[0])} of the first {method} drafts are accepted, as stated in {source}."
     rows = [row for row in plan.alternatives if row.kind == "no_speculation" and row.cost_usd_per_hour is not None]
-    costs = [row.cost_usd_per_hour for row in rows if row.cost_usd_per_hour is not None]
-    saving = f" Without speculative decoding the cheapest fleet found costs {hourly(costs[0])}." if costs else ""
-    return fact + saving
+    if not rows:
+        return fact
+    basis = "" if rows[0].simulated else " by formula"
+    price = hourly(rows[0].cost_usd_per_hour)
+    return f"{fact} Without speculative decoding the cheapest fleet found{basis} costs {price}."
 
 
 MOST_LESS: Final = 4
@@ -285,7 +289,9 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
     if not rows:
         return "No spare: every pool has one replica."
     spares = any(pool.spare_replicas for pool in plan.pools)
-    subject = "Without the spare replicas, with one fewer" if spares else "No spare: with one replica fewer"
+    subject = "No spare: with one replica fewer"
+    if spares:
+        subject = "Apart from the spares every replica is needed: with one fewer"
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     if brief:
@@ -322,8 +328,8 @@ def router_sentence(plan: Plan) -> str:
     if simulation is None or simulation.fewest_requests is None:
         return ""
     share = kept_by_requests(simulation, simulation.fewest_requests)
-    verdict = "Also meets the SLO" if simulation.fewest_requests.held else "Not shown to meet the SLO"
-    return f"{verdict} behind a least-requests router (vLLM's default): {share}."
+    verdict = "Also meets" if simulation.fewest_requests.held else "Not shown to meet"
+    return f"{verdict} {slo_name(plan)} behind a least-requests router (vLLM's default): {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
@@ -373,7 +379,7 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
     at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
-        return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
+        return f"{no_bound}: by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation."
     which, basis = ("fleet", "") if brief else ("fleet of any shape", " under this model")
     any_shape = f"o {which}{_floor_dtypes(plan)} can cost less than {floor}{at_prices}{basis}."
     if gap is not None and gap <= OPTIMAL_GAP:
@@ -385,7 +391,8 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
-                f"By formula a fleet for {hourly(bound)} meets the SLO; the simulation confirmed none below this price."
+                f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; the simulation confirmed none below "
+                "this price."
             )
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
@@ -439,16 +446,16 @@ def served_rate(plan: Plan) -> float:
 def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return "Capacity: the highest request rate within the SLO is not known."
+        return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return "Capacity: none; the fleet misses the SLO at every rate that was tried."
+        return f"Capacity: none; the fleet misses {slo_name(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Capacity: {rate(plan.goodput_rps)} within the SLO."
+        return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
-    room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
-    room = f"{percent(1 - more)} below" if more < 1.0 else room
+    room = f"{percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = f"{percent(1 - more)} below" if more < 1.0 else "no more than" if percent(more - 1) == "0 %" else room
     basis = " by formula" if is_simulated_row(plan) else ""
-    return f"Capacity: {rate(plan.goodput_rps)} within the SLO{basis} ({room} the demand)."
+    return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6
@@ -460,30 +467,38 @@ def growth_sentence(plan: Plan) -> str:
     capacity, simulation = capacity_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
-    per_dollar = f"{capacity.removesuffix('.')}: {significant(plan.goodput_per_dollar)} requests per $"
+    per_dollar = f"{capacity.removesuffix('.')}, or {significant(plan.goodput_per_dollar)} requests per $"
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
         return f"{per_dollar}."
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
-    return f"{per_dollar}; at {rate(fails)} {'the simulation is undecided' if is_undecided else 'an SLO is missed'}."
+    missed = f"the fleet misses {'the SLO' if len(plan.classes) == 1 else 'an SLO'}"
+    return f"{per_dollar}; at {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say between which ends the share of each class lies in nine predictions of ten; empty where none is known."""
-    bars = [(item.name, item.error_bars.attainment) for item in plan.classes if item.error_bars is not None]
+    """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
+    bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(share, percent)} of {clean(name, 30)}"
-        for name, share in bars
-        if (percent(share.low), percent(share.high)) != ("0 %", "100 %")  # which says nothing
+        f"{spread(bar.attainment, percent)} of {clean(name, 30)}"
+        for name, bar in bars
+        if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]
-    return (f"In nine predictions of ten, {join_words(shares)} meet the SLO.",) if shares else ()
+    is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
+    return said(
+        "90 % interval: nine times in ten the measured time lies in it, by the errors of past predictions."
+        if bars
+        else "",
+        "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
+        f"Nine times in ten, {join_words(shares)} meet the SLO." if shares else "",
+    )
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
-    """Write both ends of a range, or that there is no upper one."""
+    """Write both ends of a range; one without an upper end reaches to where a pool is overloaded."""
     if between.high is None:
-        return f"{write(between.low)} or more"
+        return f"{write(between.low)} to overload"
     low, high = write(between.low), write(between.high)
     return low if low == high else f"{low} to {high}"
 

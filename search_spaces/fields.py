@@ -405,8 +405,19 @@ def section_of(value: object, kind: type[S], above: Path) -> S:
         raise InputError("; ".join(replace(fault, path=(*above, *fault.path)).told() for fault in faults)) from None
 
 
-_NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
 _NOT_A_MAPPING = {"model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type"}
+_TYPES = {
+    "string": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "list": "a list",
+    "tuple": "a list",
+    "iterable": "a list",
+}
+"""What is wanted, by the first word of the validation library's name of an error."""
+_BOUNDS = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 
 
 def faults_of(error: ValidationError, schema: dict[str, Any]) -> list[Fault]:
@@ -416,28 +427,35 @@ def faults_of(error: ValidationError, schema: dict[str, Any]) -> list[Fault]:
 
 def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     path: Path = tuple(details["loc"])
-    kind, value = details["type"], details["input"]
-    on_key = path[-1:] == ("[key]",)
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == HOUSE:
-        return Fault(path[:-1] if on_key else path, details["msg"], on_key)
-    if kind == "missing":
-        return Fault(path, f"is missing{_meaning(schema, path)}")
+        on_key = path[-1:] == ("[key]",)
+        return Fault((*(path[:-1] if on_key else path), *context["path"]), details["msg"], on_key)
     if kind == "union_tag_invalid":
-        context = details.get("ctx", {})
         tags = str(context.get("expected_tags", "")).replace("'", "")
-        return Fault(
-            (*path, str(context.get("discriminator", "kind")).strip("'")),
-            f"is {shown(context.get('tag'))}; allowed: {tags}",
-        )
+        place = str(context.get("discriminator", "kind")).strip("'")
+        return Fault((*path, place), f"is {shown(context.get('tag'))}; allowed: {tags}")
     if kind == "extra_forbidden":
         comma = value is None and str(path[-1]).isdecimal()
         hint = name_hint(str(path[-1]), sorted(_properties(schema, path[:-1])), "allowed")
         return Fault(path, _COMMA if comma else f"is not a known key; {hint}", on_key=True)
-    sentence = "is not a list" if kind in _NOT_A_LIST else "cannot stand here"
-    if kind in _NOT_A_MAPPING:
+    wanted = _TYPES.get(kind.partition("_")[0])
+    sentence = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)} cannot stand here"
+    if kind == "missing":
+        sentence = f"is missing{_meaning(schema, path)}"
+    elif kind == "too_short":
+        sentence = f"has {context['actual_length']} items, but needs at least {context['min_length']}"
+    elif kind == "value_error":
+        sentence = str(context["error"])
+    elif kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        sentence = f"{shown(value)} is {words} {context[key]:g}"
+    elif kind in {"enum", "literal_error"}:
+        sentence = f"{shown(value)} is none of {context['expected']}"
+    elif kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        sentence = f"is not a mapping{f'; write {{KEY: VALUE}} there, KEY one of: {keys}' if keys else ''}"
-    return Fault(path, f"{shown(value)} {sentence}")
+        sentence = f"{shown(value)} is not a mapping{f'; write {{KEY: VALUE}} there, KEY one of: {keys}' * bool(keys)}"
+    return Fault(path, sentence)
 
 
 _COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"

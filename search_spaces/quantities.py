@@ -202,7 +202,7 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
         return float(match.group())
     if _AFTER_COMMA.match(unit):
         raise QuantityError(f"{shown(text)} has a comma; write a decimal point, and thousands closed up: {forms}")
-    scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
+    scale = unit_size(unit, kind)
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
@@ -210,6 +210,15 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
         hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed_units(kind)}{hint}")
     return _in_base(float(match.group()), scale)
+
+
+def unit_size(unit: str, kind: Kind) -> float | None:
+    """The size of a unit in the base unit of its kind; None where it is none.
+
+    >>> unit_size("msec", Kind.DURATION), unit_size("W", Kind.DURATION)
+    (0.001, None)
+    """
+    return UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
 
 
 def as_share(text: str) -> float | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -206,6 +205,14 @@ def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     inputs["confidence"] = EFFICIENCIES[value]
 
 
+def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """How slow all steps are: a quantile of what past predictions were wrong by."""
+    share = _share(value)
+    if share is None:
+        raise InputError(f"{lever}={shortened(str(value))} is not a share such as 0.95")
+    inputs["confidence"] = 2.0 * share - 1.0
+
+
 def _share(value: Any) -> float | None:
     """A number, or a text such as 5%; None for anything else."""
     if isinstance(value, bool):
@@ -224,6 +231,7 @@ SETTERS: Mapping[str, Setter] = {
     "rate": _rate,
     "growth": _growing,
     "efficiency": _efficiency,
+    "step_time_quantile": _step_times,
     **dict.fromkeys(("isl", "osl"), _mean_length),
     **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
     **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
@@ -398,13 +406,13 @@ def _with_extended(definitions: Mapping[str, Mapping[str, Any]], name: str, belo
     return changes | own
 
 
-def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Problem:
-    """The problem with the scenario's changes made and everything checked again.
+def scenario_problem(problem: Problem, changes: Mapping[str, Any], name: str = "") -> Problem:
+    """The problem with some levers or values changed and everything checked again; name: of the scenario, if any.
 
-    base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
+    Raises InputError as `load_problem` does.
     """
-    inputs = changed(problem.inputs, scenario.changes)
-    return problem_of(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
+    inputs = changed(problem.inputs, changes)
+    return problem_of(inputs, f"scenario {shortened(name or told(changes))}", problem.base)
 
 
 def told(changes: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from search_spaces.benchmark_results import read_results
 from search_spaces.catalog import load_catalog
 from search_spaces.demand import read_histogram
-from search_spaces.traces import read_trace
+from search_spaces.traces.summary import read_trace
 
 CASES: list[dict[str, str]] = yaml.safe_load((Path(__file__).parent / "bad_files.yaml").read_text("utf-8"))
 READERS: Mapping[str, Callable[[Path], object]] = {

@@ -23,7 +23,7 @@ from reports.deploy.checking import checked_files, differences
 from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.formats import load_yaml
 from reports.deploy.lint import RULES, Started, emission_faults
-from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of, two_classes
+from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 29
@@ -146,23 +146,6 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ("backoffLimit: 0", "backoffLimit: 9", "job.yaml: Job case-benchmark-class-2: spec: backoffLimit is 9, not 0"),
-        ("apiVersion:", "---\napiVersion:", None),
-        ("---", "---\n{kind: Job}\n---", "has 3 documents, not 2: they part at number 2, which is 'one without"),
-        ("---", "", "job.yaml: apiVersion stands twice"),
-    ],
-)
-def test_every_document_of_a_file_is_read(old: str, new: str, sentence: str | None) -> None:
-    planned = deployment_files(two_classes(), options("dynamo"))
-    before, mark, after = planned["benchmark/job.yaml"].rpartition(old)
-    assert mark
-    sentences = list(differences(planned, {**planned, "benchmark/job.yaml": before + new + after}))
-    assert any(sentence in each for each in sentences) if sentence else not sentences
 
 
 # --- broken files are refused, by the rule that is about what is broken; so are plans that a target cannot run

@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import WorkerSettings
 from reports.deploy.describe import describe
@@ -35,7 +33,6 @@ QWEN3: dict[str, Any] = {
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
 PUBLIC = "Qwen/Qwen3-8B"
-LENGTH = 131_072
 ABLE = ("vllm", "dynamo", "llmd", "sglang")
 """Targets whose engines can be told."""
 
@@ -58,41 +55,6 @@ def told(plan: Plan, target: str, **more: Any) -> WorkerSettings:
     pools = describe(plan, options(target, **more)).pools
     assert len({pool.settings.config_overrides for pool in pools}) == 1
     return pools[0].settings
-
-
-def derived(engine: str, version: str, config: dict[str, Any]) -> float:
-    """The context that an engine derives from a config.json, by its own code (docs/deploy.md has the places)."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    length, factor = float(config["max_position_embeddings"]), float(rope.get("factor", 1.0))
-    if engine == "vllm" and version in {"0.20.1", "0.24.0"} and rope.get("rope_type") == "yarn":
-        return float(rope["original_max_position_embeddings"]) * factor
-    if engine == "sglang":
-        return length if "original_max_position_embeddings" in rope else length * factor
-    return length if rope.get("rope_type") == "yarn" else length * factor
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["the file's own weights", "published weights"])
-@pytest.mark.parametrize(
-    ("target", "version"),
-    [
-        *(("vllm", version) for version in ("0.20.1", "0.24.0", "0.31.0", "0.33.0")),
-        *((target, None) for target in ABLE if target != "vllm"),
-    ],
-)
-def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version: str | None, named: bool) -> None:
-    engine = ENGINES[target]
-    plan = scaled_plan(tmp_path, engine, YARN)
-    settings = told(plan, target, version=version, **({"model": PUBLIC} if named else {}))
-    served = QWEN3 if named else {**QWEN3, "rope_scaling": YARN}
-    overlaid = {**served, **json.loads(settings.config_overrides)}
-    assert settings.max_model_len > 100_000
-    assert derived(engine, version or "", overlaid) == LENGTH
-    if named or version not in {"0.20.1", "0.24.0"}:
-        assert derived(engine, version or "", served) < settings.max_model_len  # so it would not start untold
-    if named:  # whole, or transformers 5 has no base of it
-        assert overlaid["rope_parameters"] == {**YARN, "rope_theta": 1_000_000}
-    else:
-        assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
 
 
 def test_golden_lines(tmp_path: Path) -> None:

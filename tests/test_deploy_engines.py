@@ -19,7 +19,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import SimulatedPool
@@ -131,20 +130,24 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
-def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
-    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
-    for dtype, engine, sentence in (
-        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
-        (
-            "int4",
-            "vllm",
-            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
-        ),
-    ):
-        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
-        target = engine if engine == "trtllm" else "vllm"
-        with pytest.raises(InputError, match=sentence):
-            WRITERS[target](deployment_of(plan, target, model="org/name"))
+@pytest.mark.parametrize(
+    ("accelerator", "role", "engine", "words"),
+    [
+        ("H100", "prefill", "vllm", "all2all-backend: deepep_high_throughput"),
+        ("H100", "decode", "vllm", "all2all-backend: deepep_low_latency"),
+        ("H100", "decode", "sglang", "--moe-a2a-backend deepep"),
+        ("H100", "colocated", "vllm", ""),  # kernels are for one role each
+        ("GB200", "decode", "vllm", ""),  # NVLink joins its servers
+    ],
+)
+def test_tokens_go_to_their_experts_alone_between_servers(accelerator: str, role: str, engine: str, words: str) -> None:
+    wide = Case(role, accelerator, dp=16, ep=16, seqs=256, tokens=16 * 1024)
+    cases = {"prefill": (wide, Case("decode")), "decode": (Case("prefill"), wide), "colocated": (wide,)}[role]
+    plan = plan_of(cases, Ask("DeepSeek-V3", "fp8", "bf16", engine))
+    files = WRITERS[engine](deployment_of(plan, engine))
+    text = "\n".join(files.values())
+    assert words in text
+    assert ("a2a" in text or "all2all" in text) == bool(words)
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,6 @@ from tests.test_balancing import judged, simulated
 def unproven(plan: Plan) -> Plan:
     """The plan as simulated, with a router that counts requests under which it is not shown to hold."""
     return simulated(plan, judged(held=False))
-
-
-def asking(plan: Plan, **inputs: Any) -> Plan:
-    """The plan of a problem with these sections."""
-    source = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | inputs})
-    return plan.model_copy(update={"provenance": source})
 
 
 def refusal(plan: Plan, target: str) -> str:
@@ -47,19 +40,3 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
         named = re.search(r"; or choose --target (.*), which runs? this plan as it is$", str(refused))
         for other in named[1].split(" or ") if named else []:
             assert deployment_files(seen, options(other))
-
-
-def test_every_reason_is_told() -> None:
-    """vLLM's gateway does lengths, llm-d's router counts tokens, and Dynamo's does neither."""
-    parted = asking(unproven(parted_plan()), target="none")
-    tokens, lengths = "the router there counts requests", "sends requests of different lengths"
-    told = {target: refusal(parted, target) for target in ("vllm", "llmd", "dynamo")}
-    assert [tokens in one for one in told.values()] == [True, False, True]
-    assert [lengths in one for one in told.values()] == [False, True, True]
-    assert all(one.endswith(f"; plan again with pdplan optimize --target {name}") for name, one in told.items())
-    counted = {"balancing": "fewest_requests"}
-    alone = unproven(plan_of((Case("colocated", replicas=2, tokens=8192),)))
-    assert deployment_files(asking(parted, constraints=counted), options("vllm"))
-    assert deployment_files(unproven(parted_plan()), options("vllm"))  # simulated with a router that counts requests
-    assert deployment_files(alone, options("llmd"))
-    assert deployment_files(asking(alone, constraints=counted), options("dynamo"))

@@ -50,7 +50,6 @@ LINEAR: dict[str, Any] = {
     "linear_conv_kernel_dim": 4,
 }
 MOE: dict[str, Any] = {**MLA, **EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
-QWEN_WINDOW: dict[str, Any] = {"model_type": "qwen3", "sliding_window": 512, "max_window_layers": 6}
 ROUTED: dict[str, Any] = {**EXPERTS, "n_routed_experts": 4}
 LLAMA4: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 256}
 
@@ -95,26 +94,6 @@ def test_missing_kv_heads_mean_multi_head_only_where_the_family_says_so() -> Non
     assert "lacks 'num_key_value_heads'" in error_of(without="num_key_value_heads", model_type="mistral")
     (group,) = parse(without="num_key_value_heads", model_type="mistral", multi_query=True).layers
     assert group.attention.kv_shards == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"model_type": "mistral", "sliding_window": 512}, {512: 8}),
-        ({"model_type": "mistral", "sliding_window": None}, {None: 8}),
-        ({"model_type": "gemma2", "sliding_window": 512}, {512: 4, None: 4}),
-        ({"model_type": "gemma3_text", "sliding_window": 512}, {512: 7, None: 1}),
-        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 4}, {512: 6, None: 2}),
-        ({**QWEN_WINDOW}, {None: 8}),
-        ({**QWEN_WINDOW, "use_sliding_window": True}, {None: 6, 512: 2}),
-        ({"layer_types": ["sliding_attention", "full_attention"] * 4, "sliding_window": 128}, {128: 4, None: 4}),
-        ({"model_type": "llama4_text", "attention_chunk_size": 256}, {256: 6, None: 2}),
-        ({"attention_chunk_size": 256, "no_rope_layers": [1, 0] * 4}, {256: 4, None: 4}),
-        ({"sliding_window": 4096}, {None: 8}),
-    ],
-)  # fmt: skip
-def test_windows(fields: dict[str, Any], expected: dict[int | None, int]) -> None:
-    assert windows(parse(**fields)) == expected
 
 
 NOMINAL = {"MiniMaxAI__MiniMax-M3.json", "tf__falcon_mamba.json"}
@@ -305,28 +284,3 @@ def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict
         assert model.parameters > 0
         json.dumps(model_entry(model))
     assert refusal.startswith("fuzz: ")
-
-
-YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
-
-
-@pytest.mark.parametrize(
-    ("fields", "context"),
-    [
-        ({}, 4096),
-        ({"rope_scaling": YARN}, 8192),
-        ({"rope_parameters": YARN, "rope_scaling": YARN}, 8192),
-        ({"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}}, 163_840),
-        ({"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}}, 8192),
-        (
-            {"rope_scaling": {**YARN, "original_max_position_embeddings": 32_768}, "max_position_embeddings": 40_960},
-            131_072,
-        ),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
-        ({"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}, 4096),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 4096),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "context_is_scaled": True}, 4096),
-    ],
-)
-def test_the_context_is_what_the_rotary_embedding_extends_it_to(fields: dict[str, Any], context: int) -> None:
-    assert parse(**fields).max_position == context

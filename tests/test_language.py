@@ -130,10 +130,3 @@ def test_readme_has_at_most_150_lines() -> None:
 )
 def test_the_old_words_are_found(said: str) -> None:
     assert banned(said)
-
-
-@pytest.mark.parametrize(
-    "said", ["held-out rows", "the engine's flags", "less time", "meets the SLO", "a colored chart"]
-)
-def test_plain_words_pass(said: str) -> None:
-    assert banned(said) == []

@@ -56,21 +56,3 @@ def test_counts_agree_by_group(tmp_path: Path) -> None:
     for group in ("embedding", "attention", "experts"):
         ours, theirs = record["groups"][group]
         assert ours == theirs, group
-
-
-def test_a_disagreement_shows_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in reference_count.EXTRA:
-        pytest.importorskip(name)
-    monkeypatch.setattr(reference_count, "AGREEMENT", 0.0)
-    result = check(tmp_path, GEMMA3N)
-    assert result.return_value == 3
-    assert "they disagree" in result.stdout
-    assert "feed_forward" in result.stdout
-
-
-def test_a_model_that_transformers_does_not_know_is_named(tmp_path: Path) -> None:
-    for name in reference_count.EXTRA:
-        pytest.importorskip(name)
-    ling = {**GEMMA3N, "model_type": "bailing_moe", "intermediate_size": 512, "tie_word_embeddings": False}
-    plain = {key: value for key, value in ling.items() if "per_layer" not in key and key[:5] not in ("altup", "laure")}
-    assert "does not know the model_type 'bailing_moe'" in str(check(tmp_path, plain).exception)

@@ -100,7 +100,7 @@ def written(plan: Plan) -> set[str]:
             numbers.signed_percent,
         ):  # fmt: skip
             forms.add(write(value))
-        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
+        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")} | {numbers.signed_percent(value, 0)}
     for text in (item for item in data if isinstance(item, str)):
         forms.update(WITH_UNIT.findall(text))
     return forms

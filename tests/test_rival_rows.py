@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.plans.plan import Alternative, Plan
-from search_spaces.problem import Problem
+from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import offer, slo, space
 from tests.small_problems import given, optimize
 
@@ -42,3 +42,14 @@ def test_no_row_is_dearer_than_its_own_search(problem: Problem, short_runs: None
     rows = costs_apart(problem)
     assert len(rows) == 4
     assert all(alone >= 0.99 * cost for _, cost, alone in rows), rows
+
+
+def test_a_disaggregated_fleet_that_the_limits_forbid_says_so() -> None:
+    def why(**limits: object) -> str:
+        plan = optimize(given(2.0, slos=(slo(1.0, 0.05, 0.9),), space=COARSE, **limits))
+        return next(row.why_not for row in plan.alternatives if row.kind == "disaggregated_only")
+
+    few = "a prefill and a decode replica take 2 GPUs or more, which the limits on the fleet forbid"
+    assert why(offers=(offer("H100", inventory=1),)) == few
+    assert why(constraints=Constraints(max_gpus=1)) == few
+    assert why(constraints=Constraints(max_pools=1)) == "it takes two pools, more than the limits on pools allow"

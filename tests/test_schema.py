@@ -8,10 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Transformer
 from search_spaces.echo import init_text
 from search_spaces.schema import json_schema
-from search_spaces.search_space import SearchSection, Span, allowed_degrees, search_space, sizes, tensor_parallel_fits
+from search_spaces.search_space import Span, sizes
 from search_spaces.yaml_source import parse_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -58,22 +57,6 @@ def test_every_key_is_described_and_every_section_is_closed() -> None:
             continue
         assert section["additionalProperties"] is False, name
         assert all(prop.get("description") for prop in section["properties"].values()), name
-
-
-def dense(heads: int, kv_heads: int, experts: int = 0) -> Transformer:
-    attention = SoftmaxAttention(hidden=1024, heads=heads, kv_heads=kv_heads, head_dim=64, value_dim=64)
-    block = FeedForward(
-        1024, 4096, gated=True, experts=experts, experts_per_token=min(2, experts), expert_intermediate=512
-    )
-    return Transformer("toy", 1024, 32000, (LayerGroup(3, attention, block),), False, 4096)
-
-
-def test_tensor_parallel_must_divide_heads_and_kv_heads() -> None:
-    assert [tp for tp in range(1, 17) if tensor_parallel_fits(dense(12, 4), tp)] == [1, 2, 4, 12]
-    assert [tp for tp in range(1, 17) if tensor_parallel_fits(dense(64, 8), tp)] == [1, 2, 4, 8, 16]
-    assert {5, 12, 72} < set(allowed_degrees(dense(8, 8, experts=12))["expert_parallel"])
-    assert search_space(SearchSection(), dense(8, 8, experts=12)).expert_parallel == (1, 2, 4)
-    assert allowed_degrees(dense(8, 8))["data_parallel"] == (1,)
 
 
 def test_a_span_keeps_its_ends() -> None:

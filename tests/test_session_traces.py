@@ -10,7 +10,8 @@ import pytest
 
 from search_spaces.echo import workload_yaml_text
 from search_spaces.loader import load_problem
-from search_spaces.traces import is_session_trace, read_sessions, read_trace
+from search_spaces.traces.sessions import is_session_trace, read_sessions
+from search_spaces.traces.summary import read_trace
 
 DELAYS: list[dict[str, Any]] = [
     {"session_id": "a", "timestamp": 0, "input_length": 3000, "output_length": 100},

@@ -43,29 +43,6 @@ def mean_of(values: np.ndarray) -> tuple[float, float]:
     return mean, (high - low) / 2.0
 
 
-def check(result: Result, expected: float) -> None:
-    counted = result.queue[COUNT // 20 :]
-    mean, half = mean_of(counted)
-    assert abs(mean - expected) <= half, f"mean wait {mean:.5f} s, expected {expected:.5f}, +- {half:.5f}"
-    assert half < 0.2 * expected
-
-
-@pytest.mark.parametrize("load", [0.5, 0.8])
-def test_exponential_service_is_m_m_1(load: float) -> None:
-    lengths = np.random.default_rng([1, 3]).exponential(MEAN, COUNT)
-    check(serve(lengths, load, seed=2), load / (1 - load) * MEAN)
-
-
-def test_two_lengths_are_m_g_1() -> None:
-    """Pollaczek-Khinchine: W = load / (1 - load) x mean x (1 + cs^2) / 2."""
-    rng = np.random.default_rng([2, 3])
-    long, short, share = 0.46, 0.06, 0.1
-    lengths = np.where(rng.random(COUNT) < share, long, short)
-    mean, second = share * long + (1 - share) * short, share * long**2 + (1 - share) * short**2
-    assert mean == pytest.approx(MEAN)
-    check(serve(lengths, 0.7, seed=6), 0.7 / 0.3 * second / (2 * mean))
-
-
 @pytest.mark.parametrize("servers", [2, 5])
 def test_slots_are_m_m_c(servers: int) -> None:
     """Geometric outputs in steps of fixed time: memoryless but for the grid, on which a request waits half a step.

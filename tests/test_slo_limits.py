@@ -76,6 +76,7 @@ def served(prompts: int, osl: int = 201, edges: tuple[float, ...] = ()) -> Resul
 @pytest.mark.parametrize(("prompts", "kept"), [(0, True), (2, True), (3, False)])
 def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
     """By hand: quiet gaps take 10 ms, those with a prompt over 100 ms; 1 % of 200 gaps are two."""
+    assert not within(served(prompts, edges=(0.008,)), limits_of(itl_p99=0.008))[0]
     result = served(prompts, edges=gap_edges([0.02]))
     assert within(result, limits_of(itl_p99=0.02))[0] == kept
     assert (result.itl_p99[0] < 0.02) == kept

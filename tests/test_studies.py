@@ -31,16 +31,6 @@ def test_chunks_trade_prefill_efficiency_for_even_gaps() -> None:
     assert points[0].gaps[2] < points[1].gaps[2] < points[2].gaps[2]
 
 
-@pytest.mark.parametrize(
-    ("gap", "rate", "best", "others"), [(0.05, 3.2, 256, (64, 2048)), (0.1, 4.0, 512, (128, 4096))]
-)
-def test_the_best_chunk_lies_between_256_and_512_tokens(
-    gap: float, rate: float, best: int, others: tuple[int, int]
-) -> None:
-    assert chunk_size.serves(best, 400, rate, gap)
-    assert not any(chunk_size.serves(chunk, 400, rate, gap) for chunk in others)
-
-
 CASES = {case.name: case for case in distserve.CASES}
 
 

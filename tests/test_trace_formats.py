@@ -8,8 +8,7 @@ import pytest
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from search_spaces.traces import read_trace
-from search_spaces.traces.summary import trace_source
+from search_spaces.traces.summary import read_trace, trace_source
 from tests.trace_files import Write, jsonl
 
 FOLDER = Path(__file__).resolve().parent / "traces"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces import TraceSummary, read_trace
 from search_spaces.traces.reader import NANOSECONDS, parse_date
+from search_spaces.traces.summary import TraceSummary, read_trace
 from tests.trace_files import AZURE, Write, jsonl, mooncake
 
 # Formats --------------------------------------------------------------------------------------------------------------

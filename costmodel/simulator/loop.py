@@ -27,7 +27,6 @@ from .records import (
     HAND_OVER,
     IDLE,
     ONE,
-    ROTATE,
     RUN,
     SLEEP,
     STEP,
@@ -329,20 +328,7 @@ def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
         return
     grown = blocks_needed(w, lane, lane.run) - next_blocks(w, lane) if lane.mode == RUN and lane.run > 1 else 0
     account(w, lane, engine, t, grown)
-    if lane.mode == ROTATE:
-        s = w.chains[lane.rotated].head
-        while s >= 0:
-            following = w.slots[s].next
-            slot = w.slots[s]
-            note_token(w, slot, t)
-            slot.offset += 1
-            lane.context += 1
-            if slot.offset + lane.steps >= slot.total:
-                remove(w, lane.rotated, s)
-                uncount(w, lane, slot)
-                leave(w, lane, engine, s, t)
-            s = following
-    elif lane.run > 0:
+    if lane.run > 0:
         engine.free -= grown
         advance_decodes(w, lane, t)
         evict(w, engine, engine.free)
@@ -468,8 +454,6 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     rules, work = w.rules, w.models[lane.model]
     steps = max(1, lane.run)
     batch = lane.decodes if lane.run > 0 else 0
-    if lane.mode == ROTATE:
-        batch = lane.rotated_count
     engine.steps += steps
     engine.prompt_tokens += lane.step_tokens
     engine.decode_tokens += steps * min(batch, lane.live)

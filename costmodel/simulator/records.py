@@ -33,9 +33,8 @@ def _numbers(values: Sequence[int]) -> tuple[int, ...]:
 
 
 NONE, ZERO, ONE = _numbers((-1, 0, 1))
-IDLE, STEP, RUN, ROTATE, SLEEP = _numbers(range(5))
-"""What a lane does: nothing; one step with prompts; a run of decode steps; one step of some of its decodes
-(round robin); waiting for the first pipeline stage."""
+IDLE, STEP, RUN, SLEEP = _numbers(range(4))
+"""What a lane does: nothing; one step with prompts; a run of decode steps; waiting for the first pipeline stage."""
 ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
 """Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
 of the KV store ends."""
@@ -132,9 +131,8 @@ class Lane:
     in a decode step and their tokens; live: of these, not ended (fewer only in static batches); prompts:
     admitted with unfinished prompt; step_tokens, step_prompts, step_pairs, step_reach: prompt tokens in flight,
     their chunks, query-key pairs and reach (`StepContent`); step_context: of the decodes in flight; heap: root
-    of the heap of decodes by last step; running, rotated: lists (`Chain`) of what runs, and of a round robin
-    what is in the step; rotating: 1 during one, rotated_count: requests in its step; depth: of the stack of
-    gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
+    of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of gaps;
+    gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
     `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: 1 if others decode; yields:
     tokens that the end of a prompt makes; early: 1 if the user's first token comes then; stages: of its engine.
     """
@@ -163,9 +161,6 @@ class Lane:
     prompt_tail: int = -1
     fresh_head: int = -1
     heap: int = -1
-    rotating: int
-    rotated: int
-    rotated_count: int
     depth: int
     gap_joined: int
     gap_at: int
@@ -174,15 +169,11 @@ class Lane:
     exclusive_prefill: int
     chunked: int
     static: int
-    padded_budget: int
     whole_prompt_blocks: int
     admit_after_preemption: int
-    spare_block: int
-    partial_prompt_ends: int
     reserve_output: float
     max_num_batched_tokens: int
     long_prefill_threshold: int
-    decode_token_cap: int
     decode_tokens: int
     block_size: int
     seqs: int

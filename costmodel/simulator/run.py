@@ -188,7 +188,7 @@ def make_world(
     return State(
         requests=_requests(trace),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
-        chains=records(Chain, 1 + 2 * (len(engines) + len(lanes)), {}),
+        chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
         engines=records(Engine, len(engines), _engines(trace, fleet, engines) | {"cache": cache_at[:-1]}),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
@@ -258,8 +258,7 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
     }
     return columns | {
         "index": index,
-        "running": 1 + 2 * (len(engines) + index),
-        "rotated": 2 + 2 * (len(engines) + index),
+        "running": 1 + 2 * len(engines) + index,
         "engine": np.repeat(np.arange(len(engines)), [pool.pipeline for pool in engines]),
         "gap_at": GAPS * index,
         "phase_at": _starts([pool.limits.block_size for pool in lanes])[:-1],

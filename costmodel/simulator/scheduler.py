@@ -20,13 +20,11 @@ from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
-    choose_rotated,
-    collect_rotated,
     join,
     next_blocks,
+    note_gap,
     rebuild_heap,
     run_time,
-    settle,
     steps_within,
     uncount,
     unfreshen,
@@ -35,8 +33,6 @@ from .queues import add_event, append, insert, prompt_append, prompt_remove, rem
 from .records import (
     HAND_OVER,
     IDLE,
-    NONE,
-    ROTATE,
     RUN,
     SLEEP,
     STEP,
@@ -61,8 +57,6 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         return
     enter_ready(w, lane, engine)
     open_gate(w, lane, engine, t)
-    if lane.rotating == 1:
-        collect_rotated(w, lane)
     if lane.stages > 1 and lane.chunked == 1:
         gather_prompts(w, lane, engine)
     preemptions = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
@@ -88,7 +82,6 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
     """Admit waiting requests whose KV is here already, as they were handed over."""
     if lane.static == 1 and lane.decodes > 0:
         return
-    mark = w.chains[lane.running].head if lane.decode_token_cap > 0 and lane.rotating == 0 else NONE
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
@@ -99,7 +92,7 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
         queue_pop(w, engine, lane)
         if slot.gated == 1:
             come_in(engine, slot)
-        insert(w, lane.running, s, mark)
+        append(w, lane.running, s)
         join(w, lane, s, processed_tokens)
         s = w.chains[engine.waiting].head
 
@@ -262,10 +255,8 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
     size = slot.prompt - slot.done
     if lane.chunked == 1:
         size = min(size, room - chunks.tokens, lane.long_prefill_threshold)
-    else:
-        used = (chunks.prompts + 1) * max(chunks.longest, size) if lane.padded_budget == 1 else chunks.tokens + size
-        if used > room and (chunks.prompts > 0 or size <= lane.max_num_batched_tokens):
-            return -1
+    elif chunks.tokens + size > room and (chunks.prompts > 0 or size <= lane.max_num_batched_tokens):
+        return -1
     if size <= 0:
         return -1
     need = blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done + size, lane.block_size)
@@ -291,13 +282,13 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
     """Take the blocks that the decodes need in one step, preempting the youngest if need be.
 
     How many were preempted, or -1 if the lane has to wait for blocks. In order of admission each decode that needs a
-    block (or, with `spare`, any) preempts the youngest running request until there is one; the last resort is itself.
+    block preempts the youngest running request until there is one; the last resort is itself.
     """
-    if lane.live == 0 or lane.rotating == 1:
+    if lane.live == 0:
         return 0
     preemptions = 0
     need = next_blocks(w, lane)
-    if engine.free - need < lane.spare_block:
+    if engine.free < need:
         used_blocks = 0
         s = w.chains[lane.running].head
         while s >= 0:
@@ -305,7 +296,7 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
             if slot.joined >= 0 and slot.ended == 0:
                 own_need = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
                 stays = True
-                while stays and engine.free - used_blocks < max(own_need, lane.spare_block):
+                while stays and engine.free - used_blocks < own_need:
                     giver = giving_lane(w, lane, engine)
                     if giver < 0:
                         rebuild_heap(w, lane)
@@ -354,7 +345,9 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     engine.promised -= slot.promise
     slot.promise = 0
     if slot.joined >= 0:
-        settle(w, lane, s)
+        if slot.joined < lane.steps:
+            note_gap(w, lane, s)
+            slot.last = lane.last
         unfreshen(w, lane, s)
         processed_tokens = uncount(w, lane, slot)
         slot.prompt = processed_tokens
@@ -362,8 +355,6 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     else:
         engine.free += blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done, lane.block_size)
         prompt_remove(w, lane, s)
-        if lane.partial_prompt_ends == 1:
-            slot.prompt = slot.done
         slot.done = 0
     release_pages(w, engine, slot)
     slot.chunk = -1
@@ -404,22 +395,13 @@ def has_unfinished(w: World, lane: Lane) -> bool:
 def begin_run(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> None:
     """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
     batch, context, steps = lane.decodes, lane.context, 1
-    rotates = lane.decode_token_cap > 0 and context + batch > lane.decode_token_cap
-    if rotates:
-        if lane.rotating == 0:
-            engine.free += next_blocks(w, lane)
-        choose_rotated(w, lane)
-        batch, context = lane.rotated_count, lane.step_context
     duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
-    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
+    if w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
-        if lane.decode_token_cap > 0:
-            steps = min(steps, (lane.decode_token_cap - batch - context) // batch + 1)
-        room = engine.free - lane.spare_block
-        if steps > 1 and room < lane.live * blocks_of(steps, lane.block_size):
-            steps = max(1, min(steps, steps_within(w, lane, room + next_blocks(w, lane))))
-    lane.mode = ROTATE if rotates else RUN
+        if steps > 1 and engine.free < lane.live * blocks_of(steps, lane.block_size):
+            steps = max(1, min(steps, steps_within(w, lane, engine.free + next_blocks(w, lane))))
+    lane.mode = RUN
     lane.run = steps
     lane.step_tokens, lane.step_prompts, lane.step_pairs, lane.step_reach = 0, 0, 0, 0
     lane.step_context = context

@@ -478,7 +478,7 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
 
 def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
     """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
-    share = "None" if miss_share <= 0.0 else percentage(miss_share, 2) if miss_share >= 5e-5 else "Less than 0.01 %"
+    share = percentage(miss_share, 2) if miss_share >= 5e-5 or miss_share <= 0.0 else "Less than 0.01 %"
     sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
@@ -547,10 +547,11 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
         return None
     limit_names = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
     name, most = limit_names.get(constraint, f"the {constraint}"), amount(limit, unit)
+    verb = "are" if unit == "GPU" and used != 1.0 else "is"
     if used <= limit * (1.0 + 1e-9):
-        sentence = f"{amount(used, unit)} used; {name} is {most}."
+        sentence = f"{amount(used, unit)} {verb} used; {name} is {most}."
     else:
-        sentence = f"{amount(used, unit)} needed, but {name} is {most}."
+        sentence = f"{amount(used, unit)} {verb} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)
 
 

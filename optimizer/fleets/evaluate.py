@@ -164,9 +164,9 @@ def class_goals(instance: Instance) -> FloatArray:
 
 
 def class_attainment(instance: Instance, flow_attainment: FloatArray) -> FloatArray:
-    """Attainment of each class, (classes,), from that of each flow, (flows,) [1]."""
+    """Attainment of each class, (..., classes), from that of each flow, (..., flows) [1]."""
     weight = _class_shares(instance)
-    return np.asarray((weight @ flow_attainment) / weight.sum(axis=1))
+    return np.asarray((flow_attainment @ weight.T) / weight.sum(axis=1))
 
 
 def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:

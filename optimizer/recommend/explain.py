@@ -181,11 +181,12 @@ def _with_config(instance: Instance, config: Wanted, role: int) -> EngineSetting
     tables, settings = instance.tables, make_settings(instance, every_limit=True)
     shape = tables.shapes.index(config.shape(instance.problem))
     own = (settings.shape == shape) & (settings.role == role)
-    if config.max_num_seqs is not None and role != PREFILL:
-        own &= tables.seqs[settings.seqs] == config.max_num_seqs
+    seqs, chunk = (config.stated.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    if seqs is not None and role != PREFILL:
+        own &= tables.seqs[settings.seqs] == seqs
     several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
-    if config.max_num_batched_tokens is not None and several:
-        own &= tables.chunks[settings.chunk] == config.max_num_batched_tokens
+    if chunk is not None and several:
+        own &= tables.chunks[settings.chunk] == chunk
     partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == tables.limits[-1]))
     return settings.take(own | partner)
 
@@ -252,12 +253,12 @@ def _why_unsearched(instance: Instance, config: Wanted) -> str:
     """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
     tables, budget = instance.tables, instance.problem.constraints.budget
     shape = tables.shapes.index(config.shape(instance.problem))
-    price, chunk = float(tables.usd_per_hour[shape]), config.max_num_batched_tokens
+    price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
     if budget is not None and price > budget:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
-    return f"its decode steps of {config.max_num_seqs} requests are not below the TPOT limit"
+    return f"its decode steps of {config.stated.get('max_num_seqs')} requests are not below the TPOT limit"
 
 
 # --- features -------------------------------------------------------------------------------------------------------
@@ -358,9 +359,10 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
 
 
 def _limit_words(problem: Problem) -> list[str]:
-    """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
+    """What the limits on the fleet leave, such as "8 H100 GPUs"; routers aside."""
     limits = dict(stated_limits(problem))
-    gpus = [f"{limits[name]:,} × {name.removeprefix(INVENTORY)}" for name in limits if name.startswith(INVENTORY)]
+    stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
+    gpus = [f"{most:,} {name} GPU{'' if most == 1 else 's'}" for name, most in stocks.items()]
     return gpus + [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
 
 

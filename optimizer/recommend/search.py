@@ -15,12 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import BoolArray
+from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
 from optimizer.loads.instance import (
     COLOCATED,
+    DECODE,
+    PREFILL,
     ROLES,
     Deadline,
     EngineSettings,
@@ -317,13 +320,32 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     if not space.settings.size:
         why_none = _why_none(search.instance, restriction.label)
         return Rival(restriction=restriction, why_none=why_none, impossible=True)
-    none = "no fleet of this kind was found that meets the SLOs within the limits; one may exist"
+    if forbidden := _why_no_pair(space):
+        return Rival(restriction=restriction, why_none=forbidden, impossible=True)
+    none = "none was found that meets the SLOs within the limits; the search did not try every fleet"
     return Rival(restriction=restriction, why_none=late if search.late() else none)
 
 
 def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
     """The best fleet of a search, with the cheaper ones that narrowly miss."""
     return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
+
+
+def _why_no_pair(space: FleetSearch) -> str:
+    """Why the limits allow no prefill replica beside a decode replica; empty where they do, or one pool does both."""
+    problem, settings = space.instance.problem, space.settings
+    if (settings.role == COLOCATED).any():
+        return ""
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
+        return "it takes two pools, more than the limits on pools allow"
+    first, second = (np.unique(settings.shape[settings.role == role]) for role in (PREFILL, DECODE))
+    tables, offers = space.instance.tables, np.arange(len(problem.offers))
+    gpus = (tables.offer[:, None] == offers) * tables.gpus[:, None] * (1 + problem.constraints.spare_replicas)
+    pairs = (gpus[first][:, None] + gpus[second])[tables.talks[np.ix_(first, second)]]
+    if within_limits(problem, pairs).any():
+        return ""
+    fewest = int(pairs.sum(axis=1).min())
+    return f"a prefill and a decode replica take {fewest} GPUs or more, which the limits on the fleet forbid"
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
@@ -358,9 +380,10 @@ def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
 
 
 def _engine_words(instance: Instance, pool: FleetPool) -> str:
-    """The replicas of a pool as part of a sentence, such as "2 × H100 prefill"."""
+    """The replicas of a pool as part of a sentence, such as "prefill replicas of 2 H100 GPUs"."""
     name = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator.name
-    return f"{int(instance.tables.gpus[pool.shape])} × {name} {pool.role.value}"
+    gpus = int(instance.tables.gpus[pool.shape])
+    return f"{pool.role.value} replicas of {gpus} {name} GPU{'' if gpus == 1 else 's'}"
 
 
 def _why_none(instance: Instance, label: str) -> str:

@@ -133,8 +133,8 @@ class FleetSearch:
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
         miss_limit = 1.0 - class_goals(instance) + 1e-6
-        hopeless = [(class_attainment(instance, row) > miss_limit).any() for row in late_share]
-        return cls(instance, settings, least, late=late, hopeless=np.array(hopeless, dtype=np.bool_))
+        hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
+        return cls(instance, settings, least, late=late, hopeless=hopeless)
 
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""

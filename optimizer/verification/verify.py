@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import bisection, promise
 from optimizer.fleets.fleet import (
@@ -394,27 +395,35 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
 
-    def sized(setting: int, index: int | None) -> Iterator[Named]:
-        engine = search.pool(setting, search.most(setting))
-        if index is not None:
-            engine = replace(engine, name=fleet.pools[index].name, route=fleet.pools[index].route)
-        swapped_fleet = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
-        most = _most_replicas(instance, swapped_fleet, index or 0, winner.cost)
-        if most >= max(search.least[setting] * float(engine.route.min()), 1.0):
-            where = "" if index is None else f"{engine.name}: "
-            yield f"{where}{most} x {_engine(instance, engine.shape)}", with_replicas(swapped_fleet, index or 0, most)
+    def swapped(setting: int, engines: int, index: int | None) -> Fleet:
+        engine = search.pool(setting, engines)
+        if index is None:
+            return Fleet((engine,))
+        replaced = fleet.pools[index]
+        return _changed(fleet, {index: replace(engine, name=replaced.name, route=replaced.route)})
+
+    def sized(among: BoolArray, index: int | None) -> Iterator[Named]:
+        place, served = index or 0, 1.0 if index is None else float(fleet.pools[index].route.min())
+        affordable: dict[int, int] = {}  # of each shape, whose batch limits and chunks cost nothing
+        for setting in order[among[order]].tolist():
+            shape = int(settings.shape[setting])
+            if shape not in affordable:
+                many = swapped(setting, search.most(int(search.least.argmax())), index)
+                affordable[shape] = _most_replicas(instance, many, place, winner.cost)
+            engines = min(affordable[shape], search.most(setting))
+            if engines >= max(search.least[setting] * served, 1.0):
+                where = "" if index is None else f"{fleet.pools[index].name}: "
+                yield f"{where}{engines} x {_engine(instance, shape)}", swapped(setting, engines, index)
 
     for index, pool in enumerate(fleet.pools):
         role = ROLES.index(pool.role)
         alike = (settings.role == role) & (settings.shape != pool.shape)
         alike &= tables.group[role][settings.shape] == tables.group[role][pool.shape]
         alike &= (role != COLOCATED) | (settings.chunk == pool.chunk)
-        for setting in order[alike[order]].tolist():
-            yield from sized(setting, index)
+        yield from sized(alike, index)
     if len(fleet.pools) > 1 and not classes_apart(instance.problem):
         in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
-        for setting in order[((settings.role == COLOCATED) & in_time)[order]].tolist():
-            yield from sized(setting, None)
+        yield from sized((settings.role == COLOCATED) & in_time, None)
 
 
 def _engine(instance: Instance, shape: int) -> str:

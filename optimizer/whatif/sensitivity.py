@@ -13,7 +13,6 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -44,23 +43,24 @@ from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 from .answer import (
     CHEAP_LEVERS,
-    STEP_TIME,
     Answer,
     Case,
     ScenarioEffort,
     answer,
-    answer_at,
     answer_of_plan,
+    answer_to,
     break_of,
     is_simple,
     own_value,
 )
 from .curves import break_even
 
+STEP_TIME: Final = "step_time_quantile"
+"""The lever of how slow all steps are within the errors of past predictions."""
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
 STEP: Final = 1e-3
@@ -144,31 +144,29 @@ def levers(
 
 def tornado(
     problem: Problem,
-    base: Path,
     moved_levers: Iterable[MovedLever],
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
 ) -> list[TornadoRow]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
+    looks: so many costs, that at hand and then those of the largest
     swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
     fleets of the problem at hand, which are simulated first, mostly do for both.
     """
     here = answer(problem, effort)
-    rows = by_swing(moved(problem, base, lever, here, effort) for lever in moved_levers)
+    rows = by_swing(moved(problem, lever, here, effort) for lever in moved_levers)
     if looks and is_simple(problem) and effort is not ScenarioEffort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
         for number, lever in enumerate([row.lever for row in rows]):
             if lever.is_cheap or looks >= 2:
                 looks -= 0 if lever.is_cheap else 2
-                rows[number] = moved(problem, base, lever, here, effort, simulated=True)
+                rows[number] = moved(problem, lever, here, effort, simulated=True)
     return by_swing(rows)
 
 
 def moved(
     problem: Problem,
-    base: Path,
     lever: MovedLever,
     here: Answer,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
@@ -177,7 +175,7 @@ def moved(
 ) -> TornadoRow:
     """The answers at both ends of a lever; here: at its value at hand."""
     low, high = (
-        here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
+        here if end == lever.value else answer_to(problem, {lever.key: end}, effort, simulated=simulated)
         for end in (lever.low, lever.high)
     )
     return TornadoRow(lever, here, low, high)
@@ -193,7 +191,6 @@ def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
 
 def sensitivity(
     problem: Problem,
-    base: Path,
     *,
     complete: bool,
     plan: Plan | None = None,
@@ -206,7 +203,7 @@ def sensitivity(
     left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
     than the least cost, pools for each class).
 
-    base: folder of the files that the problem names; plan: whose own fleet counts too; brake: once it is pulled, the
+    plan: whose own fleet counts too; brake: once it is pulled, the
     levers that are left are left out; progress: called with a label and the share of the levers that is done.
     """
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
@@ -221,18 +218,18 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            rows.append(moved(problem, base, lever, here))
+            rows.append(moved(problem, lever, here))
     break_evens = []
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, base, offer, own))
+            break_evens.append(_break_even(problem, offer, own))
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
     return Sensitivity(
         share=SHARE,
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, base, row) for row in by_swing(rows)],
+        levers=[_lever_record(problem, row) for row in by_swing(rows)],
         break_even=break_evens,
     )
 
@@ -242,7 +239,7 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensitivity:
+def _lever_record(problem: Problem, row: TornadoRow) -> LeverSensitivity:
     """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
 
     The way from the value at hand to an end with a fleet of another kind is halved.
@@ -254,7 +251,7 @@ def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensiti
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = answer_at(problem, base, lever.key, middle)
+            there = answer_to(problem, {lever.key: middle})
             if kind_of(there.pools) == own:
                 inside = middle
             else:
@@ -263,7 +260,7 @@ def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensiti
     return row.record(flips)
 
 
-def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
+def _break_even(problem: Problem, offer: Offer, own: Answer | None) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, the plan's own among them."""
     pieces = [
         PricePiece(
@@ -273,7 +270,7 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) 
             usd_per_hour_high=step.costs[1],
             pools=unpriced(step.answer.pools),
         )
-        for step in break_even(problem, base, f"price.{offer.accelerator.name}", own=own).steps
+        for step in break_even(problem, f"price.{offer.accelerator.name}", own=own).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
 
@@ -312,8 +309,7 @@ def near_optimal(
 
     def compared(condition: str, alone: Answer) -> NearOptimal:
         if alone.cost is None:
-            none = f"by formula no fleet {condition} keeps the SLOs"
-            return NearOptimal(condition, alone if alone.refuted else replace(alone, binding=none), None, within=False)
+            return NearOptimal(condition, alone, None, within=False)
         excess = alone.cost / least - 1.0
         return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
 
@@ -475,7 +471,6 @@ class ChunkCurve:
 
 def chunk_curve(
     problem: Problem,
-    base: Path,
     chunks: Sequence[int],
     *,
     simulated: bool = True,
@@ -485,13 +480,13 @@ def chunk_curve(
 
     All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
     alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
-    base: folder of the files that the problem names. Raises InputError where a chunk is out of range, or the least cost
+    Raises InputError where a chunk is out of range, or the least cost
     with pools that all classes share is not what the problem asks for.
     """
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}), base)
+    problem = scenario_problem(problem, {CHUNKS: sizes})
     best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
     if best.case is None:
         return best

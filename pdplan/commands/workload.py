@@ -35,7 +35,8 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.traces import SessionSummary, TraceSummary
+    from search_spaces.traces.sessions import SessionSummary
+    from search_spaces.traces.summary import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
@@ -154,8 +155,8 @@ class Reading:
 def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
     """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
-    from search_spaces.traces import is_session_trace, read_sessions
     from search_spaces.traces.reader import first_bytes, is_range_query
+    from search_spaces.traces.sessions import is_session_trace, read_sessions
 
     if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
         traffic = read_traffic(flags.trace)
@@ -172,16 +173,12 @@ def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer
 
 def _read_requests(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
-    from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
-    from search_spaces.traces.summary import tells_waves, trace_source
+    from search_spaces.traces.summary import read_trace, tells_waves, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
     with console.progress() as progress:
         tell = None if progress is None else lambda share: progress("reading the trace", share)
-        try:
-            summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
-        except UnnamedColumnError as error:
-            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
+        summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
     keeps_times = whole and tells_waves(summary)
@@ -360,11 +357,12 @@ def _page(figures: dict[str, Any]) -> Document:
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
 @click.argument("file", type=PATH, required=False)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
 @console_options
 @pass_console
-def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
+def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
     \b
@@ -377,7 +375,9 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     """
     from search_spaces.echo import fleet_text, init_text
 
-    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    if file is not None and output is not None:
+        raise InputError("FILE and -o name the file to write; give one of them")
+    file = file or output or Path("fleet.yaml" if fleet else "workload.yaml")
     text = fleet_text() if fleet else init_text()
     if str(file) == "-":
         console.show(text)

@@ -17,7 +17,7 @@ from costmodel.words import percentage
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean, plural
-from search_spaces.calibration import Calibration, MeasuredRun, Row
+from search_spaces.calibration import Calibration, MeasuredRow
 from search_spaces.measured_predictions import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind
 
@@ -238,7 +238,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
         "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
         "times": [
             {
-                "where": calibration.rows[time.row].where,
+                "where": calibration.rows[time.row].record.where,
                 "point": point_text(calibration.rows[time.row]),
                 "quantity": time.quantity.value,
                 "measured_s": time.seconds,
@@ -282,21 +282,21 @@ def calibration_document(value: dict[str, Any]) -> Document:
     )
 
 
-def point_text(row: Row) -> str:
+def point_text(row: MeasuredRow) -> str:
     """The operating point of a row in a few words."""
-    if isinstance(row, MeasuredRun):
-        deployment = row.deployment
+    deployment = row.deployment
+    if deployment is not None:
         layout = _layout(deployment.prefill) + (f" > {_layout(deployment.decode)}" if deployment.decode else "")
         flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
         return (
             f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
         )
-    step = row.step
+    prompts, new, _, decodes, context = map(round, row.point)
     words = []
-    if step.prompts:
-        words.append(f"{count(round(step.prompts))} × {count(round(step.new))} prompt tokens")
-    if step.decodes:
-        words.append(f"{plural(round(step.decodes), 'decode')} at {count(round(step.context))}")
+    if prompts:
+        words.append(f"{count(prompts)} × {count(new)} prompt tokens")
+    if decodes:
+        words.append(f"{plural(decodes, 'decode')} at {count(context)}")
     return ", ".join(words)
 
 

@@ -67,7 +67,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     next_step: the command named last; made from the plan's own command when None.
     """
     if words.has_fleet(plan):
-        sections = _brief(plan) if brief else _complete(plan)
+        sections = _brief(plan) if brief else complete_sections(plan)
     else:
         looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
@@ -134,11 +134,12 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
     )
 
 
-def _complete(plan: Plan) -> tuple[Section, ...]:
+def complete_sections(plan: Plan) -> tuple[Section, ...]:
+    """All that is known of a plan with a fleet, by subject."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
-        f"Fleet: {words.gpu_words(plan)}{spare}",
+        f"Fleet: {words.gpu_words(plan)}{spare}{words.precision_words(plan.pools)}",
         table=fleet_table(plan, brief=False),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
@@ -272,7 +273,12 @@ def _extra_cost(row: Alternative, plan: Plan) -> str:
     price, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     if row.kind == "recommended" or not words.is_feasible(row) or not price or not own:
         return MISSING
-    return signed_percent((price - own) / own)
+    extra = (price - own) / own
+    return signed_percent(extra, 1 if abs(extra) < WHOLE else 0)
+
+
+WHOLE: Final = 0.1
+"""Extra cost from which on it is written in whole per cents [1]."""
 
 
 def _alternative_fleet(row: Alternative) -> str:
