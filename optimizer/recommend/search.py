@@ -326,6 +326,11 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     return Rival(restriction=restriction, why_none=late if search.late() else none)
 
 
+def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
+    """The best fleet of a search, with the cheaper ones that narrowly miss."""
+    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
+
+
 def _why_no_pair(space: FleetSearch) -> str:
     """Why the limits allow no prefill replica beside a decode replica; empty where they do, or one pool does both."""
     problem, settings = space.instance.problem, space.settings
@@ -341,11 +346,6 @@ def _why_no_pair(space: FleetSearch) -> str:
         return ""
     fewest = int(pairs.sum(axis=1).min())
     return f"a prefill and a decode replica take {fewest} GPUs or more, which the limits on the fleet forbid"
-
-
-def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
-    """The best fleet of a search, with the cheaper ones that narrowly miss."""
-    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
