@@ -311,7 +311,7 @@ def write_engines(fitted: Fit) -> None:
         gpu = "H100" if name == "default" else GENERATIONS.get(name, name)
         entry["first_token"] = settled(entry["first_token"], fitted.values.get(gpu, entry["first_token"]))
         left = (entry["first_token"] - 1.0) * fitted.values[PREFILL_SHARE]
-        entry["first_token_prefill"] = float(f"{1.0 + left:.3g}")
+        entry["prefill_worker"] = float(f"{1.0 + left:.3g}")
     body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in gpus.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 

@@ -84,8 +84,8 @@ class EngineTable:
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
-    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
-    first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
+    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too
+    (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
     talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
     domain (S,): accelerators with one layout of KV blocks, in one precision.
@@ -119,7 +119,6 @@ class EngineTable:
     ranks: FloatArray
     uneven: FloatArray
     first_token: FloatArray
-    first_token_prefill: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
@@ -177,7 +176,7 @@ class EngineTable:
 
     def first_token_of(self, role: Role, shape: int) -> float:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
-        return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
+        return 1.0 if role is Role.PREFILL else float(self.first_token[shape])
 
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
@@ -339,14 +338,13 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         longer, decodes = uneven[:, None][axes], (carried_share * whole)[axes]
         return steps.by_token(np.where(longer > 1.0, decodes + (times - decodes) * longer, times), decodes)
 
-    def later(role: Role) -> FloatArray:
-        return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
-
     even, count = steps.mixed(ranks)
     mixed_steps = unevenly(even)
     alone = mixed_steps
     if (ranks > 1.0).any():
         alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], (carried_share * whole)[..., None, None])
+    prefill_configs = [replace(config, role=Role.PREFILL) for config in configs]
+    prefills = replace(steps, engines=engine_arrays(model, prefill_configs, policy.overhead))
     talks, domain = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
@@ -366,16 +364,15 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         pipeline=pipeline,
         ranks=ranks,
         uneven=uneven,
-        first_token=later(Role.COLOCATED),
-        first_token_prefill=later(Role.PREFILL),
+        first_token=np.array([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
-        prefill_alone=steps.prompts(np.ones_like(ranks)),
-        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
-        prefill_shared=steps.shared() * uneven[:, None, None],
+        prefill_alone=prefills.prompts(np.ones_like(ranks)),
+        prefill_time=prefills.prompts(ranks) * uneven[:, None, None],
+        prefill_shared=prefills.shared() * uneven[:, None, None],
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
         attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
