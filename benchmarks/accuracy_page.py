@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.host import ServingPolicy
 from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
@@ -135,7 +134,6 @@ def _fitted(error: ServingError) -> str:
             ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
             ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
             ("later requests that find all others' prompts ahead of them", lambda p: percentage(p.handover_burst)),
         )
@@ -157,10 +155,6 @@ def _prompts() -> str:
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."
     )
-
-
-def _lane(policy: ServingPolicy) -> str:
-    return f"{policy.lane_balance:.2f}"
 
 
 def by_accelerator(error: ServingError) -> str:

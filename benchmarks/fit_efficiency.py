@@ -19,7 +19,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
+from evidence import GEMM_CURVE, SHARED, STEPS, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS  # noqa: E402
 from relatives import LIKE, RELATIVE  # noqa: E402
 
@@ -162,6 +162,8 @@ def fit_one(evidence: Evidence, *, compare: bool = True) -> Result:
     base = EfficiencyCurve(compute=1.0, memory=1.0, launch=0.0)
     if evidence.kernel_class == "gemm" and evidence.dtype != "bf16":
         free = (*free, "cast")
+    if evidence.samples.elsewhere is not None and not evidence.samples.elsewhere.any():
+        free = tuple(name for name in free if name != "spill")
     depth = evidence.samples.depth
     if evidence.kernel_class == "attention_prefill" and depth is not None and np.ptp(depth) == 0:
         free = tuple(name for name in free if name != "depth_half")
@@ -194,6 +196,9 @@ def entries_of(results: list[Result]) -> dict[str, dict[Key, Entry]]:
             for finding in result.evidence.findings
             if finding.suspect
         )
+        steps = curves.get((name, kernel_class, f"{dtype}{STEPS}"))
+        if steps:
+            curve, source = replace(curve, spill=steps.curve.spill), f"{source}; spill of composed steps"
         error = assess(replace(curve, launch=curve.launch + eager), result.evidence.samples).error
         if kernel_class == SHARED:
             continue
@@ -235,7 +240,7 @@ def assume(entry: Entry, source: str) -> Entry:
 def moving_as(own: Entry, other: Entry, name: str) -> Entry:
     """The arithmetic of `own`, with bytes moved as well as by `other` of the accelerator `name`."""
     curve = replace(own.curve, memory=other.curve.memory, spill=other.curve.spill)
-    return assume(replace(own, curve=curve), f"arithmetic as fp8 on the same GPU; traffic as fp8 on {name}")
+    return assume(replace(own, curve=curve), f"arithmetic as fp8 of composed steps; traffic as fp8 on {name}")
 
 
 def middle(entries: list[Entry]) -> tuple[EfficiencyCurve, float]:
@@ -269,7 +274,8 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
             if key in table:
                 continue
             if key[1] == "fp4" and name in FP4_UNITS and twin in table and twin in relative:
-                filled[name][key] = moving_as(table[twin], relative[twin], RELATIVE[name])
+                own = table.get((key[0], f"fp8{STEPS}"), table[twin])
+                filled[name][key] = moving_as(own, relative[twin], RELATIVE[name])
             elif key[1] not in KV_DTYPES and twin in table:
                 filled[name][key] = assume(table[twin], "as fp8 on the same GPU")
             elif key in relative and not key[0].startswith("all_reduce"):

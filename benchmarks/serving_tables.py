@@ -86,7 +86,7 @@ class Table:
         step, each = policy.overhead.step, policy.overhead.per_request
         alone, together = self.alone * slower + step + each, self.together * slower + step + each * self.group
         steps = PromptSteps(alone, together, self.group, self.lanes, self.pipeline)
-        prompt = prompt_of(steps, first_token, policy.launch * self.kernels, policy.lane_balance)
+        prompt = prompt_of(steps, first_token, policy.launch * self.kernels)
         return EngineTimes(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
