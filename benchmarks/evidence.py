@@ -37,8 +37,8 @@ SHARED = "all_reduce_shared"
 GEMM_CURVE = (*CONSTANT, "compute_half", "depth_half")
 """Free parameters of a GEMM's curve."""
 
-STEPS = "_steps"
-"""After the dtype of evidence from composed steps where a table of single kernels speaks of the same."""
+BY_TENSOR = "fp8_tensor"
+"""FP8 experts with one scale for each matrix, where others are scaled in blocks."""
 Key = tuple[str, str, str]
 
 SMALL = 64.5
@@ -70,7 +70,7 @@ class Evidence:
     @property
     def fitted(self) -> bool:
         """Whether it is fitted: not suspect, or under a name of its own, or alone in speaking of the link."""
-        return not self.suspect or self.dtype == "fp8_tensor" or self.kernel_class.startswith("all_reduce")
+        return not self.suspect or self.dtype == BY_TENSOR or self.kernel_class.startswith("all_reduce")
 
 
 def evidence(
@@ -198,15 +198,15 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
                 continue
             rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
             samples = moe_samples(mine, hardware[name], DTYPES[kind])
-            kept = "fp8_tensor" if kind == "fp8" and any(rule.suspect for rule in rules) else DTYPES[kind]
+            kept = BY_TENSOR if kind == "fp8" and any(rule.suspect for rule in rules) else DTYPES[kind]
             found.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
     return found
 
 
 def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
-    """Block-scaled experts of B200 on one group of ranks, as the kernel of SGLang and of vLLM in newer tables runs them.
+    """Block-scaled experts of B200 on one group of ranks: the common kernel of SGLang and vLLM in newer tables.
 
-    What ranks of several groups add is as composed steps show (`STEPS`): in those tables they get their own rows only.
+    What several groups add is as composed steps show (`BY_TENSOR`): served rows ask for more than those tables have.
     """
     rows = select(
         rows_of(folder / "kernels" / "moe_2026.csv.gz"), system="b200_sxm", dtype="fp8_block", moe_ep_size="1"
@@ -277,7 +277,7 @@ def step_evidence(
             if not experts:
                 continue
             slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []
-            kept = f"{dtype}{STEPS}" if (name, "moe", dtype) in newer else dtype
+            kept = BY_TENSOR if (name, "moe", dtype) in newer else dtype
             found.append(evidence(name, "moe", kept, moe_steps(experts, shapes, roof, dtype), origin, slower))
         for phase in ("prefill", "decode"):
             samples = attention_steps(select(wide, phase=phase), shapes, roof, phase)
