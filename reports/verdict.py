@@ -12,7 +12,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
-from reports.asked import arrivals
+from reports.asked import day_rate
 from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
@@ -46,6 +46,7 @@ from .words import (
     search_words,
     serving_words,
     slo_name,
+    tightest,
     tightest_first,
     undecided,
     violated,
@@ -196,8 +197,15 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     without classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
+    if not plan.classes:
+        return ""
     if simulation is None or not simulation.classes:
-        return _result_by_class(plan)
+        item = tightest_first(plan)[0]
+        goal, verdict = item.attainment_goal, "Meets" if item.attainment >= item.attainment_goal else "Misses"
+        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
+        return (
+            f"{_result(verdict, item.name, percent_beside(item.attainment, goal), goal, len(plan.classes))}, {basis}."
+        )
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     met, low, high = (
         percent_beside(share, worst.attainment_goal)
@@ -225,29 +233,15 @@ def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str
     return f"{verdict} the SLO of {clean(name, 30)}: {share}"
 
 
-def _result_by_class(plan: Plan) -> str:
-    """The verdict of a plan without a simulation of its own."""
-    if not plan.classes:
-        return ""
-    worst = tightest_first(plan)[0]
-    goal, verdict = worst.attainment_goal, "Meets" if worst.attainment >= worst.attainment_goal else "Misses"
-    met = percent_beside(worst.attainment, goal)
-    basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
-    return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, {basis}."
-
-
 def _recorded_words(simulation: Simulation) -> str:
     """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
     run = simulation.recorded
     if run is None:
         return ""
-    goals = {item.name: item.attainment_goal for item in simulation.classes}
-    worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
-    share = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
     number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    return (
-        f" Replayed in order, {number} its {count(run.of)} requests: {share} of {clean(worst.name, 30)} meet the SLO."
-    )
+    met = f"{percent_beside(share, goal)} of {clean(name, 30)} meet the SLO"
+    return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
@@ -295,10 +289,9 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     if brief:
-        goals = {item.name: item.attainment_goal for item in plan.classes}
-        worst = [(name := _worst_class(row, goals), row.attainment[name]) for row in rows]
-        name, share = min(worst, key=lambda pair: misses_used(pair[1], goals.get(pair[0], 0.0)))
-        whose = "requests" if len(goals) == 1 else clean(name, 30)
+        worst = (tightest(row.attainment, plan.classes) for row in rows)
+        name, share, _ = min(worst, key=lambda item: misses_used(*item[1:]))
+        whose = "requests" if len(plan.classes) == 1 else clean(name, 30)
         most = "at most " if len(rows) > 1 else ""
         return f"{subject}, {most}{percent(share)} of {whose} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
@@ -309,9 +302,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
 
 def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
-    goals = {item.name: item.attainment_goal for item in plan.classes}
-    worst = _worst_class(row, goals)
-    subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
+    name, share, _ = tightest(row.attainment, plan.classes)
+    subject = f" of {'requests' if len(plan.classes) == 1 else clean(name, 30)} meet the SLO" if first else ""
     reasons = {
         " (undecided)": undecided(row, plan),
         " (in the trace's own order)": row.replayed,
@@ -319,7 +311,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
         " (once its KV memory was full)": row.stuck,
     }
     why = next((words for words, holds in reasons.items() if holds), "")
-    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{subject}{why}"
+    return f"in {clean(row.what).partition(':')[0]}, {percent(share)}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:
@@ -334,15 +326,8 @@ def router_sentence(plan: Plan) -> str:
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    goals = {item.name: item.attainment_goal for item in simulation.classes}
-    worst = _worst_class(row, goals)
-    share = percent_beside(row.attainment[worst], goals[worst])
-    return f"{share} of {clean(worst, 30)} ({percent(goals[worst])} asked)"
-
-
-def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
-    """The class that uses most of its permitted misses."""
-    return max(row.attainment, key=lambda name: misses_used(row.attainment[name], goals.get(name, 0.0)))
+    name, share, goal = tightest(row.attainment, simulation.classes)
+    return f"{percent_beside(share, goal)} of {clean(name, 30)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -503,22 +488,20 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def day_price_words(plan: Plan) -> str:
+def day_price_words(plan: Plan, opening: str = "") -> str:
     """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
 
     The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
-    p_day = p_peak / use.
+    p_day = p_peak × peak rate / mean rate. opening: what a whole sentence begins with.
     """
-    day, peak = arrivals(plan), plan.usd_per_million_output_tokens
-    if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
+    mean, peak = day_rate(plan), plan.usd_per_million_output_tokens
+    if not mean or not peak or plan.objective != "min_cost":
         return ""
-    return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+    price = f"{money(peak * plan.demand_rps / mean)} over the day's mean of {rate(mean)}"
+    return f"{opening}{price}." if opening else price
 
 
-def day_price_sentence(plan: Plan) -> str:
-    """Say the same; empty without a profile."""
-    words = day_price_words(plan)
-    return f"Price per million output tokens: {words}." if words else ""
+DAY_PRICE: Final = "Price per million output tokens: "
 
 
 # --- of a simulation --------------------------------------------------------------------------------------------------

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, SimulatedClass, engine_counts
 from reports.text import capital
-from search_spaces.problem import target_of
+from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
-from .asked import ClassTarget, asked
+from .asked import asked
 from .numbers import (
     MISSING,
     count,
@@ -313,6 +313,13 @@ def misses_used(attainment: float, goal: float) -> float:
     return misses / miss_limit if miss_limit > 0.0 and not math.isnan(misses) else math.inf
 
 
+def tightest(shares: Mapping[str, float], classes: Sequence[ClassResult | SimulatedClass]) -> tuple[str, float, float]:
+    """The class that uses most of its permitted misses: name, its share that meets the SLO, and its goal [1]."""
+    goals = {item.name: item.attainment_goal for item in classes}
+    name = max(shares, key=lambda name: misses_used(shares[name], goals.get(name, 0.0)))
+    return name, shares[name], goals.get(name, 0.0)
+
+
 def tightest_first(plan: Plan) -> list[ClassResult]:
     """Classes by what they use of their permitted misses, the one that uses most first."""
     return sorted(plan.classes, key=lambda item: (-misses_used(item.attainment, item.attainment_goal), item.name))
@@ -390,11 +397,10 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
     for fleet in (*plan.simulation.one_replica_less, *plan.simulation.others):
         attempts.setdefault((engine_counts(fleet.pools), fleet.cost_usd_per_hour), []).append(fleet)
-    goals = {item.name: item.attainment_goal for item in plan.classes}
 
     def merit(fleet: JudgedFleet) -> tuple[bool, bool, float]:
-        used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
-        return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
+        _, share, goal = tightest(fleet.attainment, plan.classes)
+        return fleet.held, not fleet.overloaded, -misses_used(share, goal)
 
     return [max(alike, key=merit) for alike in attempts.values()]
 
@@ -503,9 +509,8 @@ def demand_sentence(plan: Plan) -> str:
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: ClassTarget) -> str:
+def slo_words(slo: Slo) -> str:
     """Say what one class asks for."""
-    other_limits = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *other_limits)
-    limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
-    return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
+    names = {metric: "the whole request" if metric is Metric.E2E else METRICS[metric].label for metric in slo.limits}
+    limits = [f"{names[metric]} within {duration(limit)}" for metric, limit in slo.limits.items()]
+    return f"{clean(slo.name, 30)}: {join_words(limits) or 'no limit'} for {percent(slo.attainment)} of its requests"

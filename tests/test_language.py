@@ -19,6 +19,8 @@ SHORT = sorted((ROOT / "docs").glob("*.md"))
 GOLDENS = sorted(path for ending in ("txt", "md") for path in GOLDEN.rglob(f"*.{ending}"))
 HELP = sorted((GOLDEN / "cli").glob("help*.txt"))
 MOST_WORDS = 40
+MOST_PAGES = 14
+"""Pages that say how to use pdplan and how it works; theory/ and appendix/ have the rest."""
 MOST_WORDS_OF_A_PAGE = 1_500
 MOST_WORDS_OF_A_SENTENCE = 30
 MOST_TERMS = 40
@@ -103,6 +105,10 @@ def test_a_page_is_short_and_so_are_its_sentences(page: Path) -> None:
     assert len(text.split()) <= MOST_WORDS_OF_A_PAGE
     spoken = ([word for word in said.split() if any(map(str.isalnum, word))] for said in sentences(prose(text)))
     assert [" ".join(said) for said in spoken if len(said) > MOST_WORDS_OF_A_SENTENCE] == []
+
+
+def test_a_new_engineer_reads_few_pages() -> None:
+    assert len(SHORT) <= MOST_PAGES
 
 
 def test_the_glossary_page_says_what_the_report_says() -> None:

@@ -38,7 +38,6 @@ from costmodel.simulator import (
 from costmodel.simulator.metrics import (
     TAIL,
     batch_ends,
-    loads,
     overload,
     percentiles,
     run_span,
@@ -150,12 +149,12 @@ def test_loads_and_throughput_add_up() -> None:
     requests, tokens = throughput(result)
     assert tokens == pytest.approx(10 * requests)
     span = result.makespan - result.arrival[0]
-    (load,) = loads(result, fleet)
+    utilization, mfu, mbu, kv_occupancy = result.engines[0].shares(fleet.pools[0], span)
     log = result.steps_log
-    assert load.utilization == pytest.approx(float((log[:, 2] - log[:, 1]).sum()) / span)
+    assert utilization == pytest.approx(float((log[:, 2] - log[:, 1]).sum()) / span)
     assert run_span(result) == span
-    assert (load.mfu, load.mbu) == (0.0, 0.0)  # these step times come without a roofline
-    assert 0 < load.kv_occupancy < 0.5
+    assert (mfu, mbu) == (0.0, 0.0)  # these step times come without a roofline
+    assert 0 < kv_occupancy < 0.5
     assert result.engines[0].steps == len(log)
 
 
@@ -215,7 +214,7 @@ def test_the_work_of_a_run_by_hand() -> None:
     bytes_ = 17 * 4 + 19 * (5 + 4 + 1 + 1) + 23 * 12 + 29 * 4 + 31 * reach + 37 * 2 + 41 * context
     assert use.hbm_bytes == bytes_
     assert (use.prompt_tokens, use.output_tokens) == (10, 3)
-    assert (use.peak_flops, use.hbm_bandwidth) == (1e15, 1e13)
+    assert (use.work.peak, use.work.bandwidth) == (1e15, 1e13)
     assert use.busy == pytest.approx(result.finish[0])
     chunks, decodes = (
         [step_seconds(WORKING, [6]), step_seconds(WORKING, [4], [6])],

@@ -187,7 +187,7 @@ def test_samples_are_read_without_a_word(name: str, expected: tuple[tuple[int, i
 
 
 def test_every_sample_has_a_row_in_the_docs() -> None:
-    page = (FOLDER.parents[1] / "docs" / "traces.md").read_text("utf-8")
+    page = (FOLDER.parents[1] / "docs" / "running.md").read_text("utf-8")
     assert set(SAMPLES) == {path.name for path in FOLDER.iterdir()}
     for name in SAMPLES:
         summary = read_trace(FOLDER / name)

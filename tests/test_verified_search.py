@@ -19,8 +19,8 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
-from optimizer.verification.judge import Blame, ClassJudgement, Judgement
-from optimizer.verification.verify import Loop, SearchResult, without_one_replica
+from optimizer.verification.judge import ClassJudgement, Judgement
+from optimizer.verification.verify import Loop, SearchResult, with_one_replica_less
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, space, workload
 from tests.small_fleets import apart, pool, replicas, small
@@ -28,12 +28,11 @@ from tests.small_fleets import apart, pool, replicas, small
 GOAL = 0.9
 
 
-def miss(instance: Instance, fleet: Fleet, share: float, blame: Any = (1.0,), **changes: Any) -> Verdict:
+def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
     item = ClassJudgement("default", GOAL, Attainment(share, share - 0.01, share + 0.01, 1000), (0.0,) * 4, (0.0,) * 4)
     judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
-    fault = Blame(np.array(blame, dtype=np.float64), 1.0, 0.0)
-    return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, fault), **changes)
+    return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
 
 
 @dataclass
@@ -68,15 +67,16 @@ class Oracle:
             factor = 1 if self.only in {None, fleet.pools[-1].seqs} else 10
             short = np.maximum(factor * np.array(self.needed) - replicas(fleet), 0.0)
         share = 1.0 if not short.any() else 0.5 / (1.0 + short.sum())
-        verdict = miss(self.instance, fleet, share, short / max(short.sum(), 1.0))
-        return verdict if short.any() else replace(verdict, held=True, blame=None)
+        verdict = miss(
+            self.instance, fleet, share, tuple(np.flatnonzero(short >= max(0.2 * short.sum(), 1e-9)).tolist())
+        )
+        return verdict if short.any() else replace(verdict, held=True, blamed=())
 
 
 def searched(bench: Any, *fleets: Fleet) -> SearchResult:
     """What the loop comes to from some fleets."""
     loop = Loop(bench, fleets)
-    best = loop.run()
-    return loop.result(best, [] if best is None else without_one_replica(bench, best.fleet))
+    return with_one_replica_less(bench, loop.result(loop.run()))
 
 
 counts = st.tuples(st.integers(1, 6), st.integers(1, 6))

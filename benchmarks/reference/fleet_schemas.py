@@ -119,4 +119,4 @@ def read_case(path: Path, schema: type[CaseT]) -> CaseT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise InputError(f"{path}: {faults_of(error, schema.model_json_schema())[0].told()}") from None
+        raise InputError(f"{path}: {faults_of(error)[0].told()}") from None

@@ -17,25 +17,25 @@ from .records import GAPS, NONE, RUN, Engine, Lane, Slot, World
 
 
 @compiled
-def blocks_of(tokens: int, block: int) -> int:
+def blocks_of(lane: Lane, tokens: int) -> int:
     """KV blocks that hold so many tokens."""
-    return (tokens + block - 1) // block
+    return (tokens + lane.limits.block_size - 1) // lane.limits.block_size
 
 
 @compiled
 def blocks_needed(w: World, lane: Lane, steps: int) -> int:
     """New blocks that the decodes take in their next `steps` steps."""
-    need, phase = lane.live * (steps // lane.block_size), (1 - lane.steps) % lane.block_size
-    for _ in range(steps % lane.block_size):
+    need, phase = lane.live * (steps // lane.limits.block_size), (1 - lane.steps) % lane.limits.block_size
+    for _ in range(steps % lane.limits.block_size):
         need += w.phases[lane.phase_at + phase]
-        phase = phase - 1 if phase > 0 else lane.block_size - 1
+        phase = phase - 1 if phase > 0 else lane.limits.block_size - 1
     return need
 
 
 @compiled
 def next_blocks(w: World, lane: Lane) -> int:
     """New blocks that the decodes take in their next step."""
-    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.block_size]
+    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.limits.block_size]
     return blocks
 
 
@@ -45,12 +45,12 @@ def steps_within(w: World, lane: Lane, room: int) -> int:
     cycles = max(room, 0) // lane.live
     room -= cycles * lane.live
     steps = 0
-    while steps < lane.block_size:
-        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.block_size]
+    while steps < lane.limits.block_size:
+        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.limits.block_size]
         if room < 0:
             break
         steps += 1
-    return cycles * lane.block_size + steps
+    return cycles * lane.limits.block_size + steps
 
 
 @compiled
@@ -85,8 +85,8 @@ def join(w: World, lane: Lane, s: int, processed_tokens: int) -> None:
     lane.live += 1
     lane.context += processed_tokens
     lane.heap = heap_push(w, lane.heap, s)
-    w.engines[lane.engine].free -= blocks_of(processed_tokens - 1, lane.block_size)
-    w.phases[lane.phase_at + slot.offset % lane.block_size] += 1
+    w.engines[lane.engine].free -= blocks_of(lane, processed_tokens - 1)
+    w.phases[lane.phase_at + slot.offset % lane.limits.block_size] += 1
     lane.gap_joined = 2
     if slot.fresh == 0:
         slot.fresh = 1
@@ -117,8 +117,8 @@ def uncount(w: World, lane: Lane, slot: Slot) -> int:
     lane.decodes -= 1
     lane.live -= 1
     lane.context -= processed_tokens
-    w.engines[lane.engine].free += blocks_of(processed_tokens - 1, lane.block_size)
-    w.phases[lane.phase_at + slot.offset % lane.block_size] -= 1
+    w.engines[lane.engine].free += blocks_of(lane, processed_tokens - 1)
+    w.phases[lane.phase_at + slot.offset % lane.limits.block_size] -= 1
     slot.joined = -1
     if lane.decodes == 0:
         lane.depth = 0

@@ -14,7 +14,8 @@ from reports.json_text import json_text
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import capital, clean
 from reports.verdict import (
-    day_price_sentence,
+    DAY_PRICE,
+    day_price_words,
     growth_sentence,
     losses_sentence,
     no_fleet_headline,
@@ -22,7 +23,7 @@ from reports.verdict import (
     router_sentence,
     slo_result_sentence,
 )
-from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
+from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words, tightest
 
 from .plan import complete_sections
 
@@ -52,7 +53,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         cheapest_sentence(evaluation),
     )
     facts = said(
-        day_price_sentence(plan),
+        day_price_words(plan, DAY_PRICE),
         growth_sentence(plan),
         f"Binds first: {binding_sentence(limits[0])}" if limits else "",
     )
@@ -147,12 +148,11 @@ def _replica_words(changes: Mapping[str, int], word: str) -> str:
 
 def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     """The share of the class that suffers most, and why it misses."""
-    goals = {item.name: item.attainment_goal for item in plan.classes}
-    worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
+    name, share, goal = tightest(row.attainment, plan.classes)
     stuck = "; it does not recover from a burst that fills its KV memory"
     why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
-    subject = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
-    return f"({percent_beside(row.attainment[worst], goals[worst])} of {subject} meet it){why}"
+    subject = f"class {clean(name, 30)}" if len(plan.classes) > 1 else "requests"
+    return f"({percent_beside(share, goal)} of {subject} meet it){why}"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:

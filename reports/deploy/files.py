@@ -386,5 +386,5 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     try:
         content = ChoicesRecord.model_validate(record.value())
     except ValidationError as error:
-        raise record.fault(faults_of(error, ChoicesRecord.model_json_schema())[0]) from error
+        raise record.fault(faults_of(error)[0]) from error
     return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))
