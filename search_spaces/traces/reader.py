@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError, name_hint
 from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
 from costmodel.words import percentage
@@ -554,9 +554,7 @@ def _column(role: str, column: str | None, names: Sequence[str], where: str) -> 
     if column is not None:
         if column in names:
             return column
-        close = nearest_name(column, names)
-        hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, names))}"
-        raise InputError(f"{where}: there is no column {shown(column)}; {hint}")
+        raise InputError(f"{where}: there is no column {shown(column)}; {name_hint(column, names, 'found')}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
         by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
