@@ -270,11 +270,6 @@ class Batch:
     load: ClosedLoad
     pools: WorkerPools
 
-    @property
-    def split(self) -> bool:
-        """Whether prefill and decode are apart."""
-        return self.deployments[0].decode is not None
-
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
