@@ -187,7 +187,7 @@ def _fitted(error: ServingError) -> str:
         )
     ]
     table = markdown_table(["parameter", *names], rows, 1)
-    head = f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}."
+    head = f"## What was fitted\n\nKernels: see [calibration.md](theory/calibration.md). Serving: {error.source}."
     return f"{head}\n\n{table}\n\n{_prompts()}\n"
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -272,6 +273,7 @@ class Problem:
 
     `recorded` holds the requests of a trace where these are simulated and no random ones.
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
+    `base` is the folder from which files that a scenario of it names are looked up.
 
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `speculation` says how tokens are drafted where the search space drafts any.
@@ -301,6 +303,7 @@ class Problem:
     speculation: Speculation | None = None
     recorded: Recorded | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
+    base: Path = field(default=Path(), compare=False, repr=False)
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:

@@ -43,7 +43,9 @@ def identifiers() -> set[str]:
 
 
 def test_every_name_of_the_nomenclature_is_used() -> None:
-    rows = re.findall(r"^\|[^|]*\| ((?:`\w+`(?:, )?)+) \|", (ROOT / "docs/nomenclature.md").read_text("utf-8"), re.M)
+    rows = re.findall(
+        r"^\|[^|]*\| ((?:`\w+`(?:, )?)+) \|", (ROOT / "docs/theory/nomenclature.md").read_text("utf-8"), re.M
+    )
     names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(names) > 50
     assert sorted(set(names) - identifiers()) == []

@@ -75,7 +75,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
 def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(file), "--config", "gpu=H100,tp=1"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("gpu=H100,tp=1: possible, at best number ")
+    assert said.startswith("gpu=H100,tp=1: possible; as a ")
     assumed = "pipeline_parallel 1, expert_parallel 1, data_parallel 1, weight_dtype bf16, kv_dtype bf16."
     assert f"Assumed, as the config does not say: {assumed}" in " ".join(said.split())
     assert f"All {len(RULES)} feasibility rules pass" in said

@@ -44,7 +44,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 def with_change(problem: Problem, text: str) -> Problem:
     (scenario,) = grid([parse_axis(text)])
-    return scenario_problem(problem, scenario, Path())
+    return scenario_problem(problem, scenario.changes, scenario.name)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_pa
     problem, scenarios = named(tmp_path)
     assert list(scenarios) == ["cheap", "june", "both", "tight"]
     assert scenarios["june"].changes == {"price.H100": 1.5, "price.L4": 0.5, "rate_scale": 2}
-    both = scenario_problem(problem, scenarios["both"], tmp_path)
+    both = scenario_problem(problem, scenarios["both"].changes)
     assert [offer.usd_per_hour for offer in both.offers] == [1.5, 0.5]
     assert (both.workload.request_rate, both.workload.burstiness) == (12.0, 2.0)
     assert [(slo.ttft, slo.tpot) for slo in both.slos] == [(0.8, 0.04), (0.8, 0.07)]

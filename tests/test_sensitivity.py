@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from optimizer.plans.records import Sensitivity
-from optimizer.whatif.answer import STEP_TIME, answer_at
-from optimizer.whatif.sensitivity import kind_of, sensitivity
+from optimizer.whatif.answer import answer_to
+from optimizer.whatif.sensitivity import STEP_TIME, kind_of, sensitivity
 from search_spaces.problem import Problem
-from tests.test_whatif_answers import BASE, small
+from tests.test_whatif_answers import small
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def problem() -> Problem:
 
 @pytest.fixture(scope="module")
 def found(problem: Problem) -> Sensitivity:
-    moved = sensitivity(problem, BASE, complete=True)
+    moved = sensitivity(problem, complete=True)
     assert moved is not None
     return moved
 
@@ -35,7 +35,7 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
     flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
     assert flips
     for key, flip in flips:
-        same, other = (answer_at(problem, BASE, key, value) for value in (flip.same_at, flip.other_at))
+        same, other = (answer_to(problem, {key: value}) for value in (flip.same_at, flip.other_at))
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)

@@ -16,6 +16,7 @@ from pdplan.files import check_files
 from pdplan.options import (
     PATH,
     Choice,
+    Flags,
     console_options,
     force_option,
     json_option,
@@ -96,7 +97,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model
 
-    flags = WorkloadFlags(trace, **options)
+    flags = Flags(trace=trace, **options)
     output, model = flags.output, flags.model
     model_name = _model_name(model, output)
     config = Path(model) if model.endswith(".json") else None
@@ -122,21 +123,6 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadFlags:
-    """The command line of `pdplan workload`, by the names of its options."""
-
-    trace: Path
-    trace_format: str
-    columns: str
-    output: Path | None
-    model: str
-    rate: float | None
-    buckets: int
-    limit: int | None
-    max_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """What a file tells: its figures, and for a new workload file the mapping, and advice that stands in it.
 
@@ -152,7 +138,7 @@ class Reading:
     longest: int = 0
 
 
-def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
+def _reading_of(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces.reader import first_bytes, is_range_query
@@ -171,7 +157,7 @@ def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer
     return _read_requests(console, flags, transformer)
 
 
-def _read_requests(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
+def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
     from search_spaces.traces.summary import read_trace, tells_waves, trace_source, workload_mapping
 
@@ -357,11 +343,12 @@ def _page(figures: dict[str, Any]) -> Document:
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
 @click.argument("file", type=PATH, required=False)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
 @console_options
 @pass_console
-def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
+def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
     \b
@@ -374,7 +361,9 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     """
     from search_spaces.echo import fleet_text, init_text
 
-    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    if file is not None and output is not None:
+        raise InputError("FILE and -o name the file to write; give one of them")
+    file = file or output or Path("fleet.yaml" if fleet else "workload.yaml")
     text = fleet_text() if fleet else init_text()
     if str(file) == "-":
         console.show(text)

@@ -67,7 +67,7 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
     shared = Counter(model.rpartition("/")[2] for model in models)
     names = {model: last if shared[last := model.rpartition("/")[2]] == 1 else model for model in models}
     for words, quantity in QUANTITIES[value["format"]].items() if value["predicted"] else ():
-        columns = (Column("", shrink=True, lines=4), "#rows", "#MAPE" if quantity == "latency" else "#median")
+        columns = (Column("", shrink=True, lines=4), "#rows", "#mean" if quantity == "latency" else "#median")
         rows = [
             (
                 ", ".join(clean(label) for label in (names[labels[0]], *labels[1:]) if label),
@@ -79,11 +79,19 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
         table = table_of((*columns, "#p90", "#bias", "#in 90 %"), rows)
         yield Section(f"{name}: errors of {words}", table=table)
     tau = value.get("throughput_kendall_tau")
+    middle = "mean" if value["format"] == "steps" else "median"
+    meaning = (
+        f"Errors are relative to the measured value: {middle} and p90 of their size, and their {middle} with its sign "
+        "(bias). In 90 %: the share of measured values within the 90 % interval of the prediction."
+    )
     yield Section(
         sentences=said(
-            *(f"{plural(n, 'row')} not predicted: {reason}" for reason, n in value["refused_reasons"].items()),
-            *(f"{plural(n, 'row')}: {note}" for note, n in value["notes"].items()),
-            "" if tau is None else f"Kendall's tau of throughput per GPU: {tau:.2f}",
+            meaning if value["predicted"] else "",
+            *(f"{plural(n, 'row')} not predicted: {reason}." for reason, n in value["refused_reasons"].items()),
+            *(f"{plural(n, 'row')}: {note}." for note, n in value["notes"].items()),
+            ""
+            if tau is None
+            else f"Kendall's tau of throughput per GPU: {tau:.2f} (1: every pair of configs in order).",
         )
     )
 
