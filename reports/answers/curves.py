@@ -19,7 +19,7 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
-    Placed,
+    AnswerAt,
     cost_cell,
     cost_words,
     exact_words,
@@ -47,7 +47,7 @@ SEARCHED_ON: Final = (
 )
 
 
-def _placed(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[Placed]:
+def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[AnswerAt]:
     """The answer on each step, and from where to where that is."""
     yield from ((f"from {at(step.start)} to {at(step.end)}", step.answer) for step in steps)
 
@@ -92,7 +92,7 @@ def frontier_document(curve: Frontier) -> Document:
             Section(table=steps_table(curve)),
             Section(
                 sentences=(
-                    *no_fleet_sentences(_placed(curve.steps, lambda value: _at(curve, value))),
+                    *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
                     *_corrections(curve),
                     *ruled_out_sentences(("", miss) for miss in curve.refuted),
                 )
@@ -276,7 +276,7 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = (_not_simulable(curve.key),)
     sentences = (
-        *no_fleet_sentences(_placed(curve.steps, lambda value: exact_words(curve.key, value))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: exact_words(curve.key, value))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )

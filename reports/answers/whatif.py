@@ -16,7 +16,7 @@ from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
-    Placed,
+    AnswerAt,
     cost_cell,
     cost_words,
     fleet_table,
@@ -63,7 +63,7 @@ class Scenarios:
         return cls(keys, tuple(zip(*columns, strict=True)), tuple(map(Answer.of_row, rows)))
 
     @property
-    def placed(self) -> Iterator[Placed]:
+    def answers_at(self) -> Iterator[AnswerAt]:
         """Each answer, and which scenario it is of."""
         for values, answer in zip(self.values, self.answers, strict=True):
             yield f"at {_assigned(self.keys, values)}", answer
@@ -80,8 +80,10 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     maps, gaps = cost_maps(scenarios), [answer.gap for answer in scenarios.answers if answer.gap is not None]
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
     notes = said(
-        *no_fleet_sentences(scenarios.placed),
-        *ruled_out_sentences((place, miss) for place, answer in scenarios.placed for miss in answer.refuted),
+        *no_fleet_sentences(scenarios.answers_at),
+        *ruled_out_sentences(
+            (place, miss) for place, answer in scenarios.answers_at if answer.pools for miss in answer.refuted
+        ),
         EFFORTS[effort],
         f"Gap: the most that a fleet of any shape could save; it is {percent(max(gaps))} or less." if gaps else "",
         *simulated_notes(scenarios.answers),
@@ -282,7 +284,7 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
     ]
     notes = (
         *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
-        *ruled_out_sentences(("", miss) for answer in answers for miss in answer.refuted),
+        *ruled_out_sentences(("", miss) for answer in answers if answer.pools for miss in answer.refuted),
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
