@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
+from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -63,8 +64,9 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
     if curve.by_budget:
         answer_keys = ("gpus", "pools", "simulated", "simulated_attainment")
         steps: list[dict[str, Any]] = [
-            {**row, **{key: step.answer.row[key] for key in answer_keys}}
-            for row, step in zip(by_budget(curve), _having(curve), strict=True)
+            {"budget_usd_per_hour": step.answer.cost, "rate_rps": step.end, "requests_per_dollar": _per_dollar(step)}
+            | {key: step.answer.row[key] for key in answer_keys}
+            for step in _having(curve)
         ]
         return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted_rows}
     steps = [
@@ -107,6 +109,11 @@ def _having(curve: Frontier) -> list[Step]:
     return [step for step in curve.steps if step.answer.cost]
 
 
+def _per_dollar(step: Step) -> float:
+    """Requests at the end of a step for a dollar of its fleet [1/$]."""
+    return step.end * SECONDS_PER_HOUR / (step.answer.cost or math.inf)
+
+
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
     """A value of the lever with its unit."""
     return exact_words(curve.over, value or 0.0, digits)
@@ -144,14 +151,7 @@ def steps_table(curve: Frontier) -> Table:
     columns: list[Column | str]
     if curve.by_budget:
         columns = ["#budget", "#serves up to", Column("per dollar", "right", optional=True)]
-        rows = [
-            [
-                hourly(row["budget_usd_per_hour"]),
-                rate(row["rate_rps"]),
-                f"{significant(row['requests_per_dollar'])} req/$",
-            ]
-            for row in by_budget(curve)
-        ]
+        rows = [[hourly(step.answer.cost), rate(step.end), f"{significant(_per_dollar(step))} req/$"] for step in steps]
     else:
         rises = curve.steps[0].start <= curve.steps[-1].end
         columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]

@@ -275,6 +275,8 @@ def alternatives_record(rows: Sequence[tuple[str, Answer]], slack: float) -> lis
 def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
     answers, excesses = [answer for _, answer in rows], _excesses(rows)
+    if answers[0].cost is None:
+        return no_fleet_document("No fleet meets the SLO.", answers[0])
     number = sum(_is_within(excess, slack) for excess in excesses[1:])
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
     headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
@@ -288,9 +290,7 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
-    if answers[0].cost is None:
-        headline = "No fleet meets the SLO."
-    return Document((headline,), (Section(table=table), Section(sentences=notes)), answers[0].cost is not None)
+    return Document((headline,), (Section(table=table), Section(sentences=notes)))
 
 
 def _excesses(rows: Sequence[tuple[str, Answer]]) -> list[float | None]:
