@@ -79,7 +79,7 @@ serving does not show it. The launch of the one-kernel class is taken instead; t
 without a CUDA graph."""
 
 FP4_UNITS = ("B200",)
-"""Fitted accelerators with FP4 units, whose FP4 kernels are not those of their FP8 tables; see docs/calibration.md."""
+"""Fitted accelerators with FP4 units, whose kernels are not those of their FP8 tables (docs/theory/calibration.md)."""
 
 LEAST_SEEN = 0.005
 """A roof that decides fewer of the kernels is not in the data; its efficiency is then taken from the kindred class."""
@@ -282,7 +282,7 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
 def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -> str:
     """The catalog file."""
     lines = [
-        "# written by benchmarks/fit_efficiency.py; see docs/calibration.md",
+        "# written by benchmarks/fit_efficiency.py; see docs/theory/calibration.md",
         "# compute: share of the data sheet's peak (gemm, moe: in the compute dtype; attention: in bf16, by KV dtype)",
         "# memory: share of HBM bandwidth; for all_reduce and all_to_all, of the link (one direction)",
         "# compute_half, depth_half, fill_half: size, depth and parallel work at which half of `compute` is reached",

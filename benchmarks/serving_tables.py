@@ -160,7 +160,7 @@ def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
     found = []
     for table in tables:
         doubts = suspicions(table.batch, table.predict(load_serving_policy(table.batch.engine), factors))
-        keep = np.array([doubt is None for doubt in doubts])
+        keep = np.array([not doubt for doubt in doubts])
         if keep.any():
             found.append(table.only(keep))
     return found

@@ -18,14 +18,11 @@ class Policy:
     chunked: a prompt may be computed in parts that fill the token budget; otherwise whole (a prompt longer than the
         budget then goes alone).
     static: no admission before the whole batch has ended; ended requests go on being computed as padding.
-    padded_budget: a batch of n prompts counts n x longest tokens, not their sum.
     whole_prompt_blocks: blocks of the whole prompt are taken at admission; otherwise chunk by chunk.
     watermark: share of all blocks that admission leaves free [1].
     reserve_output: share of its output for which a newcomer is promised blocks [1]; promises of running requests never
         exceed all blocks, so with 1 nothing is ever preempted.
     admit_after_preemption: new requests may enter in the step in which one was preempted.
-    spare_block: a decode needs one free block even if its last one has room.
-    partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
     pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
         for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
@@ -35,13 +32,10 @@ class Policy:
     exclusive_prefill: bool = False
     chunked: bool = True
     static: bool = False
-    padded_budget: bool = False
     whole_prompt_blocks: bool = True
     watermark: float = 0.0
     reserve_output: float = 0.0
     admit_after_preemption: bool = True
-    spare_block: bool = False
-    partial_prompt_ends: bool = False
     pulls: bool = False
 
 

@@ -137,14 +137,14 @@ class Output:
         """
         from reports.views.html import render_document
 
-        if self.csv is not None:
-            from reports.rows import rows_csv
+        if self.csv is not None or self.parquet is not None:
+            from reports.rows import columns_csv, columns_parquet, row_columns
 
-            self._write(console, self.csv, rows_csv(rows))
-        if self.parquet is not None:
-            from reports.rows import rows_parquet
-
-            self._write(console, self.parquet, rows_parquet(rows))
+            columns = row_columns(rows)
+            if self.csv is not None:
+                self._write(console, self.csv, columns_csv(columns))
+            if self.parquet is not None:
+                self._write(console, self.parquet, columns_parquet(columns))
         if self.html is not None:
             self._write(console, self.html, render_document(document, record))
         console.show(record if self.as_json else document)

@@ -203,8 +203,8 @@ def _others(conjunction: str, number: int) -> str:
 def reason(binding: str) -> str:
     """What is in the way of a fleet, as the end of a sentence.
 
-    >>> reason("budget of fleet: $5.00/h needed, but the budget is $0.10/h.")
-    '$5.00/h needed, but the budget is $0.10/h.'
+    >>> reason("budget of fleet: $5.00/h is needed, but the budget is $0.10/h.")
+    '$5.00/h is needed, but the budget is $0.10/h.'
     """
     return f"{sentence(binding.partition(' of fleet: ')[2] or binding).removesuffix('.')}."
 

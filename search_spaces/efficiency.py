@@ -38,9 +38,6 @@ FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
 
-_STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
-"""Kernel class whose figures serve where a table leaves the class out altogether."""
-
 Pair = tuple[str, str]
 Peaks = Mapping[str, Mapping[str, float]]
 NO_PEAKS: Peaks = {}
@@ -139,8 +136,6 @@ class EfficiencyTable:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
-        if kernel_class in _STANDS_IN:
-            return self._find(owners, _STANDS_IN[kernel_class], dtype, peaks)
         raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
 
 

@@ -331,7 +331,7 @@ def deployment_of(
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
     """
     model, dtype = in_dtype(published_model, row.gemm_dtype, row.moe_dtype)
-    engine = _engine(row)
+    engine, engine_note = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings
     usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
@@ -375,29 +375,24 @@ def deployment_of(
         waves=math.inf if row.median else MANY_WAVES,
         fits=fits,
         transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
-        notes=(*_assumptions(row, engine), *memory_notes),
+        notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
     )
 
 
-def _engine(row: ServingRow) -> str:
-    """The catalog's engine of a row: the one of that name or alias, one that the name contains, else the fallback."""
+def _engine(row: ServingRow) -> tuple[str, str]:
+    """The catalog's engine of a row, and in words what had to be assumed: of that name or alias, or in the name."""
     try:
-        return engine_name(row.engine)
+        return engine_name(row.engine), ""
     except UnknownNameError:
-        return next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
+        engine = next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
+        if not row.engine:
+            return engine, f"engine is not given and taken as {engine}"
+        words = "is taken" if engine in row.engine else "is not known and taken"
+        return engine, f"engine {row.engine!r} {words} as {engine}"
 
 
-def _assumptions(row: ServingRow, engine: str) -> Iterator[str]:
-    """What a row does not say, or says twice, and how that is taken."""
-    try:
-        engine_name(row.engine)
-    except UnknownNameError:
-        engine_words = "is taken" if engine in row.engine else "is not known and taken"
-        yield (
-            f"engine {row.engine!r} {engine_words} as {engine}"
-            if row.engine
-            else f"engine is not given and taken as {engine}"
-        )
+def _assumptions(row: ServingRow) -> Iterator[str]:
+    """What a row does not say of its load, or says twice, and how that is taken."""
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)
         try:

@@ -7,7 +7,7 @@ degrees that the user writes are checked in `checks` and refused instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -240,46 +240,40 @@ KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTI
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
+    """An engine config that somebody asks about.
 
-    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that;
-    speculative_tokens: None where none are drafted, or as few as the space has.
-
-    offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
+    offer: index into `Problem.offers`; stated: settings by the key of the search section, and its role. Degrees that
+    are not stated are 1. Precisions are then the model section's, or the first of the space if it lacks that, drafted
+    tokens as few as the space has, and anything else whatever the space has.
     """
 
     offer: int
-    parallelism: Parallelism
-    role: Role | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-    speculative_tokens: int | None = None
-    unstated: tuple[str, ...] = ()
+    stated: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def role(self) -> Role | None:
+        """The role that is asked about; None: any of the space."""
+        return self.stated.get("role")
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """The degrees, and the other settings that are stated, by the key of the search section."""
+        return dict.fromkeys(DEGREES, 1) | {name: value for name, value in self.stated.items() if name != "role"}
+
+    def shape(self, problem: Problem) -> Shape:
+        """The engine shape that is asked about."""
+        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, problem.weight_dtypes)
+        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, problem.kv_dtypes)
+        split = Parallelism(*(self.stated.get(name, 1) for name in DEGREES))
+        return Shape(
+            self.offer, split, weights, cache, self.stated.get("speculative_tokens", problem.speculative_tokens[0])
+        )
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
         """Settings that nobody stated, and what they are taken for."""
         shape = self.shape(problem)
-        usual = {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
-        return dict.fromkeys(self.unstated, 1) | {
-            name: dtype for name, dtype in usual.items() if name not in self.settings
-        }
-
-    def shape(self, problem: Problem) -> Shape:
-        """The engine shape that is asked about."""
-        weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
-        cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
-        drafted = problem.speculative_tokens[0] if self.speculative_tokens is None else self.speculative_tokens
-        return Shape(self.offer, self.parallelism, weights, cache, drafted)
-
-    @property
-    def settings(self) -> dict[str, int | str]:
-        """The settings that are stated, by the key of the search section."""
-        split = self.parallelism
-        degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
-        numbers = {name: getattr(self, name) for name in RANGES if name not in DEGREES}
-        return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
+        usual = dict.fromkeys(DEGREES, 1) | {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
+        return {name: value for name, value in usual.items() if name not in self.stated}
 
 
 def _usual(own: str, choices: tuple[str, ...]) -> str:
@@ -306,9 +300,7 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
         faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     if faults:
         raise InputError("\n".join(faults))
-    default_degrees = tuple(name for name in DEGREES if name not in settings)
-    parallelism = Parallelism(*(settings.pop(name, 1) for name in DEGREES))
-    return Wanted(offer=settings.pop("accelerator"), parallelism=parallelism, unstated=default_degrees, **settings)
+    return Wanted(settings.pop("accelerator"), settings)
 
 
 def _offer(name: str, problem: Problem) -> int:
@@ -331,6 +323,6 @@ def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tu
         for name, values in missing.items()
     }
     roles = space.roles if config.role is None else tuple(role for role in Role if role in {*space.roles, config.role})
-    gpus = max(space.max_gpus_per_engine, config.parallelism.gpus)
+    gpus = max(space.max_gpus_per_engine, config.shape(problem).parallelism.gpus)
     space_of: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
     return replace(problem, space=space_of), missing

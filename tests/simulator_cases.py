@@ -102,8 +102,6 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
         long_prefill_threshold=int(rng.choice([64, 1 << 60])),
         kv_blocks=int(rng.integers(45, 150 if paged else 200)),
     )
-    if rng.random() < 0.3 and stages == 1 and policy.exclusive_prefill and not policy.static and not paged:
-        limits = replace(limits, kv_blocks=1 << 60, decode_token_cap=int(rng.choice([500, 2000])))
     pool = SimulatedPool(
         Role.COLOCATED,
         on_lanes() if rng.random() < 0.3 else WORKING,

@@ -20,7 +20,7 @@ def plan() -> Plan:
 
 
 def test_proof(plan: Plan) -> None:
-    dearer = "By formula a fleet for $48.34/h meets the SLO; the simulation confirmed none below this price."
+    dearer = "By formula a fleet for $48.34/h meets every SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
     least = "No fleet of any shape with bf16 weights and bf16 KV can cost less than $30.00/h under this model."
@@ -44,7 +44,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.proof_sentence(unknown) == "No lower bound on the price is known."
     below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
     assert verdict.proof_sentence(below) == (
-        "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLO, "
+        "No lower bound on the price is known: by formula no fleet below $60.00/h meets every SLO, "
         "but this one does in simulation."
     )
     assert verdict.gap_of_any_fleet(below) is None

@@ -27,7 +27,15 @@ def with_bars(low: float, high: float | None) -> Plan:
 def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | None) -> Alternative:
     status = Status.FEASIBLE if cost is not None else Status.INFEASIBLE
     return PLAN.alternatives[0].model_copy(
-        update={"kind": kind, "label": label, "pools": pools, "cost_usd_per_hour": cost, "status": status}
+        update={
+            "kind": kind,
+            "label": label,
+            "pools": pools,
+            "cost_usd_per_hour": cost,
+            "status": status,
+            "why_not": "it takes two pools",
+            "simulated": True,
+        }
     )
 
 
@@ -49,10 +57,12 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     near = having(cost_usd_per_hour=11_421.875, alternatives=colocated)
     saved = "Disaggregation saves $600.00/h (5 %) against the cheapest colocated fleet found."
     assert verdict.disaggregation_sentence(near) == saved
+    unproven = having(near, alternatives=[colocated[0], colocated[1].model_copy(update={"simulated": False})])
+    assert verdict.disaggregation_sentence(unproven) == saved.replace("found.", "found by formula.")
     same = having(near, cost_usd_per_hour=12_021.9)
     assert verdict.disaggregation_sentence(same) == "The cheapest colocated fleet found costs the same."
     lost = having(alternatives=[alternative("colocated_only", "colocated only", [], None)])
-    assert verdict.disaggregation_sentence(lost) == "No colocated fleet meets the SLO."
+    assert verdict.disaggregation_sentence(lost) == "No colocated fleet is possible: it takes two pools."
     apart = alternative("disaggregated_only", "disaggregated only", [ONE, NINE], 60.0)
     together = having(load("colocated"), cost_usd_per_hour=50.0, alternatives=[apart])
     dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."

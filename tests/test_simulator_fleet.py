@@ -179,13 +179,6 @@ def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) 
     assert result.engines[0].prompt_steps == 4
 
 
-def test_the_cap_on_context_makes_decodes_take_turns() -> None:
-    """Two requests of 100 tokens under a cap of 150: each decode step serves one of them."""
-    limits = Limits(decode_token_cap=150)
-    result = simulate(trace_of([0.0, 0.0], osl=3), colocated(VLLM_V0, FLAT, limits))
-    np.testing.assert_allclose(result.finish, [0.1 + 0.03, 0.1 + 0.04])
-
-
 @pytest.mark.parametrize(
     ("fleet", "message"),
     [

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Parallelism, Role
-from optimizer.fleets.fleet import Fleet, FleetPool
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench
 from optimizer.verification.judge import Outcome
@@ -29,7 +28,8 @@ from optimizer.verification.tune import (
     tuned,
 )
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, problem, space, workload
+from tests.small_fleets import pool
 
 SIZES = (4, 3, 5)
 
@@ -85,18 +85,13 @@ def small(rate: float = 6.0, **changes: Any) -> Instance:
     return instance_of(problem(workload=workload(rate=rate), space=wide, **changes))
 
 
-def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0) -> FleetPool:
-    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    return FleetPool(name, role, shape, limit(instance, 1), 1, replicas, 0, np.full(instance.flows.isl.size, route))
-
-
 # --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     instance = small(constraints=Constraints(max_gpus=3))
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2, chunk=1),)))
     assert winner.held
     found = tuned(bench, winner, Wish(12))
     assert found.winner.held

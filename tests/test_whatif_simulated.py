@@ -21,7 +21,7 @@ from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import frontier_document, frontier_record, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
-from reports.rows import rows_csv
+from reports.rows import columns_csv, row_columns
 from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -175,4 +175,4 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     record = frontier_record(curve)["steps"][0]
     assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised
     assert record["simulated"]
-    assert rows_csv(frontier_rows(curve)).count("\n") == len(curve.steps) + 1
+    assert columns_csv(row_columns(frontier_rows(curve))).count("\n") == len(curve.steps) + 1

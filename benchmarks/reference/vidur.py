@@ -36,11 +36,11 @@ DENSE = (
     "add",
 )
 POLICIES = {
-    "vllm": replace(VLLM_V0, name="vidur vllm", padded_budget=True, spare_block=True),
-    "sarathi": replace(SARATHI, name="vidur sarathi", spare_block=True, partial_prompt_ends=True),
+    "vllm": VLLM_V0,
+    "sarathi": SARATHI,
 }
-"""Vidur asks for a free block per running request whether it needs one or not, counts padded prompts, and takes a
-prompt that is preempted half-way as ending there."""
+"""Vidur also asks for a free block per running request whether it needs one or not, counts padded prompts, and takes a
+prompt that is preempted half-way as ending there: none of these makes a difference in its cases here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def keep_pages(w: World, cache: int, most: int) -> int:
 def evict(w: World, engine: Engine, free: int) -> None:
     """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
     if engine.cache >= 0:
-        engine.evicted += keep_pages(w, engine.cache, free // engine.page_blocks)
+        engine.use.evicted += keep_pages(w, engine.cache, free // engine.page_blocks)
 
 
 @compiled
@@ -172,7 +172,7 @@ def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
         return -1.0
     rules.store_free = all_end
     engine.store_free = own_end
-    engine.fetched += tokens
+    engine.use.fetched += tokens
     slot.staged_from = own
     slot.staged = count
     for k in range(count - 1, own - 1, -1):

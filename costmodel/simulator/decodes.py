@@ -12,30 +12,30 @@ from __future__ import annotations
 import math
 
 from .compiled import compiled
-from .queues import append, heap_push, remove
+from .queues import heap_push
 from .records import GAPS, NONE, RUN, Engine, Lane, Slot, World
 
 
 @compiled
-def blocks_of(tokens: int, block: int) -> int:
+def blocks_of(lane: Lane, tokens: int) -> int:
     """KV blocks that hold so many tokens."""
-    return (tokens + block - 1) // block
+    return (tokens + lane.limits.block_size - 1) // lane.limits.block_size
 
 
 @compiled
 def blocks_needed(w: World, lane: Lane, steps: int) -> int:
     """New blocks that the decodes take in their next `steps` steps."""
-    need, phase = lane.live * (steps // lane.block_size), (1 - lane.steps) % lane.block_size
-    for _ in range(steps % lane.block_size):
+    need, phase = lane.live * (steps // lane.limits.block_size), (1 - lane.steps) % lane.limits.block_size
+    for _ in range(steps % lane.limits.block_size):
         need += w.phases[lane.phase_at + phase]
-        phase = phase - 1 if phase > 0 else lane.block_size - 1
+        phase = phase - 1 if phase > 0 else lane.limits.block_size - 1
     return need
 
 
 @compiled
 def next_blocks(w: World, lane: Lane) -> int:
     """New blocks that the decodes take in their next step."""
-    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.block_size]
+    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.limits.block_size]
     return blocks
 
 
@@ -45,12 +45,12 @@ def steps_within(w: World, lane: Lane, room: int) -> int:
     cycles = max(room, 0) // lane.live
     room -= cycles * lane.live
     steps = 0
-    while steps < lane.block_size:
-        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.block_size]
+    while steps < lane.limits.block_size:
+        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.limits.block_size]
         if room < 0:
             break
         steps += 1
-    return cycles * lane.block_size + steps
+    return cycles * lane.limits.block_size + steps
 
 
 @compiled
@@ -74,36 +74,24 @@ def steps_by(lane: Lane, t: float) -> int:
 
 @compiled
 def join(w: World, lane: Lane, s: int, processed_tokens: int) -> None:
-    """The request in slot s, already among the running, begins to decode with so many tokens processed."""
+    """The request in slot s, already among the running, begins to decode with so many tokens processed.
+
+    It takes their blocks; that of its newest token is taken in its next step, whose end is noted for it alone.
+    """
     slot = w.slots[s]
     slot.offset = processed_tokens - lane.steps
     slot.joined = lane.steps
     lane.decodes += 1
     lane.live += 1
     lane.context += processed_tokens
-    if lane.rotating == 0:
-        count_lazily(w, lane, s)
-        lane.heap = heap_push(w, lane.heap, s)
-
-
-@compiled
-def count_lazily(w: World, lane: Lane, s: int) -> None:
-    """Take a decode's blocks; those of its newest token are taken in its next step, whose end is noted for it alone."""
-    slot = w.slots[s]
-    w.engines[lane.engine].free -= blocks_of(slot.offset + lane.steps - 1, lane.block_size)
-    w.phases[lane.phase_at + slot.offset % lane.block_size] += 1
+    lane.heap = heap_push(w, lane.heap, s)
+    w.engines[lane.engine].free -= blocks_of(lane, processed_tokens - 1)
+    w.phases[lane.phase_at + slot.offset % lane.limits.block_size] += 1
     lane.gap_joined = 2
     if slot.fresh == 0:
         slot.fresh = 1
         slot.next_fresh = lane.fresh_head
         lane.fresh_head = s
-
-
-@compiled
-def uncount_blocks(w: World, lane: Lane, slot: Slot) -> None:
-    """Give back the blocks of a decoding request."""
-    w.engines[lane.engine].free += blocks_of(slot.offset + lane.steps - 1, lane.block_size)
-    w.phases[lane.phase_at + slot.offset % lane.block_size] -= 1
 
 
 @compiled
@@ -123,23 +111,14 @@ def unfreshen(w: World, lane: Lane, s: int) -> None:
 
 
 @compiled
-def settle(w: World, lane: Lane, s: int) -> None:
-    """Write the gaps and the last token down, as the request stops being counted lazily."""
-    slot = w.slots[s]
-    if slot.joined < lane.steps:
-        note_gap(w, lane, s)
-        slot.last = lane.last
-
-
-@compiled
 def uncount(w: World, lane: Lane, slot: Slot) -> int:
     """Take the request and its blocks out of the counts; tokens it has processed. The heap is the caller's to mend."""
     processed_tokens = slot.offset + lane.steps
     lane.decodes -= 1
     lane.live -= 1
     lane.context -= processed_tokens
-    if lane.rotating == 0:
-        uncount_blocks(w, lane, slot)
+    w.engines[lane.engine].free += blocks_of(lane, processed_tokens - 1)
+    w.phases[lane.phase_at + slot.offset % lane.limits.block_size] -= 1
     slot.joined = -1
     if lane.decodes == 0:
         lane.depth = 0
@@ -278,70 +257,6 @@ def rebuild_heap(w: World, lane: Lane) -> None:
             root = heap_push(w, root, s)
         s = slot.next
     lane.heap = root
-
-
-@compiled
-def choose_rotated(w: World, lane: Lane) -> None:
-    """Take the first decodes of the running list that fit into one step (one at least), for a round robin.
-
-    Where decodes do not fit into one step (a cap on its tokens of context), the running list is a queue: a step takes
-    requests from its front while sum(context + 1) stays within the cap; those that go on are put last, after requests
-    that joined meanwhile. While a lane rotates, its step count stands still and each request's offset grows instead;
-    blocks, of which such a lane has no limit, are not counted. Rotation ends when all requests fit again.
-    """
-    if lane.rotating == 0:
-        stop_counting(w, lane)
-    batch, context = 0, 0
-    s = w.chains[lane.running].head
-    while s >= 0:
-        slot = w.slots[s]
-        tokens = slot.offset + lane.steps
-        if batch > 0 and context + tokens + batch + 1 > lane.decode_token_cap:
-            break
-        batch, context = batch + 1, context + tokens
-        following = slot.next
-        remove(w, lane.running, s)
-        append(w, lane.rotated, s)
-        s = following
-    lane.rotated_count = batch
-    lane.step_context = context
-
-
-@compiled
-def stop_counting(w: World, lane: Lane) -> None:
-    """From here on each request is counted by itself."""
-    s = w.chains[lane.running].head
-    while s >= 0:
-        slot = w.slots[s]
-        settle(w, lane, s)
-        uncount_blocks(w, lane, slot)
-        slot.fresh = 0
-        s = slot.next
-    lane.rotating = 1
-    lane.fresh_head = -1
-    lane.heap = -1
-    lane.depth = 0
-
-
-@compiled
-def collect_rotated(w: World, lane: Lane) -> None:
-    """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
-    chain = w.chains[lane.rotated]
-    while chain.head >= 0:
-        s = chain.head
-        remove(w, lane.rotated, s)
-        append(w, lane.running, s)
-    if lane.context + lane.decodes > lane.decode_token_cap:
-        return
-    lane.rotating = 0
-    s = w.chains[lane.running].head
-    while s >= 0:
-        slot = w.slots[s]
-        if slot.joined >= 0:
-            slot.joined = lane.steps
-            count_lazily(w, lane, s)
-        s = slot.next
-    rebuild_heap(w, lane)
 
 
 @compiled

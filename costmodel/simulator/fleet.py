@@ -44,9 +44,8 @@ class Limits:
     """Limits of one engine.
 
     max_num_seqs: requests running at once; max_num_batched_tokens: tokens in a step; long_prefill_threshold: most
-    tokens of one prompt in a step; kv_blocks of block_size tokens; decode_token_cap: most tokens of context that one
-    decode step reads, beyond which the decodes take turns (0: none; needs unlimited blocks); decode_tokens: tokens that
-    a decoding request takes of a step (`costmodel.speculation`).
+    tokens of one prompt in a step; kv_blocks of block_size tokens; decode_tokens: tokens that a decoding request takes
+    of a step (`costmodel.speculation`).
     """
 
     max_num_seqs: int = 256
@@ -54,7 +53,6 @@ class Limits:
     long_prefill_threshold: int = UNLIMITED
     kv_blocks: int = UNLIMITED
     block_size: int = 16
-    decode_token_cap: int = 0
     decode_tokens: int = 1
 
 
@@ -138,16 +136,10 @@ def check_fleet(fleet: SimulatedFleet) -> None:
 def _check_pool(pool: SimulatedPool, where: str) -> None:
     limits = pool.limits
     counts = {name: getattr(pool, name) for name in ("replicas", "pipeline", "nics")}
-    counts |= {name: getattr(limits, name) for name in Limits.__dataclass_fields__ if name != "decode_token_cap"}
+    counts |= {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"{where}: {name} {value} must be 1 or more")
-    alone = pool.policy.exclusive_prefill and not pool.policy.static and pool.pipeline == 1
-    if limits.decode_token_cap and not (alone and limits.kv_blocks >= UNLIMITED):
-        raise InputError(
-            f"{where}: decode_token_cap needs unlimited kv_blocks, one pipeline stage, and a policy that runs prompts "
-            f"apart and is not static; found {pool.policy.name}"
-        )
     if not pool.policy.exclusive_prefill and limits.max_num_batched_tokens < limits.max_num_seqs:
         raise InputError(
             f"{where}: max_num_batched_tokens {limits.max_num_batched_tokens} must be at least max_num_seqs "
@@ -166,11 +158,8 @@ def check_pages(fleet: SimulatedFleet, tokens: int) -> None:
                 f"simulator: pool {number}: hash blocks of {tokens} tokens must be whole KV blocks of "
                 f"{limits.block_size}"
             )
-        if pool.policy.static or limits.decode_token_cap:
-            raise InputError(
-                f"simulator: pool {number}: prefix_cache needs a policy that is not static and no decode_token_cap; "
-                f"found {pool.policy.name}"
-            )
+        if pool.policy.static:
+            raise InputError(f"simulator: pool {number}: prefix_cache needs a policy that is not static")
 
 
 def caches(pool: SimulatedPool) -> bool:

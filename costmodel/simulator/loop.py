@@ -27,7 +27,6 @@ from .records import (
     HAND_OVER,
     IDLE,
     ONE,
-    ROTATE,
     RUN,
     SLEEP,
     STEP,
@@ -42,7 +41,7 @@ from .records import (
 )
 from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake_lanes
 from .step_times import least_bytes, least_flop
-from .steps import GRIDS, StepContent
+from .steps import GRIDS, StepWork
 
 ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
 """Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
@@ -113,7 +112,7 @@ def arrive(w: World, r: int, e: int, t: float) -> int:
     slot.lane = lane.index
     slot.first_lane = lane.index
     if too_long(engine, lane, slot):
-        engine.rejected += 1
+        engine.use.rejected += 1
         give_back(w, s, t)
         return -1
     request.engine = lane.engine
@@ -186,14 +185,14 @@ def receive(w: World, s: int, t: float) -> int:
     request = w.requests[slot.request]
     tally(prefill, t)
     evict(w, prefill, prefill.free)
-    prefill.free += blocks_of(slot.prompt, sender.block_size)
+    prefill.free += blocks_of(sender, slot.prompt)
     release_pages(w, prefill, slot)
     request.moved = t
     request.decode_engine = lane.engine
     wake_lanes(w, prefill, t)
     if not too_long(engine, lane, slot):
         return s
-    engine.rejected += 1
+    engine.use.rejected += 1
     engine.requests -= 1
     if slot.gated == 1:
         come_in(engine, slot)
@@ -209,7 +208,7 @@ def enqueue(w: World, s: int, t: float) -> None:
     lane = w.lanes[slot.lane]
     engine = w.engines[lane.engine]
     fresh = w.chains[engine.waiting].head < 0 or slot.gated == 1
-    fresh = fresh and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs
+    fresh = fresh and not lane.policy.static and lane.decodes + lane.prompts < lane.seqs
     if slot.gated == 1:
         queue_front(w, engine, s)
     else:
@@ -329,20 +328,7 @@ def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
         return
     grown = blocks_needed(w, lane, lane.run) - next_blocks(w, lane) if lane.mode == RUN and lane.run > 1 else 0
     account(w, lane, engine, t, grown)
-    if lane.mode == ROTATE:
-        s = w.chains[lane.rotated].head
-        while s >= 0:
-            following = w.slots[s].next
-            slot = w.slots[s]
-            note_token(w, slot, t)
-            slot.offset += 1
-            lane.context += 1
-            if slot.offset + lane.steps >= slot.total:
-                remove(w, lane.rotated, s)
-                uncount(w, lane, slot)
-                leave(w, lane, engine, s, t)
-            s = following
-    elif lane.run > 0:
+    if lane.run > 0:
         engine.free -= grown
         advance_decodes(w, lane, t)
         evict(w, engine, engine.free)
@@ -363,9 +349,9 @@ def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
             break
         lane.heap = heap_pop(w, s)
         note_gap(w, lane, s)
-        if lane.static == 1:
+        if lane.policy.static:
             lane.live -= 1
-            w.phases[lane.phase_at + slot.offset % lane.block_size] -= 1
+            w.phases[lane.phase_at + slot.offset % lane.limits.block_size] -= 1
             slot.ended = 1
         else:
             uncount(w, lane, slot)
@@ -384,7 +370,7 @@ def release_batch(w: World, lane: Lane, engine: Engine) -> None:
         slot = w.slots[s]
         following = slot.next
         remove(w, lane.running, s)
-        engine.free += blocks_of(slot.total - 1, lane.block_size)
+        engine.free += blocks_of(lane, slot.total - 1)
         engine.promised -= slot.promise
         free_slot(w, s)
         s = following
@@ -423,19 +409,19 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
     if w.rules.store >= 0:
         store_pages(w, request)
     processed_tokens = slot.prompt + lane.yields
-    engine.yielded += lane.yields
-    if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
+    engine.use.yielded += lane.yields
+    if lane.yields == 1 or (lane.early and request.first < 0.0):
         note_token(w, slot, t)
-    if processed_tokens < slot.total and lane.hands_over == 0:
-        engine.free += blocks_of(slot.prompt, lane.block_size)
+    if processed_tokens < slot.total and not lane.hands_over:
+        engine.free += blocks_of(lane, slot.prompt)
         join(w, lane, s, processed_tokens)
         return False
     remove(w, lane.running, s)
     if processed_tokens < slot.total:
         engine.requests -= 1
         return True
-    engine.free += blocks_of(slot.prompt, lane.block_size)
-    engine.promised -= slot.promise if lane.static == 1 else 0
+    engine.free += blocks_of(lane, slot.prompt)
+    engine.promised -= slot.promise if lane.policy.static else 0
     leave(w, lane, engine, s, t)
     return False
 
@@ -446,7 +432,7 @@ def leave(w: World, lane: Lane, engine: Engine, s: int, t: float) -> None:
     slot = w.slots[s]
     w.requests[slot.request].finish = t
     engine.requests -= 1
-    if lane.static == 0:
+    if not lane.policy.static:
         engine.promised -= slot.promise
     release_pages(w, engine, slot)
     give_back(w, s, t)
@@ -455,7 +441,7 @@ def leave(w: World, lane: Lane, engine: Engine, s: int, t: float) -> None:
 @compiled
 def tally(engine: Engine, t: float) -> None:
     """Sum up the blocks in use until now; called before their number changes. A run's growth comes at its end."""
-    engine.kv_block_seconds += (engine.blocks - engine.free) * (t - engine.clock)
+    engine.use.kv_block_seconds += (engine.blocks - engine.free) * (t - engine.clock)
     engine.clock = t
 
 
@@ -465,38 +451,33 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
 
     grown: blocks that a run takes after its first step.
     """
-    rules, work = w.rules, w.models[lane.model]
-    steps = max(1, lane.run)
-    batch = lane.decodes if lane.run > 0 else 0
-    if lane.mode == ROTATE:
-        batch = lane.rotated_count
-    engine.steps += steps
-    engine.prompt_tokens += lane.step_tokens
-    engine.decode_tokens += steps * min(batch, lane.live)
+    rules, use, content, model = w.rules, engine.use, lane.content, w.models[lane.model]
+    steps, batch, prompt_tokens = max(1, lane.run), content.decodes, content.tokens - content.decodes
+    use.prompt_tokens += prompt_tokens
+    use.decode_tokens += steps * min(batch, lane.live)
     if lane.mode == RUN and steps > 1:
-        engine.kv_block_seconds += grown_block_seconds(w, lane, steps)
-    engine.peak_blocks = max(engine.peak_blocks, engine.blocks - engine.free + grown)
-    engine.peak_running = max(engine.peak_running, lane.decodes + lane.prompts)
-    engine.busy += t - lane.start
-    engine.prompt_steps += 1 if lane.step_tokens > 0 else 0
-    tokens, rows, context = lane.step_tokens + batch, lane.step_prompts + batch, lane.step_context
-    capped_tokens = min(tokens, work.knee)
-    engine.tokens += steps * tokens
-    engine.capped += steps * capped_tokens
-    engine.rows += steps * rows
-    engine.pairs += lane.step_pairs
-    engine.reach += lane.step_reach
-    engine.decodes += steps * batch
-    engine.context += steps * context + batch * (steps * (steps - 1) // 2)
-    if work.peak > 0.0 and (work.kind != GRIDS or work.b0 == 1.0):  # token steps have no floors of their own
-        content = StepContent(1, tokens, capped_tokens, rows, lane.step_pairs, lane.step_reach, batch, context)
-        check_floors(w, lane, content, steps)
+        use.kv_block_seconds += grown_block_seconds(w, lane, steps)
+    use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
+    use.peak_running = max(use.peak_running, lane.decodes + lane.prompts)
+    use.busy += t - lane.start
+    use.prompt_steps += 1 if prompt_tokens > 0 else 0
+    total = use.content
+    total.steps += steps
+    total.tokens += steps * content.tokens
+    total.capped += steps * content.capped
+    total.rows += steps * content.rows
+    total.pairs += content.pairs
+    total.reach += content.reach
+    total.decodes += steps * batch
+    total.context += steps * content.context + batch * (steps * (steps - 1) // 2)
+    if use.work.peak > 0.0 and (model.kind != GRIDS or model.b0 == 1.0):  # token steps have no floors of their own
+        check_floors(w, lane, use.work, steps)
     if rules.logged < rules.log_rows:
         row = w.log[rules.logged]
         row.lane = lane.index
         row.start = lane.start
         row.end = t
-        row.prompt_tokens = lane.step_tokens
+        row.prompt_tokens = prompt_tokens
         row.decodes = batch
         row.context = lane.context
         row.steps = steps
@@ -504,12 +485,12 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
 
 
 @compiled
-def check_floors(w: World, lane: Lane, content: StepContent, steps: int) -> None:
+def check_floors(w: World, lane: Lane, work: StepWork, steps: int) -> None:
     """Count steps faster than their FLOP or bytes allow, and keep the first of them for the message.
 
-    Of a run, whose first step holds `content`, the first and the last: in between its time and its floors are affine.
+    Of a run the first and the last: in between its time and its floors are affine.
     """
-    rules, work = w.rules, w.models[lane.model]
+    rules, content = w.rules, lane.content
     flop, traffic = least_flop(work, content), least_bytes(work, content)
     for k in range(0, steps, max(steps - 1, 1)):
         later = k * content.decodes
@@ -535,14 +516,14 @@ def grown_block_seconds(w: World, lane: Lane, steps: int) -> float:
     """
     whole, growth = run_time(lane, steps), 0.5 * lane.growth
     half = lane.first_duration - growth
-    total, phase = 0.0, (-lane.steps) % lane.block_size
-    for j in range(1, min(steps - 1, lane.block_size) + 1):
+    total, phase = 0.0, (-lane.steps) % lane.limits.block_size
+    for j in range(1, min(steps - 1, lane.limits.block_size) + 1):
         count = w.phases[lane.phase_at + phase]
         if count > 0:
-            cycles = (steps - 1 - j) // lane.block_size
-            extent = lane.block_size * cycles
+            cycles = (steps - 1 - j) // lane.limits.block_size
+            extent = lane.limits.block_size * cycles
             hold_time = whole - half * (j + 0.5 * extent)
-            hold_time -= growth * (j * j + j * extent + extent * (2 * extent + lane.block_size) / 6.0)
+            hold_time -= growth * (j * j + j * extent + extent * (2 * extent + lane.limits.block_size) / 6.0)
             total += count * (cycles + 1) * hold_time
-        phase = phase - 1 if phase > 0 else lane.block_size - 1
+        phase = phase - 1 if phase > 0 else lane.limits.block_size - 1
     return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Final
@@ -16,7 +16,8 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
 
-from .fleet import SimulatedFleet
+from .fleet import SimulatedPool
+from .steps import StepContent, StepWork, least_bytes, least_flop
 from .trace import Trace
 
 BATCHES = 32
@@ -40,46 +41,77 @@ where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps 
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class EngineUse:
-    """Counters of one engine over the run.
+    """Counters of one engine over the run, which the loop counts up.
 
-    steps: all; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed, of padding too; output_tokens: made,
-    by prompts that ended and by decodes [token]; rejected: requests that could never be held; peak_blocks,
+    pool: index of its pool; work: the least that its steps need (none where step times come without a roofline);
+    content: what all of its steps held; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed, of padding
+    too; yielded: tokens made by the ends of prompts [token]; rejected: requests that could never be held; peak_blocks,
     peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
-    flop [FLOP], hbm_bytes [byte]: of all its GPUs, the least that its steps need (`StepWork`; padding counts, as it is
-    computed); peak_flops [FLOP/s], hbm_bandwidth [byte/s]: the vendor's, of all its GPUs. These four are 0 where step
-    times come without a roofline (coefficients, tables).
     Of its prefix cache, where the trace has hash blocks: asked: prompt tokens of admitted requests; hit: of these,
     found there or fetched; fetched: read from the shared store, also where a request came that no longer needed them
     [token]; evicted: hash blocks dropped.
     """
 
     pool: int
-    steps: int
-    prompt_steps: int
-    prompt_tokens: int
-    decode_tokens: int
-    output_tokens: int
-    preemptions: int
-    rejected: int
-    peak_blocks: int
-    peak_running: int
-    busy: float
-    kv_block_seconds: float
-    flop: float
-    hbm_bytes: float
-    peak_flops: float
-    hbm_bandwidth: float
-    asked: int
-    hit: int
-    fetched: int
-    evicted: int
+    work: StepWork
+    content: StepContent = field(default_factory=lambda: StepContent(*(0,) * 8))
+    prompt_steps: int = 0
+    prompt_tokens: int = 0
+    decode_tokens: int = 0
+    yielded: int = 0
+    preemptions: int = 0
+    rejected: int = 0
+    peak_blocks: int = 0
+    peak_running: int = 0
+    busy: float = 0.0
+    kv_block_seconds: float = 0.0
+    asked: int = 0
+    hit: int = 0
+    fetched: int = 0
+    evicted: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of all its lanes."""
+        return self.content.steps
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens made, by prompts that ended and by decodes [token]."""
+        return self.decode_tokens + self.yielded
+
+    @property
+    def flop(self) -> float:
+        """The least that its steps need on all of its GPUs, padding too, as it is computed [FLOP]."""
+        return least_flop(self.work, self.content)
+
+    @property
+    def hbm_bytes(self) -> float:
+        """HBM traffic, likewise [byte]."""
+        return least_bytes(self.work, self.content)
 
     @property
     def hit_share(self) -> float:
         """Share of the prompt tokens that were found [1]; 0 for an engine that was asked for none."""
         return self.hit / max(self.asked, 1)
+
+    def shares(self, pool: SimulatedPool, span: float) -> tuple[float, float, float, float]:
+        """Utilization, MFU, MBU and KV occupancy over a time `span` [s], of an engine of this pool [1].
+
+        Utilization: busy share of its lanes' time; MFU, MBU: `flop` and `hbm_bytes` over what its GPUs could do in all
+        of the time (0 without a roofline); KV occupancy: share of KV blocks in use (0 if unlimited).
+        """
+        stages = pool.pipeline
+        pairs = (
+            (self.busy, stages),
+            (self.flop, stages * self.work.peak),
+            (self.hbm_bytes, stages * self.work.bandwidth),
+            (self.kv_block_seconds, pool.limits.kv_blocks),
+        )
+        busy, mfu, mbu, occupancy = (used / (room * span) if room * span > 0.0 else 0.0 for used, room in pairs)
+        return busy, mfu, mbu, occupancy
 
 
 @dataclass(frozen=True)
@@ -201,21 +233,6 @@ class Overload:
     growth: float
     drift: float
     where: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """Of one engine over the run.
-
-    utilization: busy share of its lanes' time [1]; kv_occupancy: share of KV blocks in use (0 if unlimited) [1];
-    mfu, mbu: arithmetic and HBM traffic that its steps need at least, as shares of the peaks of its GPUs over all of
-    the time (0 for step models without a roofline) [1].
-    """
-
-    utilization: float
-    kv_occupancy: float
-    mfu: float
-    mbu: float
 
 
 def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> BoolArray:
@@ -430,24 +447,6 @@ STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
 def run_span(result: Result) -> float:
     """Time from the first arrival to the last token [s]; 0 where no request ended."""
     return max(0.0, result.makespan - float(result.arrival.min()))
-
-
-def loads(result: Result, fleet: SimulatedFleet) -> tuple[EngineLoad, ...]:
-    """How busy each engine was from the first arrival to the last token."""
-    span = run_span(result)
-
-    def share(used: float, room: float) -> float:
-        return used / (room * span) if room * span > 0.0 else 0.0
-
-    return tuple(
-        EngineLoad(
-            share(use.busy, fleet.pools[use.pool].pipeline),
-            share(use.kv_block_seconds, fleet.pools[use.pool].limits.kv_blocks),
-            share(use.flop, use.peak_flops),
-            share(use.hbm_bytes, use.hbm_bandwidth),
-        )
-        for use in result.engines
-    )
 
 
 def throughput(result: Result) -> tuple[float, float]:

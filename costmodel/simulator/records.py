@@ -11,20 +11,25 @@ has processed offset + lane.steps, offset = q - lane.steps at joining; so a deco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .steps import StepWork
+from costmodel.policy import Policy
+
+from .fleet import Limits
+from .metrics import EngineUse
+from .steps import StepContent
 
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
-Column = NDArray[Any] | Sequence[float] | Sequence[int] | float | int
+Columns = dict[str, Any]
 Array = NDArray[Any]
+Fields = TypeVar("Fields")
 
 
 def _numbers(values: Sequence[int]) -> tuple[int, ...]:
@@ -33,9 +38,8 @@ def _numbers(values: Sequence[int]) -> tuple[int, ...]:
 
 
 NONE, ZERO, ONE = _numbers((-1, 0, 1))
-IDLE, STEP, RUN, ROTATE, SLEEP = _numbers(range(5))
-"""What a lane does: nothing; one step with prompts; a run of decode steps; one step of some of its decodes
-(round robin); waiting for the first pipeline stage."""
+IDLE, STEP, RUN, SLEEP = _numbers(range(4))
+"""What a lane does: nothing; one step with prompts; a run of decode steps; waiting for the first pipeline stage."""
 ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
 """Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
 of the KV store ends."""
@@ -124,19 +128,18 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class Lane:
-    """One micro-batch in flight of an engine, with the engine's settings under their names in `Policy` and `Limits`.
+    """One micro-batch in flight of an engine, with the engine's policy and limits.
 
     mode: see IDLE ...; event: its place among the events (0: none); start: of its step; last: end of the last step
     that advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each
     later one takes longer; run: decode steps in flight; steps: decode steps so far; decodes, context: requests
     in a decode step and their tokens; live: of these, not ended (fewer only in static batches); prompts:
-    admitted with unfinished prompt; step_tokens, step_prompts, step_pairs, step_reach: prompt tokens in flight,
-    their chunks, query-key pairs and reach (`StepContent`); step_context: of the decodes in flight; heap: root
-    of the heap of decodes by last step; running, rotated: lists (`Chain`) of what runs, and of a round robin
-    what is in the step; rotating: 1 during one, rotated_count: requests in its step; depth: of the stack of
-    gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
-    `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: 1 if others decode; yields:
-    tokens that the end of a prompt makes; early: 1 if the user's first token comes then; stages: of its engine.
+    admitted with unfinished prompt; content: of the step in flight, or of the first one of a run; heap: root
+    of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of gaps;
+    gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
+    `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: whether others decode;
+    yields: tokens that the end of a prompt makes; early: whether the user's first token comes then;
+    stages: of its engine.
     """
 
     index: int
@@ -153,42 +156,23 @@ class Lane:
     live: int
     context: int
     prompts: int
-    step_tokens: int
-    step_prompts: int
-    step_pairs: int
-    step_reach: int
-    step_context: int
+    content: StepContent
     running: int
     prompt_head: int = -1
     prompt_tail: int = -1
     fresh_head: int = -1
     heap: int = -1
-    rotating: int
-    rotated: int
-    rotated_count: int
     depth: int
     gap_joined: int
     gap_at: int
     phase_at: int
     model: int
-    exclusive_prefill: int
-    chunked: int
-    static: int
-    padded_budget: int
-    whole_prompt_blocks: int
-    admit_after_preemption: int
-    spare_block: int
-    partial_prompt_ends: int
-    reserve_output: float
-    max_num_batched_tokens: int
-    long_prefill_threshold: int
-    decode_token_cap: int
-    decode_tokens: int
-    block_size: int
+    policy: Policy
+    limits: Limits
     seqs: int
-    hands_over: int
+    hands_over: bool
     yields: int
-    early: int
+    early: bool
     stages: int
 
 
@@ -203,8 +187,7 @@ class Engine:
     token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a `Chain`), coming:
     those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the routers;
     first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `Pool`; clock: time up to which kv_block_seconds is
-    summed; the rest: counters over the run (`EngineUse`), with `StepContent` of all steps; yielded: tokens made by the
-    ends of prompts.
+    summed; use: counters over the run.
     """
 
     waiting: int
@@ -230,29 +213,7 @@ class Engine:
     first_token: float
     fixed_ttft: float
     clock: float
-    pool: int
-    steps: int
-    prompt_steps: int
-    prompt_tokens: int
-    decode_tokens: int
-    preemptions: int
-    rejected: int
-    peak_blocks: int
-    peak_running: int
-    busy: float
-    kv_block_seconds: float
-    tokens: int
-    capped: int
-    rows: int
-    pairs: int
-    reach: int
-    decodes: int
-    context: int
-    yielded: int
-    asked: int
-    hit: int
-    fetched: int
-    evicted: int
+    use: EngineUse
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,9 +227,9 @@ class PoolRecord:
     decode: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord(StepWork):
-    """One step model: its work, kind, scalars, and where its tables begin in `World.tables` (`StepNumbers`)."""
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """One step model: its kind, scalars, and where its tables begin in `World.tables` (`StepNumbers`)."""
 
     kind: int
     a0: float
@@ -426,16 +387,36 @@ State = dict[str, Array]
 
 @cache
 def dtype_of(kind: type) -> np.dtype[Any]:
-    """Layout of a record."""
-    hints = get_type_hints(kind)
-    codes = {float: "f8", int: "i8"}
+    """Layout of a record; those in it lie in it, text is left out."""
+    codes = {float: "f8", int: "i8", bool: "?"}
     short = SHORT if kind is Request else ()
-    return np.dtype([(name, "i4" if name in short else codes[hints[name]]) for name in hints], align=True)
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not str}
+    types = {name: "i4" if name in short else codes.get(hint) or dtype_of(hint) for name, hint in hints.items()}
+    return np.dtype(list(types.items()), align=True)
 
 
-def records(kind: type, size: int, columns: Mapping[str, Column]) -> Array:
+def records(kind: type, size: int, columns: Columns) -> Array:
     """`size` records; a field is filled from its column or constant, or else from its default or 0."""
     rows = np.zeros(size, dtype=dtype_of(kind))
     for entry in fields(kind):
-        rows[entry.name] = columns.get(entry.name, 0 if entry.default is MISSING else entry.default)
+        default = np.zeros((), rows.dtype[entry.name]) if entry.default is MISSING else entry.default
+        column = columns.get(entry.name, default)
+        if rows.dtype[entry.name].names and entry.name in columns:
+            column = [_packed(rows.dtype[entry.name], value) for value in column]
+        rows[entry.name] = column
     return rows
+
+
+def _packed(layout: np.dtype[Any], value: Any) -> Any:
+    """A value, or those of a record by their order."""
+    if layout.names is None:
+        return value
+    return tuple(_packed(layout[name], getattr(value, name)) for name in layout.names)
+
+
+def unpacked(kind: type[Fields], row: Any) -> Fields:
+    """The values of one record, and of those in it."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{name: unpacked(hints[name], row[name]) if row[name].dtype.names else row[name].item() for name in hints}
+    )

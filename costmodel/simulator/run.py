@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +11,15 @@ from costmodel.arrays import IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import METRICS, Metric
-from costmodel.policy import Policy
 
-from .fleet import FirstToken, Limits, Router, SimulatedFleet, SimulatedPool, caches, check_fleet, check_pages
+from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches, check_fleet, check_pages
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
     Array,
     CachedPage,
     Chain,
-    Column,
+    Columns,
     Engine,
     Event,
     Gap,
@@ -35,8 +33,9 @@ from .records import (
     StepRecord,
     dtype_of,
     records,
+    unpacked,
 )
-from .steps import MOST_TABLES, SCALARS, StepContent, StepModel, StepNumbers, StepWork, least_bytes, least_flop
+from .steps import MOST_TABLES, SCALARS, StepModel, StepNumbers
 from .trace import Trace
 
 
@@ -80,7 +79,7 @@ def simulate(
     world = make_world(trace, fleet, fast_forward, log_rows, gap_edges)
     events = run_loop(world, until)
     _check_floors(world)
-    return _result(trace, fleet, world, int(events), gap_edges)
+    return _result(trace, world, int(events), gap_edges)
 
 
 def step_seconds(
@@ -118,7 +117,7 @@ def _check_floors(world: State) -> None:
     )
 
 
-def _result(trace: Trace, fleet: SimulatedFleet, world: State, events: int, gap_edges: Sequence[float]) -> Result:
+def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float]) -> Result:
     """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
     q = world["requests"]
     times = ("prompt_start", "prompt_end", "moved", "first", "finish")
@@ -132,33 +131,16 @@ def _result(trace: Trace, fleet: SimulatedFleet, world: State, events: int, gap_
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),
-        engines=tuple(_use(engine, world["models"][engine["pool"]], fleet) for engine in world["engines"]),
+        engines=tuple(unpacked(EngineUse, use) for use in world["engines"]["use"]),
         events=events,
         steps_log=log_entries.view(np.float64).reshape(-1, len(LogRow.__dataclass_fields__)),
     )
 
 
-def _use(engine: Any, model: Any, fleet: SimulatedFleet) -> EngineUse:
-    """Counters of one engine, and its work from what all of its steps held."""
-    work = StepWork(*(model[name].item() for name in StepWork.__dataclass_fields__))
-    content = StepContent(*(engine[name].item() for name in StepContent._fields))
-    stages = fleet.pools[engine["pool"]].pipeline
-    counters = set(EngineUse.__dataclass_fields__) & set(Engine.__dataclass_fields__)
-    return EngineUse(
-        **{name: engine[name].item() for name in counters},
-        output_tokens=(engine["decode_tokens"] + engine["yielded"]).item(),
-        flop=least_flop(work, content),
-        hbm_bytes=least_bytes(work, content),
-        peak_flops=stages * work.peak,
-        hbm_bandwidth=stages * work.bandwidth,
-    )
-
-
 def _pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     """Records of several step models, and their tables one behind the other."""
-    columns: dict[str, Column] = {"kind": [model.kind for model in models]}
+    columns: Columns = {"kind": [model.kind for model in models]}
     columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in SCALARS}
-    columns |= {name: [getattr(model.work, name) for model in models] for name in StepWork.__dataclass_fields__}
     sizes = np.zeros((len(models), MOST_TABLES), dtype=np.int64)
     for model, row in zip(models, sizes, strict=True):
         row[: len(model.tables)] = [table.size for table in model.tables]
@@ -177,7 +159,8 @@ def make_world(
     """
     engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
-    models, tables = _pack([pool.steps.numbers() for pool in fleet.pools])
+    numbers = [pool.steps.numbers() for pool in fleet.pools]
+    models, tables = _pack(numbers)
     cache_pages, cache_at = _caches(trace, fleet, engines)
     rules = _rules(trace, fleet) | {
         "fast_forward": int(fast_forward),
@@ -188,9 +171,9 @@ def make_world(
     return State(
         requests=_requests(trace),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
-        chains=records(Chain, 1 + 2 * (len(engines) + len(lanes)), {}),
+        chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
-        engines=records(Engine, len(engines), _engines(trace, fleet, engines) | {"cache": cache_at[:-1]}),
+        engines=records(Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at[:-1]}),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
         rules=records(Rules, 1, rules),
@@ -211,7 +194,7 @@ def make_world(
 
 def _requests(trace: Trace) -> Array:
     """The requests, none of which has come."""
-    columns: dict[str, Column] = {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
+    columns: Columns = {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
     if trace.pages is not None:
         full = np.minimum(trace.pages.counts, trace.isl // trace.pages.tokens)
         columns |= {"pages": full, "page_at": np.cumsum(trace.pages.counts) - trace.pages.counts}
@@ -245,21 +228,15 @@ def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -
     return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
 
 
-def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> dict[str, Column]:
+def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> Columns:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
     first, is_colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
-    settings = set(Lane.__dataclass_fields__)
-    columns: dict[str, Column] = {
-        name: [getattr(pool.policy, name) for pool in lanes] for name in settings & set(Policy.__dataclass_fields__)
-    }
-    columns |= {
-        name: [getattr(pool.limits, name) for pool in lanes] for name in settings & set(Limits.__dataclass_fields__)
-    }
-    return columns | {
+    return {
+        "policy": [pool.policy for pool in lanes],
+        "limits": [pool.limits for pool in lanes],
         "index": index,
-        "running": 1 + 2 * (len(engines) + index),
-        "rotated": 2 + 2 * (len(engines) + index),
+        "running": 1 + 2 * len(engines) + index,
         "engine": np.repeat(np.arange(len(engines)), [pool.pipeline for pool in engines]),
         "gap_at": GAPS * index,
         "phase_at": _starts([pool.limits.block_size for pool in lanes])[:-1],
@@ -272,12 +249,14 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
     }
 
 
-def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -> dict[str, Column]:
+def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], models: list[StepNumbers]) -> Columns:
     """Memory, links and lanes of each engine."""
     lane_starts = _starts([pool.pipeline for pool in engines])
     stage_at = _starts([pool.pipeline + 2 * pool.nics for pool in engines])[:-1]
     tokens = 1 if trace.pages is None else trace.pages.tokens
     blocks = [pool.limits.kv_blocks for pool in engines]
+    works = [numbers.work for numbers in models]
+    uses = [EngineUse(k, works[k]) for k, pool in enumerate(fleet.pools) for _ in range(pool.replicas)]
     return {
         "waiting": 1 + 2 * np.arange(len(engines)),
         "gate": 2 + 2 * np.arange(len(engines)),
@@ -295,11 +274,11 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) 
         "fixed_ttft": [pool.fixed_ttft for pool in engines],
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
-        "pool": np.repeat(np.arange(len(fleet.pools)), [pool.replicas for pool in fleet.pools]),
+        "use": uses,
     }
 
 
-def _pools(fleet: SimulatedFleet) -> dict[str, Column]:
+def _pools(fleet: SimulatedFleet) -> Columns:
     starts = _starts([pool.replicas for pool in fleet.pools])
     return {
         "first_engine": starts[:-1],
@@ -309,8 +288,8 @@ def _pools(fleet: SimulatedFleet) -> dict[str, Column]:
     }
 
 
-def _rules(trace: Trace, fleet: SimulatedFleet) -> dict[str, Column]:
-    columns: dict[str, Column] = {
+def _rules(trace: Trace, fleet: SimulatedFleet) -> Columns:
+    columns: Columns = {
         "opened": trace.opened,
         "count": trace.size,
         "released": trace.opened if trace.concurrency else -1,

@@ -20,13 +20,11 @@ from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
-    choose_rotated,
-    collect_rotated,
     join,
     next_blocks,
+    note_gap,
     rebuild_heap,
     run_time,
-    settle,
     steps_within,
     uncount,
     unfreshen,
@@ -35,8 +33,6 @@ from .queues import add_event, append, insert, prompt_append, prompt_remove, rem
 from .records import (
     HAND_OVER,
     IDLE,
-    NONE,
-    ROTATE,
     RUN,
     SLEEP,
     STEP,
@@ -61,11 +57,9 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         return
     enter_ready(w, lane, engine)
     open_gate(w, lane, engine, t)
-    if lane.rotating == 1:
-        collect_rotated(w, lane)
-    if lane.stages > 1 and lane.chunked == 1:
+    if lane.stages > 1 and lane.policy.chunked:
         gather_prompts(w, lane, engine)
-    preemptions = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
+    preemptions = make_room(w, lane, engine) if not lane.policy.exclusive_prefill else 0
     if preemptions < 0:
         return
     chunks = fill_prompts(w, lane, engine, t, preemptions)
@@ -76,7 +70,7 @@ def start_step(w: World, lane: Lane, t: float) -> None:
     if chunks.prompts > 0:
         begin_mixed(w, lane, engine, t, chunks)
         return
-    room = make_room(w, lane, engine) if lane.exclusive_prefill == 1 else 0
+    room = make_room(w, lane, engine) if lane.policy.exclusive_prefill else 0
     if room >= 0 and lane.decodes > 0:
         begin_run(w, lane, engine, t, preemptions + room)
     elif lane.stages > 1 and preemptions + room > 0:
@@ -86,20 +80,19 @@ def start_step(w: World, lane: Lane, t: float) -> None:
 @compiled
 def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
     """Admit waiting requests whose KV is here already, as they were handed over."""
-    if lane.static == 1 and lane.decodes > 0:
+    if lane.policy.static and lane.decodes > 0:
         return
-    mark = w.chains[lane.running].head if lane.decode_token_cap > 0 and lane.rotating == 0 else NONE
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
         processed_tokens = slot.done + lane.yields
-        need = blocks_of(processed_tokens - 1, lane.block_size)
+        need = blocks_of(lane, processed_tokens - 1)
         if slot.done < slot.prompt or not (slot.gated == 1 or has_blocks(lane, engine, slot, need)):
             break
         queue_pop(w, engine, lane)
         if slot.gated == 1:
             come_in(engine, slot)
-        insert(w, lane.running, s, mark)
+        append(w, lane.running, s)
         join(w, lane, s, processed_tokens)
         s = w.chains[engine.waiting].head
 
@@ -127,8 +120,8 @@ def running_in(w: World, engine: Engine) -> int:
 @compiled
 def too_long(engine: Engine, lane: Lane, slot: Slot) -> bool:
     """Whether the engine could never hold the request, even alone."""
-    tokens = slot.prompt if lane.hands_over == 1 else slot.total
-    return blocks_of(tokens, lane.block_size) + 2 + engine.watermark > engine.blocks
+    tokens = slot.prompt if lane.hands_over else slot.total
+    return blocks_of(lane, tokens) + 2 + engine.watermark > engine.blocks
 
 
 @compiled
@@ -148,8 +141,8 @@ def has_blocks(lane: Lane, engine: Engine, slot: Slot, need: int) -> bool:
     another one leaves, which is what lets runs be fast-forwarded.
     """
     promise = 0
-    if lane.reserve_output > 0.0 and lane.hands_over == 0:
-        promise = blocks_of(slot.prompt + int(lane.reserve_output * (slot.total - slot.prompt)), lane.block_size)
+    if lane.policy.reserve_output > 0.0 and not lane.hands_over:
+        promise = blocks_of(lane, slot.prompt + int(lane.policy.reserve_output * (slot.total - slot.prompt)))
     if engine.free - need < engine.watermark or engine.blocks - engine.promised - promise < engine.watermark:
         return False
     engine.promised += promise
@@ -176,7 +169,7 @@ def may_come(w: World, lane: Lane, engine: Engine, slot: Slot) -> bool:
         return True
     if w.chains[engine.waiting].head >= 0 or running_in(w, engine) + engine.coming >= lane.seqs * lane.stages:
         return False
-    need = blocks_of(slot.prompt + lane.yields - 1, lane.block_size)
+    need = blocks_of(lane, slot.prompt + lane.yields - 1)
     if not has_blocks(lane, engine, slot, need):
         return False
     engine.free -= need
@@ -213,7 +206,9 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
 def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
     model, chunks = w.models[lane.model], no_prompts()
-    room = lane.max_num_batched_tokens - (0 if lane.exclusive_prefill == 1 else lane.decode_tokens * lane.decodes)
+    room = lane.limits.max_num_batched_tokens - (
+        0 if lane.policy.exclusive_prefill else lane.limits.decode_tokens * lane.decodes
+    )
     s = lane.prompt_head
     while s >= 0:
         slot = w.slots[s]
@@ -221,7 +216,7 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
         if slot.chunk > 0:
             chunks = add_chunk(model, w.tables, chunks, slot.chunk, slot.done)
         s = slot.next_prompt
-    if (preemptions > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0):
+    if (preemptions > 0 and not lane.policy.admit_after_preemption) or (lane.policy.static and lane.decodes > 0):
         return chunks
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
@@ -240,12 +235,12 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
 @compiled
 def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
     """Tokens of a prompt already begun that fit into the step; the blocks for them are taken if not held already."""
-    size = min(slot.prompt - slot.done, room, lane.long_prefill_threshold)
-    if size > 0 and lane.whole_prompt_blocks == 0:
-        blocks = blocks_of(slot.done, lane.block_size)
-        if blocks_of(slot.done + size, lane.block_size) - blocks > engine.free:
-            size = (blocks + engine.free) * lane.block_size - slot.done
-        engine.free -= blocks_of(slot.done + size, lane.block_size) - blocks
+    size = min(slot.prompt - slot.done, room, lane.limits.long_prefill_threshold)
+    if size > 0 and not lane.policy.whole_prompt_blocks:
+        blocks = blocks_of(lane, slot.done)
+        if blocks_of(lane, slot.done + size) - blocks > engine.free:
+            size = (blocks + engine.free) * lane.limits.block_size - slot.done
+        engine.free -= blocks_of(lane, slot.done + size) - blocks
     return size
 
 
@@ -260,15 +255,13 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
     if engine.cache >= 0 and slot.done < slot.prompt:
         shared = find_prefix(w, engine, slot)
     size = slot.prompt - slot.done
-    if lane.chunked == 1:
-        size = min(size, room - chunks.tokens, lane.long_prefill_threshold)
-    else:
-        used = (chunks.prompts + 1) * max(chunks.longest, size) if lane.padded_budget == 1 else chunks.tokens + size
-        if used > room and (chunks.prompts > 0 or size <= lane.max_num_batched_tokens):
-            return -1
+    if lane.policy.chunked:
+        size = min(size, room - chunks.tokens, lane.limits.long_prefill_threshold)
+    elif chunks.tokens + size > room and (chunks.prompts > 0 or size <= lane.limits.max_num_batched_tokens):
+        return -1
     if size <= 0:
         return -1
-    need = blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done + size, lane.block_size)
+    need = blocks_of(lane, slot.prompt if lane.policy.whole_prompt_blocks else slot.done + size)
     if not has_blocks(lane, engine, slot, need - shared):
         return -1
     engine.free -= need
@@ -276,8 +269,8 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
         request = w.requests[slot.request]
         if request.restarts == 0:  # one that was preempted is not counted again
             request.hit = slot.done
-            engine.asked += slot.prompt
-            engine.hit += slot.done
+            engine.use.asked += slot.prompt
+            engine.use.hit += slot.done
         slot.staged = 0
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
@@ -291,21 +284,21 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
     """Take the blocks that the decodes need in one step, preempting the youngest if need be.
 
     How many were preempted, or -1 if the lane has to wait for blocks. In order of admission each decode that needs a
-    block (or, with `spare`, any) preempts the youngest running request until there is one; the last resort is itself.
+    block preempts the youngest running request until there is one; the last resort is itself.
     """
-    if lane.live == 0 or lane.rotating == 1:
+    if lane.live == 0:
         return 0
     preemptions = 0
     need = next_blocks(w, lane)
-    if engine.free - need < lane.spare_block:
+    if engine.free < need:
         used_blocks = 0
         s = w.chains[lane.running].head
         while s >= 0:
             slot = w.slots[s]
             if slot.joined >= 0 and slot.ended == 0:
-                own_need = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
+                own_need = 1 if (slot.offset + lane.steps - 1) % lane.limits.block_size == 0 else 0
                 stays = True
-                while stays and engine.free - used_blocks < max(own_need, lane.spare_block):
+                while stays and engine.free - used_blocks < own_need:
                     giver = giving_lane(w, lane, engine)
                     if giver < 0:
                         rebuild_heap(w, lane)
@@ -354,39 +347,49 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     engine.promised -= slot.promise
     slot.promise = 0
     if slot.joined >= 0:
-        settle(w, lane, s)
+        if slot.joined < lane.steps:
+            note_gap(w, lane, s)
+            slot.last = lane.last
         unfreshen(w, lane, s)
         processed_tokens = uncount(w, lane, slot)
         slot.prompt = processed_tokens
         slot.done = 0
     else:
-        engine.free += blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done, lane.block_size)
+        engine.free += blocks_of(lane, slot.prompt if lane.policy.whole_prompt_blocks else slot.done)
         prompt_remove(w, lane, s)
-        if lane.partial_prompt_ends == 1:
-            slot.prompt = slot.done
         slot.done = 0
     release_pages(w, engine, slot)
     slot.chunk = -1
     w.requests[slot.request].restarts += 1
-    engine.preemptions += 1
+    engine.use.preemptions += 1
     queue_front(w, engine, s)
 
 
 @compiled
 def begin_mixed(w: World, lane: Lane, engine: Engine, t: float, chunks: Chosen) -> None:
     """Begin a step with prompts and, unless the policy keeps them apart, all decodes."""
-    batch = 0 if lane.exclusive_prefill == 1 else lane.decodes
+    batch = 0 if lane.policy.exclusive_prefill else lane.decodes
     context = lane.context if batch > 0 else 0
     lane.mode = STEP
     lane.run = 1 if batch > 0 else 0
-    lane.step_tokens = chunks.tokens
-    lane.step_prompts = chunks.prompts
-    lane.step_pairs = chunks.pairs
-    lane.step_reach = chunks.reach
-    lane.step_context = context
+    note_content(lane, engine, chunks, batch, context)
     launch(w, lane, engine, t, mixed_time(w.models[lane.model], w.tables, chunks, batch, context))
     if lane.stages > 1 and has_unfinished(w, lane):
         wake_idle(w, engine, t)
+
+
+@compiled
+def note_content(lane: Lane, engine: Engine, chunks: Chosen, batch: int, context: int) -> None:
+    """Write down what the step, or each step of the run, holds."""
+    content = lane.content
+    content.steps = 1
+    content.tokens = chunks.tokens + batch
+    content.capped = min(content.tokens, engine.use.work.knee)
+    content.rows = chunks.prompts + batch
+    content.pairs = chunks.pairs
+    content.reach = chunks.reach
+    content.decodes = batch
+    content.context = context
 
 
 @compiled
@@ -404,25 +407,15 @@ def has_unfinished(w: World, lane: Lane) -> bool:
 def begin_run(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> None:
     """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
     batch, context, steps = lane.decodes, lane.context, 1
-    rotates = lane.decode_token_cap > 0 and context + batch > lane.decode_token_cap
-    if rotates:
-        if lane.rotating == 0:
-            engine.free += next_blocks(w, lane)
-        choose_rotated(w, lane)
-        batch, context = lane.rotated_count, lane.step_context
     duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
-    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
+    if w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
-        if lane.decode_token_cap > 0:
-            steps = min(steps, (lane.decode_token_cap - batch - context) // batch + 1)
-        room = engine.free - lane.spare_block
-        if steps > 1 and room < lane.live * blocks_of(steps, lane.block_size):
-            steps = max(1, min(steps, steps_within(w, lane, room + next_blocks(w, lane))))
-    lane.mode = ROTATE if rotates else RUN
+        if steps > 1 and engine.free < lane.live * blocks_of(lane, steps):
+            steps = max(1, min(steps, steps_within(w, lane, engine.free + next_blocks(w, lane))))
+    lane.mode = RUN
     lane.run = steps
-    lane.step_tokens, lane.step_prompts, lane.step_pairs, lane.step_reach = 0, 0, 0, 0
-    lane.step_context = context
+    note_content(lane, engine, no_prompts(), batch, context)
     lane.growth = slope * batch
     launch(w, lane, engine, t, duration)
 

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -95,7 +95,8 @@ class StepWork:
     context_bytes: float = 0.0
 
 
-class StepContent(NamedTuple):
+@dataclass(slots=True)
+class StepContent:
     """What one step holds, or many steps together.
 
     steps; tokens: new ones, of prompts and decodes; capped: sum over steps of min(tokens, knee); rows: prompts and

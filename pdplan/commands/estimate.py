@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ from costmodel.units import GIB
 from pdplan.console import Console
 from pdplan.options import (
     Choice,
+    Flags,
     console_options,
     json_option,
     pass_console,
@@ -26,6 +25,7 @@ from pdplan.options import (
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
 from reports.text import plural
+from reports.words import engine_title
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -36,30 +36,6 @@ if TYPE_CHECKING:
 
 LENGTH = whole(bounds.TOKENS)
 REQUESTS = whole(bounds.MAX_NUM_SEQS)
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateFlags:
-    """The command line of `pdplan estimate`, by the names of its options."""
-
-    model: str
-    gpu: str
-    catalog: Path | None
-    prices: str | None
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    role: str
-    weight_dtype: str | None
-    kv_dtype: str
-    isl: int
-    osl: int
-    batch: int | None
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    memory_fraction: float
-    engine: str
 
 
 @click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
@@ -106,7 +82,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     from search_spaces.engines import engine_name, load_serving_policy
 
     with value_of("--engine"):
-        flags = EstimateFlags(**options | {"engine": engine_name(options["engine"])})
+        flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
     policy = load_serving_policy(flags.engine, problem.engine_changes)
@@ -116,7 +92,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     console.show(as_value if as_json else _page(as_value))
 
 
-def _problem(flags: EstimateFlags) -> Problem:
+def _problem(flags: Flags) -> Problem:
     """The one-engine problem whose rules say whether the engine can exist."""
     import numpy as np
 
@@ -168,7 +144,7 @@ def _problem(flags: EstimateFlags) -> Problem:
     )
 
 
-def _config(problem: Problem, flags: EstimateFlags) -> EngineConfig:
+def _config(problem: Problem, flags: Flags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
     from search_spaces.enumeration import candidates, engine_config, refusal
@@ -182,7 +158,7 @@ def _config(problem: Problem, flags: EstimateFlags) -> EngineConfig:
 
 
 def estimate_dict(
-    model: Transformer, config: EngineConfig, flags: EstimateFlags, prediction: Estimate, offer: Offer
+    model: Transformer, config: EngineConfig, flags: Flags, prediction: Estimate, offer: Offer
 ) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
     from costmodel.memory import max_whole_requests
@@ -284,9 +260,10 @@ def _page(value: dict[str, Any]) -> Document:
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     )
+    gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
-        f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
+        f"{value['model']} on {gpus}, {split}, {value['role']}, {engine_title(value['engine'])}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)

@@ -256,7 +256,8 @@ def evaluate(
         if output is not None:
             write_whole({output / EVALUATION_FILE: text})
             console.note(f"wrote {output / EVALUATION_FILE}")
-    document = evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome))
+    following = _next_step(file, fleet_file, evaluation.outcome)
+    document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
     console.show(text if as_json else document)
     return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 

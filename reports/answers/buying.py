@@ -13,7 +13,7 @@ from costmodel.words import join_words
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck, Hours
-from reports.charts import Frame, Stack, draw_stacks, round_steps
+from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from reports.text import capital, plural
@@ -495,24 +495,22 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     """What each month of the expected path costs, by tier."""
     tiers, cost = costs_by_tier(purchase)
     stacks = [
-        Stack(
-            tuple(
-                (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
-                for tier, value in zip(tiers, row, strict=True)
-            )
-        )
+        [
+            (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
+            for tier, value in zip(tiers, row, strict=True)
+        ]
         for month, row in enumerate(cost.tolist())
     ]
     total = purchase.expected.total
-    high = max((stack.total for stack in stacks), default=0.0) or 1.0
+    high = float(cost.sum(axis=1).max(initial=0.0)) or 1.0
     shares = zip(tiers, cost.sum(axis=0).tolist(), strict=True)
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
-    frame = Frame("month", "$ a month", _month_ticks(len(stacks)), heights, 1.05 * high)
+    dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
     return Chart(
         title=f"{capital(most.value)} is {percent(usd / (total or 1.0))} of the {money(total)} of the expected path",
         caption="Cost of each month by contract; what is bought is charged what it loses in value.",
-        drawing=draw_stacks(stacks, frame, f"cost of each month, {money(total)} in all"),
+        drawing=draw_stacks(stacks, _month_ticks(len(stacks)), dollars, summary, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),
     )

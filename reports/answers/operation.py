@@ -12,7 +12,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
-from reports.charts import Frame, Stack, draw_stacks, round_steps
+from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
@@ -406,14 +406,11 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
         " + ".join(f"{n} {pool.name}" for n, pool in zip(row, fleet.pools, strict=True)) for row in day.need.tolist()
     ]
     stacks = [
-        Stack(
-            (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
-        )
+        (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
         for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
     ]
-    frame = Frame(
-        "hour", "$ an hour", TICKS, [(value, significant(value)) for value in round_steps(whole)], 1.05 * whole
-    )
+    heights = [(value, significant(value)) for value in round_steps(whole)]
+    dollars, summary = Axis("$ an hour", 0.0, 1.05 * whole, heights), f"cost of each hour, {money(sum(costs))} a day"
     rows = [
         (f"{hour:02d}:00", rate(r), counts, hourly(cost))
         for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
@@ -422,6 +419,6 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
     return Chart(
         title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
-        drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
+        drawing=draw_stacks(stacks, TICKS, dollars, f"{summary} without start-up times", name="hour"),
         table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
     )
