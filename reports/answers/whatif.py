@@ -201,7 +201,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
         headline = f"A larger {best.limit.replace(' ', ' of ')} makes the fleet cheaper: {_whole(best)}."
     cells = [
         (
-            row.limit,
+            row.limit.replace(" ", " of "),
             quantity(row.upper, row.unit),
             f"{significant(row.dual)} {row.worth}",
             f"{significant(row.difference)} {row.worth}",
