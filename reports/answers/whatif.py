@@ -277,7 +277,8 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
     answers, excesses = [answer for _, answer in rows], _excesses(rows)
     if answers[0].cost is None:
         return no_fleet_document("No fleet meets the SLO.", answers[0])
-    number = sum(_is_within(excess, slack) for excess in excesses[1:])
+    pairs = zip(answers[1:], excesses[1:], strict=True)
+    number = len({fleet_line(answer.pools) for answer, excess in pairs if _is_within(excess, slack)})
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
     headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
     cells = [
