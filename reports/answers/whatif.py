@@ -221,7 +221,7 @@ def _whole(row: ShadowPrice) -> str:
     if row.worth == "req/s":
         return "serves more demand, saves nothing"
     if row.whole is None or row.wider is None:
-        return "no increase that was tried saves anything"
+        return "no increase tried saves anything"
     more = f"{significant(row.wider)} more GPU{'' if row.wider == 1 else 's'}" if row.unit == "GPU" else ""
     return f"{more or f'{quantity(row.wider, row.unit)} more'} save{'s' if row.wider == 1 else ''} {hourly(row.whole)}"
 
