@@ -287,7 +287,12 @@ def near_optimal(
     best = answer(problem, effort, simulated=bool(looks))
     if best.cost is None:
         return [("cheapest", best)]
-    problems = dict(_conditions(problem, {*best.gpus}))
+    problems, masks = dict[str, Problem](), set[tuple[int | None, ...]]()
+    for condition, alone in sorted(_conditions(problem, {*best.gpus}), key=lambda row: row[0].startswith("only")):
+        mask = tuple(offer.inventory for offer in alone.offers)
+        if mask not in masks:  # of two types, without one is the other alone
+            masks.add(mask)
+            problems[condition] = alone
 
     def cheapest(condition: str, *, simulated: bool = False) -> tuple[str, Answer]:
         alone = answer(problems[condition], effort, simulated=simulated)
@@ -298,8 +303,8 @@ def near_optimal(
         return math.inf if row[1].cost is None else row[1].cost
 
     rows = sorted(map(cheapest, problems), key=by_cost)
-    for number, (condition, alone) in enumerate(rows[: max(looks - 1, 0)]):
-        if alone.cost is not None:
+    for number, (condition, answered) in enumerate(rows[: max(looks - 1, 0)]):
+        if answered.cost is not None:
             rows[number] = cheapest(condition, simulated=True)
     return [("cheapest", best), *sorted(rows, key=by_cost)]
 
