@@ -11,7 +11,7 @@ from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, kind_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
-from .numbers import exact, hourly, monthly, percent, quantity, significant
+from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
 from .text import capital, clean, plural, sentence
 from .words import fleet_line, in_words
 
@@ -28,11 +28,11 @@ _LEVERS: Final = {
     "prefix_hit_share": "prefix hits",
     "power": "power limit",
 }
+QUANTILE: Final = "step_time_quantile"
 _LENGTHS: Final = frozenset({"isl", "osl"})
-_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
+_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth", QUANTILE})
 FACTOR: Final = "×"
 """Unit of levers that multiply."""
-QUANTILE: Final = "step_time_quantile"
 
 
 def lever_words(key: str) -> str:
@@ -139,7 +139,7 @@ def fleet_table(
     cells = [
         [
             *row,
-            *([fleet_line(answer.pools)] if fleets else ()),
+            *([fleet_line(answer.pools) if answer.pools else MISSING] if fleets else ()),
             *([percent(answer.attainment)] if shows_shares else ()),
         ]
         for row, answer in zip(rows, answers, strict=True)

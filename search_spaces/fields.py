@@ -345,7 +345,7 @@ class FileSection(BaseModel):
         known = names | cls.model_fields.keys()
         section = {key: item for key, item in value.items() if item is not None or key not in known}
         sentences = cls.key_faults(section) if section.keys() <= known else ()  # a misspelled one may be any of them
-        faults = [((), house_error(sentence)) for sentence in sentences]
+        faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
         faults += [((key,), _unknown_key(key, section[key], names)) for key in section if key not in known]
         faults += [
             ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))

@@ -17,6 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
+from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Path, Source, check_kind
 from .fields import (
@@ -38,7 +39,6 @@ from .files import check_name, read_file
 from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
-from .schema import ENGINES
 from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
 from .yaml_source import MAX_BYTES, read_source
 

@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
@@ -28,7 +30,8 @@ from costmodel.workload import Workload
 from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, Source
 from .recorded import Recorded
-from .target_names import TARGET_NAMES, TargetName
+from .target_names import TARGET_NAMES
+from .yaml_source import shipped_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,52 +402,8 @@ class Target:
         return replace(full_space, roles=(Role.COLOCATED,)) if apart else full_space
 
 
-_APART: Final = frozenset({Role.PREFILL, Role.DECODE})
-_ALONE: Final = frozenset({Role.COLOCATED})
-_BOTH: Final = frozenset({"nvidia", "amd"})
-TARGETS: Final[tuple[Target, ...]] = (
-    Target(
-        TargetName.VLLM.value,
-        "vLLM",
-        ("vllm",),
-        _ALONE,
-        by_class=True,
-        stage_by_stage=("vllm",),
-        vendors=_BOTH,
-        cpu=True,
-    ),
-    Target(
-        TargetName.DYNAMO.value,
-        "NVIDIA Dynamo",
-        ("vllm", "sglang", "trtllm"),
-        _APART,
-        stage_by_stage=("sglang", "trtllm"),
-        pods=True,
-        workers=True,
-    ),
-    Target(
-        TargetName.LLMD.value,
-        "llm-d",
-        ("vllm",),
-        counts=Balancing.FEWEST_TOKENS,
-        stage_by_stage=("vllm",),
-        vendors=_BOTH,
-        pods=True,
-        scales=True,
-    ),
-    Target(
-        TargetName.SGLANG.value, "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH
-    ),
-    Target(
-        TargetName.TRTLLM.value,
-        "TensorRT-LLM",
-        ("trtllm",),
-        _ALONE,
-        by_class=True,
-        stage_by_stage=("trtllm",),
-        spans=False,
-    ),
-)
+TARGETS: Final = TypeAdapter(tuple[Target, ...]).validate_python(shipped_table("search_spaces", "targets.yaml"))
+"""Every target, in the order of `TARGET_NAMES`."""
 
 
 def undeployed(accelerator: Accelerator) -> str:

@@ -36,7 +36,7 @@ from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
 from costmodel.quoting import shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
-from search_spaces.engines import SpeculationSection
+from search_spaces.engines import ENGINES, SpeculationSection
 from search_spaces.faults import Path
 from search_spaces.fields import (
     ONE_OR_MORE,
@@ -315,7 +315,6 @@ class LengthsSection(FileSection):
 
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
-ENGINES = ("vllm", "sglang", "trtllm")
 
 Volume = Annotated[float, number(bounds.VOLUME)]
 Attainment = Annotated[float, share(bounds.ATTAINMENT, ("0.9", "90%", "p90"), as_probability)]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
 from costmodel.transformer import Transformer
@@ -121,10 +123,7 @@ def error_table() -> ErrorTable:
     >>> error_table()["ttft"]["all"].low < 1 < error_table()["ttft"]["all"].high
     True
     """
-    return {
-        quantity: {key: Factors(**row) for key, row in strata.items()}
-        for quantity, strata in shipped_errors()["quantities"].items()
-    }
+    return TypeAdapter(dict[str, dict[str, Factors]]).validate_python(shipped_errors()["quantities"])
 
 
 @cache

@@ -75,7 +75,7 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_an
             assert found.judgement.classes[0].attainment.count == 2 * 0.9 * benches.LEAST_REQUESTS
             assert bench.verdicts == {fleet_key(fleet): found}
             assert found.outcome is (Outcome.MEETS if found.held else found.outcome)
-            assert (found.blame is None) is found.held
+            assert (not found.blamed) is found.held
             held += found.held
         assert least <= held <= most
 

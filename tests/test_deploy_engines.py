@@ -332,35 +332,6 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     assert {name for name in sglang if facts.legal_flag("sglang", "0.5.23", name) is not None} == legal
 
 
-@pytest.mark.parametrize(
-    ("target", "version", "engine"),
-    [(target, version, "vllm") for version in DUMPED for target in ("vllm", "llmd")]
-    + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
-)
-def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
-    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
-        deployment = deployment_of(plan_of(pools, ask), target, version)
-        started = launches(deployment, WRITERS[target](deployment))
-        for name, value in (pair for launch in started for pair in launch.words):
-            assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
-
-
-def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
-    """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
-    if target == "dynamo":
-        programs = loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]
-        if any(name in entry["flag"].split() for entry in programs[f"{engine}_worker"]):
-            return True
-    if engine == "sglang":
-        return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
-    for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
-        said = {**entry, **entry.get("differs", {}).get(version, {})}
-        options = [*said["options"], *(option.replace("--enable-", "--no-enable-") for option in said["options"])]
-        if version in entry["versions"] and name in options:
-            return said["choices"] is None or value in said["choices"]
-    return False
-
-
 # --- engines that span nodes: who is told what where, and what carries the traffic between them
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces import bounds
 from search_spaces.schema import json_schema
-from tests.short_workload import load, refusal
+from tests.workload_texts import SOUND, load, refusal
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -32,7 +32,7 @@ ABSURD = [
 
 @pytest.mark.parametrize(("key", "value", "words"), ABSURD, ids=lambda value: str(value)[:40])
 def test_an_absurd_number_is_refused_with_its_range(key: str, value: Any, words: str) -> None:
-    said = refusal({key: value})
+    said = refusal(SOUND, {key: value})
     assert said.startswith(f"w.yaml (overridden by {key}")
     assert f"): {key}" in said
     assert "is out of range" in said
@@ -62,7 +62,7 @@ def test_a_long_histogram_is_merged_and_keeps_its_means() -> None:
     rows = 20_000
     Path("h.csv").write_text(table(rows))
     started = time.process_time()
-    workload = load({"workload.lengths": {"histogram": "h.csv"}}).workload
+    workload = load(SOUND, {"workload.lengths": {"histogram": "h.csv"}}).workload
     assert time.process_time() - started < 5
     assert workload.share.size == bounds.BUCKETS.high
     assert workload.share @ workload.isl == pytest.approx(sum(100 + k % 5000 for k in range(rows)) / rows)

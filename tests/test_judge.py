@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.power import POWER, mean_power
 from costmodel.simulator.metrics import Attainment, Overload, overload, run_span
-from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.evaluate import boundary, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
@@ -27,7 +27,6 @@ from optimizer.verification.judge import (
     Curve,
     Judgement,
     Outcome,
-    boundary,
     goodput,
     judge,
     judge_demands,

@@ -8,28 +8,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import melange_grid, splitwise_case
-from benchmarks.reference.fleet_cases import melange_matrices
-from benchmarks.reference.fleet_schemas import MelangeCase
 from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
 from benchmarks.vllm_2023 import host_times
 from costmodel.host import EngineOverhead
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
-
-EXAMPLE: dict[str, Any] = {
-    "gpu_info": {
-        "small": {"cost": 1.01, "tputs": [[2, 1], [5, 0]]},
-        "large": {"cost": 3.67, "tputs": [[20, 20], [40, 20]]},
-    },
-    "workload_distribution": [[0.2, 0.0], [0.5, 0.3]],
-    "total_request_rate": 30.0,
-    "slice_factor": 1,
-}
 
 
 def pair_case(**changes: Any) -> dict[str, Any]:
@@ -54,18 +41,6 @@ def pair_case(**changes: Any) -> dict[str, Any]:
 
 
 class TestMelange:
-    def test_buckets_that_nobody_asks_for_are_left_out_and_zero_throughput_serves_nothing(self) -> None:
-        matrices = melange_matrices(MelangeCase.model_validate(EXAMPLE))
-        np.testing.assert_allclose(matrices.need[:, 0], [[3.0, 3.0, np.inf], [0.3, 0.375, 0.45]])
-
-    def test_by_hand(self, tmp_path: Path) -> None:
-        """A large one would be used 1.125 times; one small one takes a third of the second bucket: 0.375 / 3 less."""
-        (tmp_path / "a.input.json").write_text(json.dumps(EXAMPLE))
-        (found,) = compare_melange(tmp_path)
-        assert found.cost == pytest.approx(3.67 + 1.01)
-        assert found.expected is None
-        assert found.bound == pytest.approx(found.cost)
-
     @pytest.mark.skipif(not (DATA / "fleet").is_dir(), reason="reference fleets are not here")
     def test_every_case_at_hand(self) -> None:
         for one in compare_melange(DATA / "fleet"):

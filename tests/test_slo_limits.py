@@ -26,7 +26,6 @@ from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.running import Done, tiny
 from tests.running import within as pdplan_within
 from tests.simulator_cases import colocated
-from tests.small_problems import given, optimize
 
 NONE = math.inf
 
@@ -52,11 +51,6 @@ def test_every_metric_of_later_tokens_has_a_formula_and_every_metric_is_measured
     assert set(FORMULAS) == set(metrics_of(Scope.LATER, Scope.GAPS))
     assert set(METRICS) == set(Metric)
     assert all(hasattr(Result, metric) for metric in Metric)
-
-
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    return optimize(given(slos=(slo(NONE, NONE, 0.9, e2e=6.0, name="whole"),)))
 
 
 # --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo

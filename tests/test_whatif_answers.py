@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_to
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan, answer_to
 from optimizer.whatif.curves import break_even, by_budget, frontier
 from optimizer.whatif.sensitivity import shadow_prices
 from search_spaces.loader import problem_of
@@ -59,6 +59,8 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     problem = changed(small(), **changes)
     best, plan = answer(problem, ScenarioEffort.FULL, proven=True), optimize(problem, level=Level.QUICK)
     assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
+    shown = answer_of_plan(plan)
+    assert (shown.cost, shown.pools, dict(shown.gpus)) == (best.cost, best.pools, dict(best.gpus))
     assert best.goodput >= problem.workload.request_rate
     assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
     assert best.bound == pytest.approx(plan.floor_usd_per_hour, rel=2e-3)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -493,20 +493,24 @@ def class_as_simulated(item: ClassResult, latencies: SimulatedLatencies) -> Clas
     return item.model_copy(update={"attainment": latencies.attainment, **times})
 
 
+def simulated_limits(limits: Iterable[Binding], classes: Sequence[ClassResult]) -> list[Binding]:
+    """Limits of a plan, tightest first, with the misses of its classes as simulated."""
+    rows = [row for row in limits if row.constraint != "attainment"]
+    rows += [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
+
+
 def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
     """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
 
     Latencies of several classes together stay by formula.
     """
     classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
-    rows = [row for row in plan.binding if row.constraint != "attainment"]
-    rows += [
-        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
-        for item in classes
-    ]
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    ordered = sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
-    return plan.model_copy(update={"classes": classes, "binding": ordered, **whole})
+    return plan.model_copy(update={"classes": classes, "binding": simulated_limits(plan.binding, classes), **whole})
 
 
 def binding_limits(

@@ -49,11 +49,12 @@ from optimizer.verification.bench import (
     confirmed_once,
     make_bench,
     miss_words,
+    sure_verdict,
 )
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import CANDIDATE, SearchResult, without_one_replica
+from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
@@ -76,7 +77,6 @@ from .search import (
     search_summary,
     simulated,
     solution_of,
-    sure_verdict,
     wish_of,
     with_comparison,
     with_near_fleets,
@@ -262,6 +262,8 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     effort.report("simulating alternatives", 0.85)
     rival_results = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(bench, best, rival_results)
+    if result.instance.problem.objective.goal is Goal.MIN_COST:
+        best = with_one_replica_less(bench, best)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rivals = result.rivals[1:], rival_results
@@ -375,12 +377,11 @@ def plan_below_floor(problem: Problem) -> Plan:
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[JudgedRival]:
     """The rivals whose restriction does not allow the winner, each with the result of its search."""
-    feasible_rivals = [rival for rival in result.rivals if rival.fleets]
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
             continue
-        fleets = [fleet for candidate in feasible_rivals for fleet in candidate.fleets if restriction.allows(fleet)]
+        fleets = [fleet for fleet in result.fleets if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         near = [fleet for fleet in rival.near if restriction.allows(fleet)]
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
@@ -397,8 +398,7 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable
         number = MOST_CONFIRMED + 1  # to which no fleet was put before
         verdict = confirmed_once(bench, rival.winner, number, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet)
-            return replace(best, winner=verdict, one_less=tuple(one_less))
+            return replace(best, winner=verdict)
     return best
 
 
@@ -443,11 +443,11 @@ def _rival_row(
         if first is not None:
             reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
-    if verdict is None and not rival.fleets:
+    if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
-    row = fleet_row(instance, rival.fleets[0] if verdict is None else verdict.fleet, verdict, heading, why_not)
+    row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
     in_time = search is None or row.confirmed
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 

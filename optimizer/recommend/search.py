@@ -51,7 +51,7 @@ from optimizer.verification.bench import (
 )
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
-from optimizer.verification.verify import Loop, SearchResult, with_larger_batches, without_one_replica
+from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 OTHERS = 2
@@ -106,8 +106,7 @@ class Brake:
 class Effort:
     """What a search may take, and how its fleet is tuned; None: not at all.
 
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save; whole: whether
-    its fleet is told of in full, with the largest batches that hold and each pool with a replica fewer.
+    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
     """
 
     level: Level
@@ -115,7 +114,6 @@ class Effort:
     report: Progress = silent
     tune: Wish | None = None
     extras: bool = True
-    whole: bool = True
 
     @property
     def deadline(self) -> Deadline:
@@ -130,7 +128,7 @@ class Effort:
     @property
     def inner(self) -> Effort:
         """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None, whole=False)
+        return replace(self, level=Level.STANDARD, report=silent, tune=None)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -151,13 +149,13 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet under a restriction, None for the best of all; no fleets where none is found.
+    """The best fleet under a restriction, None for the best of all; one without pools where none is found.
 
-    fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
-    the nearest first; why_none: why there is none; impossible: whether no engine is allowed or fits.
+    near: cheaper ones that miss by formula, the nearest first; why_none: why there is none; impossible: whether no
+    engine is allowed or fits.
     """
 
-    fleets: tuple[Fleet, ...] = ()
+    fleet: Fleet = field(default_factory=Fleet)
     near: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
     why_none: str = ""
@@ -165,7 +163,7 @@ class Rival:
 
     def cost(self, instance: Instance) -> float:
         """Price of the best fleet, infinite where there is none [$/h]."""
-        return fleet_cost(instance, self.fleets[0]) if self.fleets else math.inf
+        return fleet_cost(instance, self.fleet) if self.fleet.pools else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,7 @@ class FormulaResult:
     @property
     def fleet(self) -> Fleet:
         """The best fleet; an empty one where none holds."""
-        return self.rivals[0].fleets[0] if self.rivals else Fleet(())
+        return self.rivals[0].fleet if self.rivals else Fleet(())
 
     @property
     def near(self) -> tuple[Fleet, ...]:
@@ -192,8 +190,8 @@ class FormulaResult:
 
     @property
     def fleets(self) -> list[Fleet]:
-        """The fleets of all rivals, the best first, each once."""
-        return list({id(fleet): fleet for rival in self.rivals for fleet in rival.fleets}.values())
+        """The fleets of all rivals, the best first."""
+        return [rival.fleet for rival in self.rivals if rival.fleet.pools]
 
 
 def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
@@ -219,7 +217,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, deadline, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(Rival(*candidates(space, fleet, simple)),))
+    return FormulaResult(instance, proof, rivals=(_with_near(space, fleet),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
@@ -238,7 +236,7 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
     if cost >= rivals[0].cost(instance) * (1.0 - SAME_COST):
         return replace(result, rivals=tuple(rivals))
     best = replace(cheapest, restriction=None)
-    rest = [rival for rival in rivals[1:] if not _is_another(rival, best.fleets[0])]
+    rest = [rival for rival in rivals[1:] if not _is_another(rival, best.fleet)]
     proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
     return replace(result, proof=proof, rivals=(best, *rest))
 
@@ -270,7 +268,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     deadline.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
-    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival(fleet),))
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
@@ -303,7 +301,7 @@ def compare(search: FleetSearch, best: Rival) -> list[Rival]:
         best,
         *(
             replace(best, restriction=restriction)
-            if restriction.allows(best.fleets[0])
+            if restriction.allows(best.fleet)
             else _best_rival(search, restriction)
             for restriction in restrictions(search.instance, search.settings)
         ),
@@ -316,16 +314,21 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     if search.late():
         return Rival(restriction=restriction, why_none=late)
     space = at_best_split(search.instance, search.late, restriction.usable)
-    simple = unmixed(space)
-    fleet = or_mixed(space, simple)
+    fleet = or_mixed(space, unmixed(space))
     if fleet.pools:
-        return Rival(*candidates(space, fleet, simple), restriction)
+        return _with_near(space, fleet, restriction)
     if not space.settings.size:
-        return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
+        why_none = _why_none(search.instance, restriction.label)
+        return Rival(restriction=restriction, why_none=why_none, impossible=True)
     if forbidden := _why_no_pair(space):
-        return Rival((), (), restriction, forbidden, impossible=True)
+        return Rival(restriction=restriction, why_none=forbidden, impossible=True)
     none = "none was found that meets the SLOs within the limits; the search did not try every fleet"
-    return Rival((), (), restriction, late if search.late() else none)
+    return Rival(restriction=restriction, why_none=late if search.late() else none)
+
+
+def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
+    """The best fleet of a search, with the cheaper ones that narrowly miss."""
+    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:
@@ -339,16 +342,10 @@ def _why_no_pair(space: FleetSearch) -> str:
     tables, offers = space.instance.tables, np.arange(len(problem.offers))
     gpus = (tables.offer[:, None] == offers) * tables.gpus[:, None] * (1 + problem.constraints.spare_replicas)
     pairs = (gpus[first][:, None] + gpus[second])[tables.talks[np.ix_(first, second)]]
-    if within_limits(problem, pairs).any():
+    if not pairs.size or within_limits(problem, pairs).any():
         return ""
     fewest = int(pairs.sum(axis=1).min())
     return f"a prefill and a decode replica take {fewest} GPUs or more, which the limits on the fleet forbid"
-
-
-def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
-    """The fleets of a search to simulate: its best, the best that is not mixed, and cheaper ones that narrowly miss."""
-    fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
-    return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
@@ -357,14 +354,14 @@ def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival
     For buyers who cannot get what is recommended. comparison: the best fleet first, as in the comparison.
     """
     instance, best = search.instance, comparison[0]
-    purchases = {_bought(instance, fleet) for rival in comparison for fleet in rival.fleets[:1]}
+    purchases = {_bought(instance, rival.fleet) for rival in comparison}
     alternatives: list[Rival] = []
-    for pool in best.fleets[0].pools:
+    for pool in best.fleet.pools:
         rival = _best_rival(search, _without_engines(instance, pool))
-        bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
-        if not bought or bought[0] in purchases:
+        purchase = _bought(instance, rival.fleet)
+        if not rival.fleet.pools or purchase in purchases:
             continue
-        purchases.update(bought)
+        purchases.add(purchase)
         if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
             alternatives.append(rival)
     return sorted(alternatives, key=lambda rival: rival.cost(instance))[:OTHERS]
@@ -416,7 +413,7 @@ def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
     """
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return result
-    return replace(result, rivals=tuple(Rival((fleet,)) for fleet in nearly_by_formula(result.instance, late)))
+    return replace(result, rivals=tuple(Rival(fleet) for fleet in nearly_by_formula(result.instance, late)))
 
 
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
@@ -518,11 +515,8 @@ def cheapest_confirmed(
     numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
     number = next(numbers, None)
     while number is not None:
-        lean = loop.run()
-        if lean is None or loop.undecided is not None:
-            return loop.result(lean)
-        winner = with_larger_batches(bench, lean) if effort.whole else lean
-        if bench.late():
+        winner = loop.run()
+        if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
@@ -530,17 +524,11 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, lean.fleet) if effort.whole else ())
+            result = loop.result(verdict)
             tunes = effort.tune is not None and not bench.late()
             return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
-
-
-def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
-    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    candidate = bench.candidate(fleet)
-    return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -629,7 +617,6 @@ def _tuned_result(
     if number is not None and not bench.late():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet)
-        return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
+        return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

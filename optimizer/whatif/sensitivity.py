@@ -274,50 +274,34 @@ def _break_even(problem: Problem, offer: Offer, own: Answer | None) -> BreakEven
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NearOptimal:
-    """The cheapest fleet under one more condition.
-
-    condition: such as "without H200"; excess: what it costs more than the cheapest of all, as a share, None where there
-    is no such fleet; within: whether that is within the slack.
-    """
-
-    condition: str
-    answer: Answer
-    excess: float | None
-    within: bool
-
-
 def near_optimal(
-    problem: Problem, slack: float, effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
-) -> list[NearOptimal]:
+    problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
+) -> list[tuple[str, Answer]]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
-    slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
+    Each with its condition, such as "without H200"; looks: of so many conditions, the cheapest first, the cheapest
     fleet that holds when simulated. Of equal fleets the first is kept; cheapest first.
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
     best = answer(problem, effort, simulated=bool(looks))
-    least = best.cost
-    if least is None:
-        return [NearOptimal("cheapest", best, None, within=False)]
+    if best.cost is None:
+        return [("cheapest", best)]
+    problems = dict(_conditions(problem, {*best.gpus}))
 
-    def compared(condition: str, alone: Answer) -> NearOptimal:
-        if alone.cost is None:
-            return NearOptimal(condition, alone, None, within=False)
-        excess = alone.cost / least - 1.0
-        return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
+    def cheapest(condition: str, *, simulated: bool = False) -> tuple[str, Answer]:
+        alone = answer(problems[condition], effort, simulated=simulated)
+        none = "by formula none meets the SLO within the file's limits"
+        return condition, alone if alone.pools or alone.refuted else replace(alone, binding=none)
 
-    def by_cost(row: NearOptimal) -> float:
-        return math.inf if row.excess is None else row.excess
+    def by_cost(row: tuple[str, Answer]) -> float:
+        return math.inf if row[1].cost is None else row[1].cost
 
-    there = dict(_conditions(problem, {*best.gpus}))
-    rows = sorted((compared(condition, answer(alone, effort)) for condition, alone in there.items()), key=by_cost)
-    for number, row in enumerate(rows[: max(looks - 1, 0)]):
-        if row.excess is not None:
-            rows[number] = compared(row.condition, answer(there[row.condition], effort, simulated=True))
-    return [compared("cheapest", best), *sorted(rows, key=by_cost)]
+    rows = sorted(map(cheapest, problems), key=by_cost)
+    for number, (condition, alone) in enumerate(rows[: max(looks - 1, 0)]):
+        if alone.cost is not None:
+            rows[number] = cheapest(condition, simulated=True)
+    return [("cheapest", best), *sorted(rows, key=by_cost)]
 
 
 def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, Problem]]:

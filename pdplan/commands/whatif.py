@@ -285,8 +285,8 @@ def answers(
         yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
     if asked["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        fleets = near_optimal(problem, asked["slack"], effort, looks)
-        yield "alternatives", whatif.alternatives_record(fleets), whatif.alternatives_document(fleets, asked["slack"])
+        slack, fleets = asked["slack"], near_optimal(problem, effort, looks)
+        yield "alternatives", whatif.alternatives_record(fleets, slack), whatif.alternatives_document(fleets, slack)
     if asked["chunks"]:
         tell("the cheapest fleet", 0.9)
         chunks = chunk_curve(problem, asked["chunks"], simulated=bool(looks), progress=tell)

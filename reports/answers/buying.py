@@ -204,11 +204,18 @@ def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     return f"{_card(purchase, contract)} {contract.tier.value}"
 
 
-def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
-    """Commitments of one month as what is to be done, such as "reserve 2 × H100 for 1 year and buy 1 × H200"."""
-    return join_words(
-        [ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}") for item in commitments]
-    )
+def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus], *, details: bool = False) -> str:
+    """Commitments of one month as what is to be done, such as "reserve 2 × H100 for 1 year and buy 1 × H200".
+
+    details: with what is paid at once, and from when they serve, if that is later.
+    """
+    actions = []
+    for item in commitments:
+        paid, late = item.count * item.contract.once, item.contract.delay > 0
+        facts = said(f"{money(paid)} at once" if paid else "", f"in use from month {item.first + 1}" if late else "")
+        action = ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}")
+        actions.append(f"{action} ({', '.join(facts)})" if details and facts else action)
+    return join_words(actions)
 
 
 def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
@@ -335,12 +342,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     owned = [f"{item.held} × {_card(purchase, item)}" for item in purchase.terms.contracts if item.tier is Tier.OWNED]
     use = f"use the {join_words(owned)} that you own" if owned else ""
     rent = f"rent {'the rest' if owned or purchase.now else 'all GPUs'} by the hour"
-    paid, late = (
-        sum(item.count * item.contract.once for item in purchase.now),
-        max((item.first for item in purchase.now), default=0),
-    )
-    details = ", ".join(said(f"{money(paid)} at once" if paid else "", f"in use from month {late + 1}" if late else ""))
-    now = f"Now: {signature_words(purchase, purchase.now)}{f' ({details})' if details else ''}"
+    now = f"Now: {signature_words(purchase, purchase.now, details=True)}"
     monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
     ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"

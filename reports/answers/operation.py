@@ -139,8 +139,8 @@ def losses_table(resilience: Resilience) -> Table:
             shares = _share_cell(loss.judgement, pools_left(resilience, loss))
         name = loss_name(resilience, loss, short=True)
         rows.append((name, _replicas(resilience, loss.left), hourly(loss.price), shares, hourly(loss.spare)))
-    columns = [Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)]
-    return table_of((*columns[:2], "#costs", columns[2], "#spares"), rows)
+    words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
+    return table_of((words["loss"], words["left"], "#costs", words[met], "#spares"), rows)
 
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
@@ -307,8 +307,8 @@ def autoscale_verdict(instance: Instance, day: Day) -> str:
         )
     if day.saved <= NEGLIGIBLE * day.fixed:
         return (
-            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. "
-            f"{cost}.{unsure(instance, day)}"
+            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. The fleet "
+            f"costs {money(day.fixed)} a day.{unsure(instance, day)}"
         )
     how, hours = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
     return (
@@ -359,15 +359,16 @@ def on_load(instance: Instance, day: Day) -> str:
     if day.short:
         limit = "No start-up time is short enough for the hours in which the whole fleet misses an SLO."
     elif day.longest <= 0.0:
-        limit = "It would meet them only without any start-up time."
+        limit = "It would meet every SLO only without any start-up time."
     elif day.longest >= DAY:
-        limit = "It meets them at any start-up time."
+        limit = "It meets every SLO at any start-up time."
     else:
         limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
     result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
+    late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
-        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {percent(day.late)} of the requests "
-        f"come to a fleet that is too small for their hour, or to the queue behind it. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} to a fleet that is too small "
+        f"for its hour, or to the queue behind it. {limit}"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.sensitivity import MovedLever, NearOptimal, ShadowPrice
+from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
@@ -262,31 +262,43 @@ def tornado_document(rows: Sequence[MovedLever]) -> Document:
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
-def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
-    """Near-optimal fleets as records."""
+def alternatives_record(rows: Sequence[tuple[str, Answer]], slack: float) -> list[dict[str, Any]]:
+    """Near-optimal fleets as records; slack: share by which a fleet may cost more than the first [1]."""
     return [
-        {"condition": row.condition, "excess": row.excess, "within_slack": row.within} | row.answer.row for row in rows
+        {"condition": condition, "excess": excess, "within_slack": _is_within(excess, slack)} | answer.row
+        for (condition, answer), excess in zip(rows, _excesses(rows), strict=True)
     ]
 
 
-def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document:
+def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
-    best, answers = rows[0].answer, [row.answer for row in rows]
-    number = sum(row.within for row in rows[1:])
+    answers, excesses = [answer for _, answer in rows], _excesses(rows)
+    number = sum(_is_within(excess, slack) for excess in excesses[1:])
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
-    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
+    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
     cells = [
-        (row.condition, cost_cell(row.answer), percent(row.excess), "within" if row.within else "") for row in rows
+        (condition, cost_cell(answer), percent(excess), "within" if _is_within(excess, slack) else "")
+        for (condition, answer), excess in zip(rows, excesses, strict=True)
     ]
     notes = (
-        *no_fleet_sentences((row.condition, row.answer) for row in rows),
+        *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
         *ruled_out_sentences(("", miss) for answer in answers for miss in answer.refuted),
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
-    if best.cost is None:
+    if answers[0].cost is None:
         headline = "No fleet meets the SLO."
-    return Document((headline,), (Section(table=table), Section(sentences=notes)), best.cost is not None)
+    return Document((headline,), (Section(table=table), Section(sentences=notes)), answers[0].cost is not None)
+
+
+def _excesses(rows: Sequence[tuple[str, Answer]]) -> list[float | None]:
+    """What each fleet costs more than the first one, as a share [1]; None where there is none."""
+    least = rows[0][1].cost
+    return [None if answer.cost is None or not least else answer.cost / least - 1.0 for _, answer in rows]
+
+
+def _is_within(excess: float | None, slack: float) -> bool:
+    return excess is not None and excess <= slack * (1.0 + EQUAL)
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------

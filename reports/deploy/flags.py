@@ -22,7 +22,8 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
-from search_spaces.enumeration import STAGED_DRAFTS_SINCE, draft_refused
+from search_spaces.engines import engine_support
+from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
 from search_spaces.problem import target_of
 
@@ -293,7 +294,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    first, title = STAGED_DRAFTS_SINCE.get(engine), target_of(engine).title
+    first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and facts.numbers(deployment.engine_version) < facts.numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"

@@ -501,28 +501,22 @@ def _head(path: Path) -> str:
     return line.lstrip().decode(errors="replace")
 
 
-def _detect(path: Path, head: str) -> TraceFormat:
-    if head.startswith("["):
-        raise InputError(f"{path}:1: the file is a JSON array, but must have one JSON object per line (JSONL)")
-    if head.startswith("{"):
-        keys = set(parse_object(head.encode(), f"{path}:1"))
-        mooncake = {*OWN_COLUMNS[TraceFormat.MOONCAKE].names, HASH_KEY}
-        return TraceFormat.MOONCAKE if keys | {HASH_KEY} == mooncake else TraceFormat.JSONL
-    names = set(split_header(head, f"{path}:1")[1])
-    return TraceFormat.AZURE if names == set(OWN_COLUMNS[TraceFormat.AZURE].names) else TraceFormat.CSV
-
-
 def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
     if layout not in TRACE_FORMATS:
         raise UnknownNameError("trace format", layout, TRACE_FORMATS)
-    form = _detect(path, head) if layout == AUTO else TraceFormat(layout)
-    if mapping and form in OWN_COLUMNS:
-        if layout != AUTO:
-            raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
-        form = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
-    names, where = _names(path, head, form), f"{path}:1"
+    where, is_auto = f"{path}:1", layout == AUTO
+    if is_auto and head.startswith("["):
+        raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
+    is_json = head.startswith("{") if is_auto else layout in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
+    names = list(nested_keys(parse_object(head.encode(), where))) if is_json else _csv_names(head, where)
+    form = (TraceFormat.JSONL if is_json else TraceFormat.CSV) if is_auto else TraceFormat(layout)
+    own = TraceFormat.MOONCAKE if is_json else TraceFormat.AZURE
+    if is_auto and not mapping and {*names} - {HASH_KEY} == {*OWN_COLUMNS[own].names}:
+        form = own
     if form in OWN_COLUMNS:
+        if mapping:
+            raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
         for name in OWN_COLUMNS[form].names:
             _column(name, name, names, where)
         return form, OWN_COLUMNS[form]
@@ -539,16 +533,14 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     return form, Columns(arrival, isl, osl, ArrivalUnit(unit))
 
 
-def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
-    """The column names or keys of the first line."""
-    if form in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
-        return list(nested_keys(parse_object(head.encode(), f"{path}:1")))
-    names = split_header(head, f"{path}:1")[1]
+def _csv_names(head: str, where: str) -> list[str]:
+    """The column names of a header."""
+    names = split_header(head, where)[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
-        raise InputError(f"{path}:1: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
+        raise InputError(f"{where}: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}:1: the header has the column {shown(twice)} twice")
+        raise InputError(f"{where}: the header has the column {shown(twice)} twice")
     return names
 
 
