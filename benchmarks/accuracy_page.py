@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from costmodel.host import ServingPolicy
 from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
@@ -181,7 +180,6 @@ def _fitted(error: ServingError) -> str:
             ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
             ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
             ("later requests that find all others' prompts ahead of them", lambda p: percentage(p.handover_burst)),
         )
@@ -192,21 +190,17 @@ def _fitted(error: ServingError) -> str:
 
 
 def _prompts() -> str:
-    """What the first token of a prompt waits for beyond its steps, by generation of GPUs."""
+    """What prompts take beyond their kernels, by generation of GPUs."""
     catalog = load_catalog()
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
-    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.first_token_prefill:g}) on {gpu.name}" for gpu in gpus]
+    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.prefill_worker:g}) on {gpu.name}" for gpu in gpus]
     return (
-        "First tokens of models with routed experts come later than the engine is busy with their prompts, and less\n"
-        f"so on workers that only prefill (in brackets): {', '.join(shares)} times\n"
-        "as late. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
+        "First tokens of models with routed experts come later than the engine is busy with their prompts, and steps\n"
+        f"of workers that only prefill take longer than their kernels (in brackets): {', '.join(shares)} times\n"
+        "as long. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."
     )
-
-
-def _lane(policy: ServingPolicy) -> str:
-    return f"{policy.lane_balance:.2f}"
 
 
 def by_accelerator(error: ServingError) -> str:

@@ -56,16 +56,6 @@ def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
 # --- overlays
 
 
-def test_parts_are_overridden_key_by_key(tmp_path: Path) -> None:
-    text = "accelerators:\n  H100:\n    scale_out: {gb_s: 12.5}\n    tflops: {bf16: 900}\n    aliases: [ours]\n"
-    found = load_catalog(overlay(tmp_path, text)).accelerator("ours")
-    assert found.name == "H100"
-    assert found.scale_out.bandwidth == 12.5e9
-    assert found.scale_out.latency == pytest.approx(5e-6)
-    assert (found.peak_flops["bf16"], found.peak_flops["fp8"]) == (900e12, 1979e12)
-    assert found.source.startswith("scale_out, tflops from gpus.yaml; else as shipped: NVIDIA H100")
-
-
 def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
     text = "accelerators:\n  H850: {like: H100, scale_up: {gb_s: 200}, price_usd_per_hour: $2.00/h, date: 2026-01-02}\n"
     catalog = load_catalog(overlay(tmp_path, text))

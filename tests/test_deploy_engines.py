@@ -31,8 +31,6 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from reports.deploy.measurement import watches
-from reports.deploy.readme import setting_rows
 from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
@@ -204,22 +202,6 @@ def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: 
     }
     sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
     assert any(sentence in fault for _, fault in faults(deployment, more))
-
-
-@pytest.mark.parametrize(
-    ("engine", "series"),
-    [("vllm", "vllm:spec_decode_num_accepted_tokens_total"), ("sglang", "sglang:spec_accept_length"), ("trtllm", "")],
-)
-def test_the_page_and_the_alerts_say_what_acceptance_is_assumed(engine: str, series: str) -> None:
-    """0.8 of first and 0.6 of second tokens: 1 + 0.8 + 0.48 tokens per step, so an alert from 1.1 / 2.28 steps on."""
-    deployment = deployment_of(plan_of(PAIR, replace(EAGLE3, engine=engine)), engine)
-    (row,) = (row for row in setting_rows(deployment) if row.setting == "speculative decoding")
-    assert row.value == "2 tokens drafted per step by org/draft"
-    assert row.why.startswith("the plan assumes an acceptance of 80 %, 60 % by position: 2.3 tokens made per step.")
-    assert series in row.why
-    found = [watch for watch in watches(deployment) if watch.name == "steps_per_token"]
-    assert [watch.limit for watch in found] == pytest.approx([1.1 / 2.28] if series else [])
-    assert all(series in watch.expression for watch in found)
 
 
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:

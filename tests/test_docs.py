@@ -189,11 +189,6 @@ def test_every_type_is_in_its_room() -> None:
         assert any(f"\nclass {name}" in source for source in sources), f"{room} has no {name}"
 
 
-def test_every_folder_of_the_page_exists() -> None:
-    rooms = r"costmodel|search_spaces|optimizer|reports|templates|pdplan"
-    assert [path for path in re.findall(rf"`((?:{rooms})/\w+)`", PAGE) if not (ROOT / path).is_dir()] == []
-
-
 # --- the list of benchmarks is complete, and the commands that the documentation names exist
 
 BENCHMARKS = ROOT / "benchmarks"

@@ -70,7 +70,6 @@ def lane_fleet(instance: Instance, role: Role, lanes: int, replicas: int) -> Fle
 
 
 LANES, BUDGET, PROMPT = 8, 65_536, 8192
-BALANCE = load_serving_policy("vllm").lane_balance
 
 
 @cache
@@ -84,34 +83,30 @@ def steps_of(lanes: int) -> GridSteps:
     """Step times of a prefill engine with so many lanes, as plans are simulated with."""
     instance = long_prompts()
     pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
-    uneven = float(instance.tables.uneven[pool.shape])
-    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.policy.overhead, uneven)
+    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.policy.overhead)
 
 
-def toy_lanes(lanes: float, uneven: float) -> GridSteps:
+def toy_lanes(lanes: float) -> GridSteps:
     """1 s per token of all lanes, of which half is each lane's own work; attention is 1 s per pair."""
     nodes, ones = np.array([1.0, 1000.0]), np.ones((2, 2))
     pairs = (nodes, np.array([0.0, 1000.0]), ones)
     grids = (nodes, nodes / lanes, np.array([1.0, 9.0]), np.zeros(2), nodes, np.zeros((1, 2)), *pairs)
-    return GridSteps(*grids, lanes=lanes, uneven=uneven, lane_nodes=nodes, lane_times=0.5 * nodes / lanes)
+    return GridSteps(*grids, lanes=lanes, lane_nodes=nodes, lane_times=0.5 * nodes / lanes)
 
 
 def test_a_step_lasts_as_long_as_its_busiest_lane() -> None:
     """By hand, on two lanes: lane work is token / 4, all work token / 2, attention of n tokens n (n + 1) / 2."""
-    even, uneven = toy_lanes(2.0, 1.0), toy_lanes(2.0, 1.5)
+    even = toy_lanes(2.0)
     attention = 10 * 11 / 2
     assert step_seconds(even, [10]) == pytest.approx(10 / 2 + (20 - 10) / 4 + attention)
     assert step_seconds(even, [10, 10]) == pytest.approx(20 / 2 + attention)
     assert step_seconds(even, [10] * 4) == pytest.approx(40 / 2 + 2 * attention)
     assert step_seconds(even, [10, 2]) == pytest.approx(12 / 2 + (20 - 12) / 4 + (attention + 3) * 10 / 12)
-    assert step_seconds(uneven, [10] * 4) == pytest.approx(1.5 * step_seconds(even, [10] * 4))
-    held = 10 * (1 + 0.5 / 2)
-    assert step_seconds(uneven, [10]) == pytest.approx(held / 2 + (20 - held) / 4 + attention)
-    assert step_seconds(toy_lanes(1.0, 1.0), [10, 2]) == pytest.approx(12 + attention + 3)
+    assert step_seconds(toy_lanes(1.0), [10, 2]) == pytest.approx(12 + attention + 3)
 
 
 def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
-    """A prompt alone, and its share of an engine with all lanes busy, with the measured imbalance in it."""
+    """A prompt alone, and its share of an engine with all lanes busy."""
     instance = long_prompts()
     tables, shape, packed = instance.tables, shape_with(instance, LANES), steps_of(LANES)
     pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
@@ -126,7 +121,7 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     assert tables.prefill_alone[shape, 0] == pytest.approx(alone)
     assert step_seconds(packed, [PROMPT]) == pytest.approx(alone, rel=0.01)
     full = step_time(instance.problem.model, engine, StepLoad.prefill(PROMPT, LANES)).total[0, 0]
-    assert tables.prefill_time[shape, 0] == pytest.approx(BALANCE * full)
+    assert tables.prefill_time[shape, 0] == pytest.approx(full)
 
 
 @pytest.mark.parametrize("requests", [1, 7, 8, 9, 100, 256])

@@ -121,18 +121,3 @@ def test_the_glossary_page_says_what_the_report_says() -> None:
 
 def test_readme_has_at_most_150_lines() -> None:
     assert len(PAGES[0].read_text("utf-8").splitlines()) <= 150
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "97 % in time",
-        "the fleet holds",
-        "with one replica less",
-        "two decode engines",
-        "at the slow end",
-        "it was refuted",
-    ],
-)
-def test_the_old_words_are_found(said: str) -> None:
-    assert banned(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,11 @@ from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.optimize import NOTABLE, precision_savings
-from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from optimizer.search.search import evaluated, unmixed
 from pdplan.cli import run
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
-
-optimize = partial(optimize_at, level=Level.QUICK)
 
 
 @pytest.fixture(scope="module")

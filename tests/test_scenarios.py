@@ -167,13 +167,3 @@ def test_factors_multiply_a_whole_daily_profile(
     assert profile_of(grown) == pytest.approx([factor * hour for hour in HOURS])
     assert grown.workload.request_rate == pytest.approx(factor * planned)
     assert grown.inputs["workload"]["diurnal"]["percentile"] == percentile
-
-
-@pytest.mark.parametrize("percentile", [100.0, 90.0, 75.0, 1.0])
-@pytest.mark.parametrize("rate", [0.7, 20.0, 26.3, 1e-3, 1 / 3])
-def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentile: float, rate: float) -> None:
-    problem = daily(tmp_path, percentile)
-    other = with_change(problem, f"rate={rate!r}/s")
-    assert other.workload.request_rate == rate  # exactly: a frontier compares it
-    factor = rate / problem.workload.request_rate
-    assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])

@@ -43,7 +43,6 @@ IDEAL = ServingPolicy(
     overhead=EngineOverhead(0.0, 0.0, Origin.ASSUMED, "none"),
     launch=0.0,
     arrival=0.0,
-    lane_balance=1.0,
     handover_burst=0.0,
     handover=0.0,
 )

@@ -248,9 +248,8 @@ def simulated_pool(
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
     """Step times of one engine."""
-    uneven = float(instance.tables.uneven[pool.shape])
     config = pool_config(instance, pool)
-    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead, uneven)
+    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
     if probability == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)

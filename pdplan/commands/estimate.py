@@ -78,15 +78,14 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import engine_name, load_serving_policy
+    from search_spaces.engines import engine_name, load_engine_overhead
 
     with value_of("--engine"):
         flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
-    policy = load_serving_policy(flags.engine, problem.engine_changes)
-    lengths, balance = (flags.isl, flags.osl), policy.lane_balance
-    prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
+    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
+    prediction = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
 
