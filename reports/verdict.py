@@ -452,14 +452,14 @@ def growth_sentence(plan: Plan) -> str:
     capacity, simulation = capacity_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
-    per_dollar = f"{capacity.removesuffix('.')}, or {significant(plan.goodput_per_dollar)} requests per $"
+    per_dollar = f"{capacity} That is {significant(plan.goodput_per_dollar)} requests per $."
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
-        return f"{per_dollar}."
+        return per_dollar
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
     missed = f"the fleet misses {'the SLO' if len(plan.classes) == 1 else 'an SLO'}"
-    return f"{per_dollar}; at {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
+    return f"{per_dollar} At {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:

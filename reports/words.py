@@ -46,7 +46,7 @@ _CONSTRAINTS: Final = {
     "slots": "request slots",
     "time": "prompt time",
     "kv_memory": "KV memory",
-    "attention_time": "attention time",
+    "attention_time": "decode time",
     "link": "KV transfer link",
     "attainment": "permitted misses",
     "inventory": "GPU inventory",

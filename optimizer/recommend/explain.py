@@ -352,7 +352,8 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
     if share is None:
         return miss
     worst, *other_shortfalls = miss.shortfalls
-    most = f"At most {share * instance.problem.workload.request_rate:.3g} req/s with {join_words(limits)}."
+    rate = share * instance.problem.workload.request_rate
+    most = f"At most {rate:.3g} req/s can be served with {join_words(limits)}."
     return replace(
         miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
     )

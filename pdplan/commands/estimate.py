@@ -25,7 +25,6 @@ from pdplan.options import (
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
 from reports.text import plural
-from reports.words import engine_title
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -223,6 +222,8 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 
 def _page(value: dict[str, Any]) -> Document:
     """The estimate: times of its steps in columns, then what it holds, gets done and costs."""
+    from search_spaces.problem import target_of
+
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
@@ -262,7 +263,7 @@ def _page(value: dict[str, Any]) -> Document:
     gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
-        f"{value['model']} on {gpus}, {split}, {value['role']}, {engine_title(value['engine'])}, "
+        f"{value['model']} on {gpus}, {split}, {value['role']}, {target_of(value['engine']).title}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)
