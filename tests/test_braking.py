@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX sig
 
 SEARCH = """
 import os, signal, sys
-from optimizer.recommend.search import Brake
+from optimizer.loads.instance import Brake
 from pdplan.exits import stop_on_interrupt
 from pdplan.exits import end, end_on_interrupt
 end_on_interrupt()

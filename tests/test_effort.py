@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from optimizer.loads import instance as deadlines
+from optimizer.loads.instance import Brake
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Brake, Level
+from optimizer.recommend.search import Level
 from tests.optimizer_cases import problem
 from tests.running import QUICK, tiny, within
 
