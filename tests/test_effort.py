@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from optimizer.loads import instance as deadlines
-<<<<<<< HEAD
+from optimizer.loads.instance import Brake
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Brake, Level
+from optimizer.recommend.search import Level
 from pdplan.files import numbered
 from reports.words import distinct_alternatives
 from search_spaces.loader import load_problem
@@ -25,13 +25,6 @@ from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of as render_plan
 from tests.running import QUICK, ROOT, SECONDS, tiny, within
-=======
-from optimizer.loads.instance import Brake
-from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Level
-from tests.optimizer_cases import problem
-from tests.running import QUICK, tiny, within
->>>>>>> search
 
 
 @dataclass
