@@ -149,8 +149,9 @@ def _prompts() -> str:
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
     shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.prefill_worker:g}) on {gpu.name}" for gpu in gpus]
     return (
-        "First tokens of models with routed experts come later than their steps end. On workers that only prefill, these\n"
-        f"steps take longer than their kernels instead. Factors (in brackets, of prefill workers): {', '.join(shares)}.\n"
+        "First tokens of models with routed experts come later than their steps end. On workers that only prefill,\n"
+        f"these steps take longer than their kernels instead. Factors (in brackets, of such workers):\n"
+        f"{', '.join(shares)}.\n"
         "GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."
