@@ -318,7 +318,7 @@ def mean_of(values: np.ndarray) -> tuple[float, float]:
     return mean, (high - low) / 2.0
 
 
-@pytest.mark.parametrize("servers", [2, 5])
+@pytest.mark.parametrize("servers", [1, 2, 5])
 def test_slots_are_m_m_c(servers: int) -> None:
     """Geometric outputs in steps of fixed time: memoryless but for the grid, on which a request waits half a step.
 
