@@ -109,10 +109,10 @@ def money(value: float | None) -> str:
 def whole_dollars(value: float) -> str:
     """Write dollars without cents, where many stand in a table.
 
-    >>> whole_dollars(476.3), whole_dollars(1234.5)
-    ('$476', '$1,234')
+    >>> whole_dollars(476.3), whole_dollars(1234.4), whole_dollars(0.0)
+    ('$476', '$1,234', '$0')
     """
-    return f"${value:,.0f}"
+    return money(float(round(value))).removesuffix(".00")
 
 
 def hourly(value: float | None) -> str:
