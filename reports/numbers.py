@@ -106,6 +106,15 @@ def money(value: float | None) -> str:
     return dollars(value) if is_number(value) else significant(value)
 
 
+def whole_dollars(value: float) -> str:
+    """Write dollars without cents, where many stand in a table.
+
+    >>> whole_dollars(476.3), whole_dollars(1234.4), whole_dollars(0.0)
+    ('$476', '$1,234', '$0')
+    """
+    return money(float(round(value))).removesuffix(".00")
+
+
 def hourly(value: float | None) -> str:
     """Write a price per hour.
 

@@ -15,7 +15,18 @@ from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck, Hours
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
+from reports.numbers import (
+    MISSING,
+    count,
+    hourly,
+    is_number,
+    money,
+    percent,
+    rate,
+    signed_percent,
+    significant,
+    whole_dollars,
+)
 from reports.text import capital, plural
 from reports.words import fleet_line
 from search_spaces.contracts import (
@@ -276,18 +287,13 @@ def months_table(purchase: BuyingPlan) -> Table:
     tiers, cost = costs_by_tier(purchase)
     peaks = forecast.rates(forecast.paths[forecast.expected].growth).max(axis=1).tolist()
     rows = [
-        (str(month + 1), significant(peak), peak_gpus(purchase, month), *map(_dollars, (sum(row), *row)))
+        (str(month + 1), significant(peak), peak_gpus(purchase, month), *map(whole_dollars, (sum(row), *row)))
         for month, (peak, row) in enumerate(zip(peaks, cost.tolist(), strict=True))
     ]
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, *map(_dollars, (sum(sums), *sums))))
+    rows.append(("all", MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
     gpus = Column("GPUs at the peak", shrink=True, lines=2)
     return table_of(("month", "#req/s", gpus, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
-
-
-def _dollars(value: float) -> str:
-    """Whole dollars, as far as a month is known."""
-    return f"${value:,.0f}"
 
 
 def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]]:
