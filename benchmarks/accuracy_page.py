@@ -195,7 +195,7 @@ def _prompts() -> str:
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
     shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.prefill_worker:g}) on {gpu.name}" for gpu in gpus]
     return (
-        "First tokens of models with routed experts come later than the engine is busy with their prompts, and steps\n"
+        "First tokens of models with routed experts come later than the engine is busy with their prompts. Steps\n"
         f"of workers that only prefill take longer than their kernels (in brackets): {', '.join(shares)} times\n"
         "as long. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
