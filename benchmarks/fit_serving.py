@@ -159,8 +159,8 @@ def fit(tables: Sequence[Table]) -> Fit:
     rows = merged(tables)
     gpus = sorted({generation(each) for table in tables for each in table.batch.deployments})
     belief = prior_of(engine_names(), gpus)
-    whole = _fitted([table for table in rows if not table.batch.split], belief, start(belief), APART)
-    apart = [table for table in rows if table.batch.split]
+    whole = _fitted([table for table in rows if not table.batch.pools.apart], belief, start(belief), APART)
+    apart = [table for table in rows if table.batch.pools.apart]
     values = dict(unpacked(belief, _fitted(apart, belief, whole, set(belief) - set(APART))).values)
     everywhere = float(np.exp(np.mean([np.log(values[gpu]) for gpu in gpus])))
     return Fit(dict.fromkeys(ALL_GPUS, everywhere) | values)
@@ -224,7 +224,7 @@ def groups_of(tables: Sequence[Table], most: int = 3) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for depth in range(1, most + 1):
         for index, table in enumerate(tables):
-            mode = "disaggregated" if table.batch.split else "colocated"
+            mode = "disaggregated" if table.batch.pools.apart else "colocated"
             key = " ".join((mode, table.batch.engine, table.batch.model.name)[:depth])
             groups.setdefault(key, []).append(index)
     return dict(sorted(groups.items(), key=lambda item: (item[0].count(" "), item[0])))
@@ -240,7 +240,7 @@ def on_accelerators(tables: Sequence[Table], steadies: Steadies) -> list[dict[st
     """Errors by accelerator and mode: of all engines, of each engine, and of each engine with each model."""
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for table, (ttft, tpot) in zip(tables, logs_of(tables, steadies), strict=True):
-        mode = "disaggregated" if table.batch.split else "colocated"
+        mode = "disaggregated" if table.batch.pools.apart else "colocated"
         for each, *pair in zip(table.batch.deployments, ttft, tpot, strict=True):
             key = (each.prefill.accelerator.name, mode, table.batch.engine, table.batch.model.name)
             for depth in (2, 3, 4):

@@ -130,7 +130,7 @@ def merged(tables: Sequence[Table]) -> list[Table]:
     """Tables of one engine, mode and token budget as one, whatever the model: a trial has fewer steps to take."""
     groups: dict[tuple[str, bool, int], list[Table]] = defaultdict(list)
     for table in tables:
-        groups[table.batch.engine, table.batch.split, table.batch.token_budget].append(table)
+        groups[table.batch.engine, table.batch.pools.apart, table.batch.token_budget].append(table)
     return [_joined(members) for members in groups.values()]
 
 

@@ -28,8 +28,9 @@ from search_spaces.bounds import (
 from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
+    from optimizer.loads.instance import Brake
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Brake, Level
+    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.curves import Frontier
     from optimizer.whatif.sweep import Row
@@ -71,10 +72,11 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
+    from optimizer.loads.instance import Brake
     from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Brake, Level
+    from optimizer.recommend.search import Level
     from optimizer.verification.tune import Wish, open_storage
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity

@@ -106,7 +106,7 @@ def _varied_value(key: str, value: object, digits: int) -> str:
 
 FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
-Placed = tuple[str, Answer]
+AnswerAt = tuple[str, Answer]
 """An answer, and where it is one as the end of a sentence, such as "at rate 5 req/s"."""
 
 
@@ -168,10 +168,10 @@ def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str,
     return meaning, every if count == len(having) else subset
 
 
-def no_fleet_sentences(placed: Iterable[Placed]) -> list[str]:
+def no_fleet_sentences(answers: Iterable[AnswerAt]) -> list[str]:
     """A sentence for every limit that leaves scenarios without a fleet, with the first of them."""
-    groups: dict[str, list[Placed]] = {}
-    for place, answer in placed:
+    groups: dict[str, list[AnswerAt]] = {}
+    for place, answer in answers:
         if answer.cost is None:
             groups.setdefault(answer.binding.partition(":")[0], []).append((place, answer))
     return [
@@ -180,7 +180,7 @@ def no_fleet_sentences(placed: Iterable[Placed]) -> list[str]:
     ]
 
 
-def ruled_out_sentences(misses: Iterable[Placed]) -> list[str]:
+def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
     """A sentence for every fleet that misses the SLO in simulation: where first, what it costs, and how it misses.
 
     Other settings of the same engines read alike, and are told once.

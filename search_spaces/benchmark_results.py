@@ -27,7 +27,7 @@ from costmodel.units import MILLI
 from .faults import Path as Keys
 from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
-from .json_source import JsonText, after_space, json_kind, json_shown
+from .json_source import NESTED, JsonText, after_space, json_kind, json_shown, value_at
 from .measurements import SHORTEST, Layout
 from .quantities import Kind, allowed_units, unit_size
 from .yaml_source import parse_source, shipped_table
@@ -202,16 +202,8 @@ class ResultDocument:
 
     def _value(self, path: str) -> tuple[Any, Keys]:
         """The value at a path, None where there is none, and the keys to it."""
-        value: Any = self.content
-        keys: list[str | int] = []
-        for key in path.split("."):
-            if isinstance(value, list):
-                step: str | int = int(key) if key.isdecimal() else key
-                value = value[step] if isinstance(step, int) and step < len(value) else None
-            else:
-                step, value = key, value.get(key) if isinstance(value, Mapping) else None
-            keys.append(step)
-        return value, tuple(keys)
+        keys = tuple(int(key) if key.isdecimal() else key for key in path.split(NESTED))
+        return value_at(self.content, path), keys
 
     def at(self, *paths: str) -> ResultDocument:
         """The object at the first of these paths that has one, else empty."""

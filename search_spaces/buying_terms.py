@@ -404,9 +404,9 @@ def _contracts(
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
-        stated = [(stated_price, source)] if stated_price is not None else []
-        stated += [(q.usd_per_hour, q.source) for q in quotes if q.term_years == years and q.origin is Origin.STATED]
-        for usd, origin in stated[:1]:
+        prices = [(stated_price, source)] if stated_price is not None else []
+        prices += [(q.usd_per_hour, q.source) for q in quotes if q.term_years == years and q.origin is Origin.STATED]
+        for usd, origin in prices[:1]:
             monthly, term = usd * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
             yield Contract(index, tier, monthly=monthly, term=term, source=origin)
     if (purchase := entry.purchase) is not None:

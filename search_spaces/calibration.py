@@ -67,7 +67,7 @@ from .measured_engines import (
     measured_model,
     steady_state,
 )
-from .measurements import Layout, ServingRow
+from .measurements import Layout, RowFlags, ServingRow
 from .quantities import rounded
 from .yaml_source import read_source
 
@@ -256,10 +256,9 @@ def _deployment(run: BenchmarkRun, setup: Setup, flight: float, ttft: float, tpo
         decode=decode,
         ttft=ttft,
         tpot=tpot,
+        settings=RowFlags(setup.kv_dtype or "", setup.memory_fraction),
     )
-    deployment = deployment_of(
-        row, setup.model, setup.catalog, kv_dtype=setup.kv_dtype, memory_fraction=setup.memory_fraction
-    )
+    deployment = deployment_of(row, setup.model, setup.catalog)
     waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
     fits = min(deployment.fits, setup.max_num_seqs or math.inf)
     return replace(deployment, spread=run.spread, waves=waves, fits=fits)

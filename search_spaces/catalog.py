@@ -215,7 +215,9 @@ class AcceleratorCatalog:
     ) -> AcceleratorCatalog:
         """The catalog with one more, or one changed, accelerator; prices: the usual one first."""
         entry = AcceleratorEntry.model_validate(raw)
-        efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        efficiency = self.efficiency
+        if relative:  # whose figures serve
+            efficiency = replace(efficiency, relatives={**efficiency.relatives, name: relative})
         entries = {**self.entries, name: raw}
         peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)

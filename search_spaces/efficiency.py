@@ -87,10 +87,6 @@ class EfficiencyTable:
     relatives: Mapping[str, str]
     engines: Mapping[str, InEngine]
 
-    def with_relative(self, name: str, relative: str) -> EfficiencyTable:
-        """The same table, where the figures of `relative` serve for `name` (a user's `like:`)."""
-        return replace(self, relatives={**self.relatives, name: relative})
-
     def changed(self, name: str, change: KernelChange, peaks: Peaks) -> EfficiencyTable:
         """The same table with a user's figures of an accelerator laid over its complete ones."""
         figures, file = change

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
@@ -165,12 +165,6 @@ DRAFTED = (0, 1, 2, 3)
 """Drafted tokens that are tried where a workload states none; 0: no speculation."""
 
 
-def _not_empty(values: list[float]) -> list[float]:
-    if not values:
-        raise house_error("is empty, but needs the acceptance of the first position at least")
-    return values
-
-
 _Accepted = Annotated[float, share(ACCEPTANCE)]
 
 
@@ -182,9 +176,9 @@ class SpeculationSection(FileSection):
     acceptance: (
         Annotated[
             list[_Accepted],
+            Field(min_length=1),
             at_most(MAX_VALUES, "values"),
             ONE_OR_MORE,
-            AfterValidator(_not_empty),
         ]
         | None
     ) = None

@@ -469,7 +469,7 @@ def _fault(details: ErrorDetails) -> Fault:
     elif kind == "extra_forbidden":
         sentence = "is not a known key"
     elif kind == "too_short":
-        sentence = f"has {context['actual_length']} items, but needs at least {context['min_length']}"
+        sentence = "is empty, but needs at least one value"  # nowhere are more needed
     elif kind == "value_error":
         sentence = str(context["error"])
     elif kind in _BOUNDS:

@@ -337,7 +337,10 @@ class _Reading:
         inputs = whole_echo(problem)
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
-        search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
+        space, settings = problem.full_space, _settings(pools)
+        has_all = all(set(values) <= set(getattr(space, key)) for key, values in settings.items())
+        has_all = has_all and max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
+        search = inputs["search"] if has_all else _exact_search(problem, pools)
         sections = {"accelerators": offers, "constraints": limits, "search": search}
         return problem_of(inputs | sections, self.source.name, self.base)
 
@@ -389,13 +392,6 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
     """The settings of the pools, each value once, by the key of the search section."""
     return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
-
-
-def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:
-    """Whether the search space has every setting of the pools."""
-    space = problem.full_space
-    largest = max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
-    return largest and all(set(values) <= set(getattr(space, key)) for key, values in _settings(pools).items())
 
 
 def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:

@@ -208,7 +208,8 @@ def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator
             if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping):
                 whole = {key: quantization.get(key) for key in ("format", "quant_algo")}
                 spec = {**whole, **group["weights"]}
-                yield _spec_format(spec, where), spec, _entries(group, "targets", where)
+                kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
+                yield _by_bits(kind, spec.get("num_bits"), where), spec, _entries(group, "targets", where)
     elif isinstance(layers, Mapping) and layers:
         for spec in layers.values():
             if isinstance(spec, Mapping):
@@ -360,12 +361,6 @@ def _torchao_group(quantization: Mapping[str, Any]) -> object:
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
     values = kind.get("_data") if isinstance(kind, Mapping) else quantization.get("quant_type_kwargs")
     return values.get("group_size") if isinstance(values, Mapping) else None
-
-
-def _spec_format(spec: Mapping[str, Any], where: str) -> str:
-    """Weight format of a group of compressed-tensors or ModelOpt."""
-    kind = "float" if "fp4" in str(spec.get("format")) else "int"
-    return _by_bits(spec.get("type", kind), spec.get("num_bits"), where)
 
 
 def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:

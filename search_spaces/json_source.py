@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,27 @@ def json_shown(value: object) -> str:
     ('an object', "'a'", '1.5', 'null')
     """
     return json_kind(value) if value is None or isinstance(value, list | dict) else shown(value)
+
+
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
+
+
+def value_at(content: Any, path: str) -> Any:
+    """The value under a key, or under keys and indexes of lists joined by dots; None where there is none.
+
+    >>> value_at({"usage": {"prompt_tokens": [5, 6]}}, "usage.prompt_tokens.1")
+    6
+    """
+    while path and content is not None:
+        if isinstance(content, Mapping) and path in content:
+            return content[path]
+        first, _, path = path.partition(NESTED)
+        if isinstance(content, list):
+            content = content[int(first)] if first.isdecimal() and int(first) < len(content) else None
+        else:
+            content = content.get(first) if isinstance(content, Mapping) else None
+    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +104,7 @@ class JsonText:
 
     def error(self, sentence: str, path: Path = ()) -> InputError:
         """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
-        return self.fault(Fault(path, sentence))
-
-    def fault(self, fault: Fault) -> InputError:
-        """The same, of a fault."""
-        return self._error(self._place(fault.path), f"{self.clause}{fault.told()}")
+        return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
 
     def line(self, path: Path = ()) -> int:
         """The line where a value stands, counted from 1."""

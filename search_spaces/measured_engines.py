@@ -270,11 +270,6 @@ class Batch:
     load: ClosedLoad
     pools: WorkerPools
 
-    @property
-    def split(self) -> bool:
-        """Whether prefill and decode are apart."""
-        return self.deployments[0].decode is not None
-
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
@@ -318,15 +313,8 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
-def deployment_of(
-    row: ServingRow,
-    published_model: Transformer,
-    catalog: AcceleratorCatalog,
-    *,
-    kv_dtype: str | None = None,
-    memory_fraction: float | None = None,
-) -> MeasuredDeployment:
-    """One row made concrete, of the model as it was published; the engine's habits where a flag is None.
+def deployment_of(row: ServingRow, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
+    """One row made concrete, of the model as it was published; the engine's habits where the row states no flag.
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
     """
@@ -334,9 +322,9 @@ def deployment_of(
     engine, engine_note = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings
-    usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
     if settings.kv_dtype:
-        usual = "bf16" if weight_dtype(settings.kv_dtype) == "bf16" else "fp8"
+        kv_dtype = "bf16" if weight_dtype(settings.kv_dtype) == "bf16" else "fp8"
     workers = {Role.COLOCATED: row.prefill}
     if row.decode is not None:
         workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
@@ -347,8 +335,8 @@ def deployment_of(
             model,
             layout,
             dtype,
-            kv_dtype=kv_dtype or usual,
-            memory_fraction=memory_fraction or settings.memory_fraction or policy.memory_fraction,
+            kv_dtype=kv_dtype,
+            memory_fraction=settings.memory_fraction or policy.memory_fraction,
             engine=engine,
             role=role,
         )

@@ -62,11 +62,8 @@ class Lever:
         if not self.path:
             SETTERS[head](inputs, head, name, value)
             return
-        *above, last = self.path.split(".")
-        here: Any = inputs
-        for number, step in enumerate(above):
-            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else below(here, step, key)
-        here[last] = value
+        *path, last = (name if step == "*" else step for step in self.path.split("."))
+        holder(inputs, path, key)[last] = value
 
 
 def below(here: Any, name: str, key_path: str) -> Any:
@@ -78,6 +75,14 @@ def below(here: Any, name: str, key_path: str) -> Any:
     near = nearest_name(name, LEVERS)
     hint = f"did you mean {shown(near)}? " if near else ""
     raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
+
+
+def holder(inputs: Inputs, path: Sequence[str], key_path: str) -> Any:
+    """What stands at a path of the inputs."""
+    here: Any = inputs
+    for name in path:
+        here = below(here, name, key_path)
+    return here
 
 
 def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
@@ -456,9 +461,7 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
 def _set(inputs: Inputs, key_path: str, value: Any) -> None:
     """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
     *path, last = key_path.split(".")
-    here: Any = inputs
-    for key in path:
-        here = below(here, key, key_path)
+    here = holder(inputs, path, key_path)
     if isinstance(here, list):
         here[place_in(here, last, key_path)] = value
     elif isinstance(here, dict) and last in here:

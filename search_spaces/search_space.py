@@ -41,12 +41,6 @@ KV_DTYPES = ("bf16", "fp8")
 PRESETS = ("quick", "standard", "wide")
 
 
-def _ascending(values: list[int]) -> list[int]:
-    if not values:
-        raise house_error("is empty, but needs at least one value")
-    return sorted(set(values))
-
-
 class Span(FileSection):
     """Values spread evenly on a logarithmic scale."""
 
@@ -82,7 +76,13 @@ KvDtype = Annotated[str, choice(*KV_DTYPES)]
 DraftedTokens = Annotated[int, count(SPECULATIVE_TOKENS)]
 _Whole = Annotated[int, count(WHOLE)]
 W = TypeVar("W")
-_Ascending = Annotated[list[W], at_most(MAX_VALUES, "values"), ONE_OR_MORE, AfterValidator(_ascending)]
+_Ascending = Annotated[
+    list[W],
+    Field(min_length=1),
+    at_most(MAX_VALUES, "values"),
+    ONE_OR_MORE,
+    AfterValidator(lambda values: sorted(set(values))),
+]
 _Sizes = Annotated[
     Annotated[_Ascending[_Whole], Tag("<values>")] | Annotated[Span, Tag("<span>")],
     Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
@@ -92,14 +92,8 @@ Chunks = Annotated[_Sizes, _within_bounds(MAX_NUM_BATCHED_TOKENS)]
 
 
 def _once_each(words: tuple[str, ...]) -> AfterValidator:
-    """At least one word, each once, in the order in which they are listed here."""
-
-    def check(values: list[str]) -> list[str]:
-        if not values:
-            raise house_error("is empty, but needs at least one dtype")
-        return [word for word in words if word in values]
-
-    return AfterValidator(check)
+    """Each word once, in the order in which they are listed here."""
+    return AfterValidator(lambda values: [word for word in words if word in values])
 
 
 class SearchSection(FileSection):
@@ -107,7 +101,7 @@ class SearchSection(FileSection):
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"
     """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[list[Annotated[Role, member(Role)]], ONE_OR_MORE] | None = None
+    roles: Annotated[list[Annotated[Role, member(Role)]], Field(min_length=1), ONE_OR_MORE] | None = None
     """Roles that engines may take."""
     tensor_parallel: _Ascending[Degree] | None = None
     """Tensor-parallel degrees; each must divide the model's heads."""
@@ -123,9 +117,11 @@ class SearchSection(FileSection):
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
     max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
-    weight_dtype: Annotated[list[WeightDtype], ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = None
+    weight_dtype: Annotated[list[WeightDtype], Field(min_length=1), ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = (
+        None
+    )
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
-    kv_dtype: Annotated[list[KvDtype], ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
+    kv_dtype: Annotated[list[KvDtype], Field(min_length=1), ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
     speculative_tokens: _Ascending[DraftedTokens] | None = None
     """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
@@ -133,8 +129,6 @@ class SearchSection(FileSection):
     @field_validator("roles")
     @classmethod
     def _serve(cls, roles: list[Role]) -> list[Role]:
-        if not roles:
-            raise house_error("is empty, but needs at least one role")
         if len(set(roles)) == 1 and Role.COLOCATED not in roles:
             raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
         return roles

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from optimizer.loads import instance as deadlines
+from optimizer.loads.instance import Brake
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Brake, Level
+from optimizer.recommend.search import Level
 from pdplan.files import numbered
 from reports.words import distinct_alternatives
 from search_spaces.loader import load_problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from optimizer.plans.records import Sensitivity
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan, answer_to
-from optimizer.whatif.curves import break_even, by_budget, frontier
+from optimizer.whatif.curves import break_even, frontier
 from optimizer.whatif.sensitivity import STEP_TIME, kind_of, sensitivity, shadow_prices
+from reports.answers.curves import frontier_record
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
@@ -131,7 +133,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
         assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
-    rows = by_budget(curve)
+    rows = frontier_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
 
 

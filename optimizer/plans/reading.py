@@ -49,7 +49,8 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
         return Plan.model_validate(record)
     except ValidationError as error:
-        raise text.fault(faults_of(error)[0]) from error
+        fault = faults_of(error)[0]
+        raise text.error(fault.sentence, fault.path) from error
     except RecursionError as error:
         raise text.error("it is nested too deeply") from error
 

@@ -25,7 +25,7 @@ from optimizer.loads.instance import (
     DECODE,
     PREFILL,
     ROLES,
-    Deadline,
+    Brake,
     EngineSettings,
     Instance,
     Late,
@@ -86,22 +86,6 @@ class Level(StrEnum):
     """The same, with engine settings and replicas tuned by simulation."""
 
 
-@dataclass(slots=True)
-class Brake:
-    """A request to stop: armed once there is a plan worth having, pulled by whoever has no more time.
-
-    deadline: the end of the time that the user gave, whether or not there is a plan by then.
-    """
-
-    armed: bool = False
-    pulled: bool = False
-    deadline: Deadline = field(default_factory=Deadline)
-
-    def stopped(self) -> bool:
-        """Whether to come to an end."""
-        return self.deadline.late() or (self.armed and self.pulled)
-
-
 @dataclass(frozen=True, slots=True)
 class Effort:
     """What a search may take, and how its fleet is tuned; None: not at all.
@@ -114,11 +98,6 @@ class Effort:
     report: Progress = silent
     tune: Wish | None = None
     extras: bool = True
-
-    @property
-    def deadline(self) -> Deadline:
-        """When the time is up."""
-        return self.brake.deadline
 
     @property
     def runs(self) -> int:
@@ -152,7 +131,7 @@ class Rival:
     """The best fleet under a restriction, None for the best of all; one without pools where none is found.
 
     near: cheaper ones that miss by formula, the nearest first; why_none: why there is none; impossible: whether no
-    engine is allowed or fits.
+    engine is allowed or fits; search: what its simulations gave, None where there were none.
     """
 
     fleet: Fleet = field(default_factory=Fleet)
@@ -160,6 +139,7 @@ class Rival:
     restriction: Restriction | None = None
     why_none: str = ""
     impossible: bool = False
+    search: SearchResult | None = None
 
     def cost(self, instance: Instance) -> float:
         """Price of the best fleet, infinite where there is none [$/h]."""
@@ -194,28 +174,28 @@ class FormulaResult:
         return [rival.fleet for rival in self.rivals if rival.fleet.pools]
 
 
-def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, brake: Brake, report: Progress = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets", 0.3)
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
-    result = _least_cost(space, deadline) if cheapest else _most_goodput(space, deadline)
+    result = _least_cost(space, brake) if cheapest else _most_goodput(space, brake)
     if not result.rivals and space.late():
         return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
     return result
 
 
-def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
     fleet = leanest(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
-        floor = _floor(space, deadline)
+        floor = _floor(space, brake)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
         return FormulaResult(instance, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
-    floor = _floor(space, deadline, cost)
+    floor = _floor(space, brake, cost)
     proof = proof_of_cost(few_pools, floor, cost)
     return FormulaResult(instance, proof, rivals=(_with_near(space, fleet),))
 
@@ -236,25 +216,22 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
     if cost >= rivals[0].cost(instance) * (1.0 - SAME_COST):
         return replace(result, rivals=tuple(rivals))
     best = replace(cheapest, restriction=None)
-    rest = [rival for rival in rivals[1:] if not _is_another(rival, best.fleet)]
+    limits = [(rival, rival.restriction) for rival in rivals[1:]]
+    rest = [  # one that lacks engines which the best has none of either is no other fleet
+        rival for rival, limit in limits if limit and not (limit.kind == OTHER_ENGINES and limit.allows(best.fleet))
+    ]
     proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
     return replace(result, proof=proof, rivals=(best, *rest))
 
 
-def _is_another(rival: Rival, fleet: Fleet) -> bool:
-    """Whether a rival lacks engines that a fleet has none of either, so that it is no other fleet."""
-    limit = rival.restriction
-    return limit is not None and limit.kind == OTHER_ENGINES and limit.allows(fleet)
-
-
-def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
+def _floor(space: FleetSearch, brake: Brake, ceiling: float = math.inf) -> float | None:
     """Bound on the cost of any fleet [$/h]; where the time cuts the work short it is a lower one, and that is said."""
-    floor = least_cost(space.instance, space.settings, deadline.left(), ceiling)
-    deadline.late()
+    floor = least_cost(space.instance, space.settings, brake.left(), ceiling)
+    brake.late()
     return floor
 
 
-def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
     """The fleet that serves most, or most per dollar; the gap is to what no fleet within the limits can reach.
 
     Without one, no engine is allowed at all: no work is too little where the rate is open.
@@ -264,8 +241,8 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
-    gap = goodput_gap(space, (fleet, volume), deadline.left())
-    deadline.late()
+    gap = goodput_gap(space, (fleet, volume), brake.left())
+    brake.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
     return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival(fleet),))
@@ -406,16 +383,6 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
     return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})
 
 
-def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
-    """The result with near fleets as candidates where none holds by formula: no formula says that there is none.
-
-    Only where the least cost is the goal: others choose the rate.
-    """
-    if result.instance.problem.objective.goal is not Goal.MIN_COST:
-        return result
-    return replace(result, rivals=tuple(Rival(fleet) for fleet in nearly_by_formula(result.instance, late)))
-
-
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
     """The cheapest fleets that hold by formula once the latency limits are looser, or the rate is lower.
 
@@ -473,14 +440,15 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
     late = effort.brake.stopped
-    if effort.level is Level.QUICK:
+    if effort.level is Level.QUICK or late():
         return by_formula(instance, late)
-    result = None if late() else search_by_formula(at_best_split(instance, late), effort.deadline)
-    if result is None or not result.rivals:
+    space = at_best_split(instance, late)
+    fleet = leanest(space)
+    if not fleet.pools:
         return None
-    bench = make_bench(result.instance, late=late)
-    winner = cheapest_confirmed(bench, result.fleets, effort.inner, near=result.near).winner
-    return None if winner is None else Solution(result.instance, winner.fleet, winner)
+    bench, near = make_bench(space.instance, late=late), _with_near(space, fleet).near
+    winner = cheapest_confirmed(bench, [fleet], effort.inner, near=near).winner
+    return None if winner is None else Solution(space.instance, winner.fleet, winner)
 
 
 # --- by simulation --------------------------------------------------------------------------------------------------

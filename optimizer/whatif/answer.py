@@ -27,7 +27,7 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, at_quantile, make_instance, make_settings, slow_end
+from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
@@ -309,7 +309,7 @@ def _whole(problem: Problem, *, proven: bool) -> Answer:
     space = at_best_split(priced(slow_instance(demand), problem))
     goal, floor = problem.objective.goal, None
     if proven or goal is not Goal.MIN_COST:
-        result = search_by_formula(space, Deadline())
+        result = search_by_formula(space, Brake())
         fleet, proof, floor = result.fleet, result.proof, result.proof.floor
     else:
         fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)

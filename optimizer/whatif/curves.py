@@ -13,7 +13,7 @@ Along a price (`break_even`) the cost of each fleet is a straight line, and two 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -23,7 +23,6 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
@@ -95,8 +94,8 @@ class Frontier:
     """Steps from the easiest value to the hardest; tolerance: relative, of each step's end by formula.
 
     refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
-    to be read the other way, see `by_budget`; here: the problem's own value, where the range has it; own: what the
-    whole search finds there, with its simulation, where it was made and found a fleet.
+    to be read the other way, as what each budget buys; here: the problem's own value, where the range has it; own: what
+    the whole search finds there, with its simulation, where it was made and found a fleet.
     """
 
     over: str
@@ -387,22 +386,6 @@ def _within(steps: Sequence[Step], budgets: tuple[float, float] | None) -> list[
     affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
     return affordable[max(below - 1, 0) :]
-
-
-def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
-    """The curve over the rate read the other way: what each budget buys.
-
-    Each row: budget from which on [$/h], the highest rate [1/s], requests per dollar at it [1/$].
-    """
-    return [
-        {
-            "budget_usd_per_hour": step.answer.cost,
-            "rate_rps": step.end,
-            "requests_per_dollar": step.end * SECONDS_PER_HOUR / step.answer.cost,
-        }
-        for step in curve.steps
-        if step.answer.cost
-    ]
 
 
 def _simulation_order(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:

@@ -22,7 +22,7 @@ from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
-from optimizer.loads.instance import ENDS, Instance, Progress, make_settings, planned_instance, silent, slow_end
+from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     BreakEven,
@@ -35,7 +35,6 @@ from optimizer.plans.records import (
     unpriced,
 )
 from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
-from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
@@ -287,7 +286,12 @@ def near_optimal(
     best = answer(problem, effort, simulated=bool(looks))
     if best.cost is None:
         return [("cheapest", best)]
-    problems = dict(_conditions(problem, {*best.gpus}))
+    problems, masks = dict[str, Problem](), set[tuple[int | None, ...]]()
+    for condition, alone in sorted(_conditions(problem, {*best.gpus}), key=lambda row: row[0].startswith("only")):
+        mask = tuple(offer.inventory for offer in alone.offers)
+        if mask not in masks:  # of two types, without one is the other alone
+            masks.add(mask)
+            problems[condition] = alone
 
     def cheapest(condition: str, *, simulated: bool = False) -> tuple[str, Answer]:
         alone = answer(problems[condition], effort, simulated=simulated)
@@ -298,8 +302,8 @@ def near_optimal(
         return math.inf if row[1].cost is None else row[1].cost
 
     rows = sorted(map(cheapest, problems), key=by_cost)
-    for number, (condition, alone) in enumerate(rows[: max(looks - 1, 0)]):
-        if alone.cost is not None:
+    for number, (condition, answered) in enumerate(rows[: max(looks - 1, 0)]):
+        if answered.cost is not None:
             rows[number] = cheapest(condition, simulated=True)
     return [("cheapest", best), *sorted(rows, key=by_cost)]
 

@@ -155,7 +155,7 @@ def optimize(
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
     """Find the fleet and report progress; Ctrl-C ends the search once a fleet is proven."""
-    from optimizer.recommend.search import Brake
+    from optimizer.loads.instance import Brake
     from pdplan import api
 
     brake = Brake()

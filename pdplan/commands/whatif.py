@@ -140,7 +140,7 @@ class WithLevers(click.Command):
     parquet=True,
     reads=("resume",),
 )
-def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output, **asked: Any) -> int:
+def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output, **options: Any) -> int:
     """Examples:
 
     \b
@@ -165,63 +165,63 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     from optimizer.whatif.answer import ScenarioEffort
     from reports.scenarios import whatif_document
 
-    sweeps = bool(asked["axes"] or asked["names"])
-    check_questions(asked, "--csv" if output.csv else "--parquet" if output.parquet else "", sweeps=sweeps)
-    effort, remarks = ScenarioEffort.SIMULATED if asked["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
-    replies = [sweep_answer(console, problem, effort, asked)] if sweeps else []
+    sweeps = bool(options["axes"] or options["names"])
+    check_questions(options, "--csv" if output.csv else "--parquet" if output.parquet else "", sweeps=sweeps)
+    effort, remarks = ScenarioEffort.SIMULATED if options["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
+    replies = [sweep_answer(console, problem, effort, options)] if sweeps else []
     with console.progress() as progress:
-        replies += answers(problem, effort, asked, progress or (lambda _what, _share: None))
-    record = {"schema": "pdplan.whatif/2", "file": str(file), "search": effort.value, "simulated": asked["simulated"]}
+        replies += answers(problem, effort, options, progress or (lambda _what, _share: None))
+    record = {"schema": "pdplan.whatif/2", "file": str(file), "search": effort.value, "simulated": options["simulated"]}
     record |= {"price_remarks": remarks} | {key: answer for key, answer, _ in replies}
     document = whatif_document([document for _, _, document in replies], remarks, ("What if?", problem.name))
     rows = record.get("rows") or (record.get("chunks") or {}).get("rows", ())
     return output.show(console, document, record, rows)
 
 
-def check_questions(asked: Mapping[str, Any], table: str, *, sweeps: bool) -> None:
+def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> None:
     """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
 
-    asked: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
+    options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
     Whole searches simulate no fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
     """
-    if (asked["address"] is None) == (asked["backend"] == "dask"):
+    if (options["address"] is None) == (options["backend"] == "dask"):
         raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
-    key = asked["break_even"]
+    key = options["break_even"]
     if key is not None and not key.strip():
         raise InputError(f"--break-even {shown(key)} names no lever; state one, such as price.H200 or rate")
-    if not (sweeps or key or asked["shadow"] or asked["chunks"] or asked["swing"] or asked["slack"]):
+    if not (sweeps or key or options["shadow"] or options["chunks"] or options["swing"] or options["slack"]):
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
-    if table and not (sweeps or asked["chunks"]):
+    if table and not (sweeps or options["chunks"]):
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    if verifies and asked["looks"] and asked["simulated"] and (sweeps or asked["swing"]):
+    if verifies and options["looks"] and options["simulated"] and (sweeps or options["swing"]):
         raise InputError(
-            f"--verify {asked['looks']} simulates fleets found by formula, so it does not go with --simulate; "
+            f"--verify {options['looks']} simulates fleets found by formula, so it does not go with --simulate; "
             "--simulate alone simulates every fleet"
         )
-    if asked["between"] is not None and not key:
+    if options["between"] is not None and not key:
         raise InputError("--between is the range of --break-even, which is not stated")
 
 
 # --- the sweep ------------------------------------------------------------------------------------------------------
 
 
-def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, asked: Mapping[str, Any]) -> Reply:
+def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
     """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
     from optimizer.whatif.sweep import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
-    axes, scenarios = [parse_axis(axis) for axis in asked["axes"]], chosen_scenarios(problem, asked["names"])
+    axes, scenarios = [parse_axis(axis) for axis in options["axes"]], chosen_scenarios(problem, options["names"])
     count = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
-    if count > MOST_UNLOGGED and asked["resume"] is None:
+    if count > MOST_UNLOGGED and options["resume"] is None:
         raise InputError(
             f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
-    stated_effort, looks = effort if asked["full"] or asked["simulated"] else None, asked["looks"]
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, asked["gap"], 0 if asked["simulated"] else looks)
-    rows = swept(console, sweep, asked["jobs"], asked["resume"], asked["address"])
+    stated_effort, looks = effort if options["full"] or options["simulated"] else None, options["looks"]
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], 0 if options["simulated"] else looks)
+    rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
     return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 
 
@@ -257,7 +257,7 @@ def swept(
 
 
 def answers(
-    problem: Problem, effort: ScenarioEffort, asked: Mapping[str, Any], tell: Callable[[str, float], None]
+    problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any], tell: Callable[[str, float], None]
 ) -> Iterator[Reply]:
     """The answer to each question besides a sweep."""
     from optimizer.whatif.answer import Answer, answer
@@ -266,30 +266,30 @@ def answers(
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
 
-    looks: int = asked["looks"]
+    looks: int = options["looks"]
     second = f", {looks} fleets at most simulated" if looks else ""
-    if key := asked["break_even"]:
+    if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
-        bounds = bounds_of(asked["between"], key) if asked["between"] else None
-        curve = break_even(problem, key, bounds, effort, looks=0 if asked["simulated"] else looks)
+        bounds = bounds_of(options["between"], key) if options["between"] else None
+        curve = break_even(problem, key, bounds, effort, looks=0 if options["simulated"] else looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
         yield "break_even", curves.break_even_record(curve), document
-    if asked["shadow"]:
+    if options["shadow"]:
         tell("shadow prices", 0.3)
         here = answer(problem, effort)
         prices = [] if here.cost is None else shadow_prices(problem, effort)
         yield "shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here)
-    if asked["swing"]:
+    if options["swing"]:
         tell(f"varying each lever{second}", 0.5)
-        moved = tornado(problem, levers(problem, asked["swing"], effort), effort, looks)
+        moved = tornado(problem, levers(problem, options["swing"], effort), effort, looks)
         yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
-    if asked["slack"]:
+    if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        slack, fleets = asked["slack"], near_optimal(problem, effort, looks)
+        slack, fleets = options["slack"], near_optimal(problem, effort, looks)
         yield "alternatives", whatif.alternatives_record(fleets, slack), whatif.alternatives_document(fleets, slack)
-    if asked["chunks"]:
+    if options["chunks"]:
         tell("the cheapest fleet", 0.9)
-        chunks = chunk_curve(problem, asked["chunks"], simulated=bool(looks), progress=tell)
+        chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
             yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
         else:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
+from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -19,7 +20,7 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
-    Placed,
+    AnswerAt,
     cost_cell,
     cost_words,
     exact_words,
@@ -47,7 +48,7 @@ SEARCHED_ON: Final = (
 )
 
 
-def _placed(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[Placed]:
+def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[AnswerAt]:
     """The answer on each step, and from where to where that is."""
     yield from ((f"from {at(step.start)} to {at(step.end)}", step.answer) for step in steps)
 
@@ -63,8 +64,9 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
     if curve.by_budget:
         answer_keys = ("gpus", "pools", "simulated", "simulated_attainment")
         steps: list[dict[str, Any]] = [
-            {**row, **{key: step.answer.row[key] for key in answer_keys}}
-            for row, step in zip(by_budget(curve), _having(curve), strict=True)
+            {"budget_usd_per_hour": step.answer.cost, "rate_rps": step.end, "requests_per_dollar": _per_dollar(step)}
+            | {key: step.answer.row[key] for key in answer_keys}
+            for step in _having(curve)
         ]
         return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted_rows}
     steps = [
@@ -92,7 +94,7 @@ def frontier_document(curve: Frontier) -> Document:
             Section(table=steps_table(curve)),
             Section(
                 sentences=(
-                    *no_fleet_sentences(_placed(curve.steps, lambda value: _at(curve, value))),
+                    *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
                     *_corrections(curve),
                     *ruled_out_sentences(("", miss) for miss in curve.refuted),
                 )
@@ -105,6 +107,11 @@ def frontier_document(curve: Frontier) -> Document:
 
 def _having(curve: Frontier) -> list[Step]:
     return [step for step in curve.steps if step.answer.cost]
+
+
+def _per_dollar(step: Step) -> float:
+    """Requests at the end of a step for a dollar of its fleet [1/$]."""
+    return step.end * SECONDS_PER_HOUR / (step.answer.cost or math.inf)
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
@@ -144,14 +151,7 @@ def steps_table(curve: Frontier) -> Table:
     columns: list[Column | str]
     if curve.by_budget:
         columns = ["#budget", "#serves up to", Column("per dollar", "right", optional=True)]
-        rows = [
-            [
-                hourly(row["budget_usd_per_hour"]),
-                rate(row["rate_rps"]),
-                f"{significant(row['requests_per_dollar'])} req/$",
-            ]
-            for row in by_budget(curve)
-        ]
+        rows = [[hourly(step.answer.cost), rate(step.end), f"{significant(_per_dollar(step))} req/$"] for step in steps]
     else:
         rises = curve.steps[0].start <= curve.steps[-1].end
         columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
@@ -276,7 +276,7 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = (_not_simulable(curve.key),)
     sentences = (
-        *no_fleet_sentences(_placed(curve.steps, lambda value: exact_words(curve.key, value))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: exact_words(curve.key, value))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )

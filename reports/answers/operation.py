@@ -331,7 +331,7 @@ def unsure(instance: Instance, day: Day) -> str:
         if day.low[hour, k] < slo.attainment
     ]
     _, hour, k = min(doubts)
-    interval = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    interval = f"{_class(instance, k)}{percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
     return (
         f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
         f"of the whole fleet's runs ({interval}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
@@ -343,18 +343,23 @@ def lowest(instance: Instance, day: Day) -> str:
     shares = []
     for k, slo in enumerate(instance.problem.slos):
         hour = int(np.argmin(day.hourly[:, k]))
-        shares.append(
-            f"{slo.name} {percent(float(day.hourly[hour, k]))} at {hour:02d}:00, goal {percent(slo.attainment)}"
-        )
+        share = percent(float(day.hourly[hour, k]))
+        shares.append(f"{_class(instance, k)}{share} at {hour:02d}:00, goal {percent(slo.attainment)}")
     return "lowest: " + "; ".join(shares)
+
+
+def _class(instance: Instance, number: int) -> str:
+    """The name of a class before a figure of it; none where there is one class only."""
+    slos = instance.problem.slos
+    return f"{slos[number].name} " if len(slos) > 1 else ""
 
 
 def on_load(instance: Instance, day: Day) -> str:
     """What scaling on load does, and how fast replicas must start for it."""
     misses = [
-        f"{slo.name} {percent(float(share))}, goal {percent(slo.attainment)}"
-        for slo, share in zip(instance.problem.slos, day.attainment, strict=True)
-        if share < slo.attainment - 1e-9
+        f"{_class(instance, k)}{percent(float(day.attainment[k]))}, goal {percent(slo.attainment)}"
+        for k, slo in enumerate(instance.problem.slos)
+        if day.attainment[k] < slo.attainment - 1e-9
     ]
     if day.short:
         limit = "No start-up time is short enough for the hours in which the whole fleet misses an SLO."
@@ -393,7 +398,10 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
         doubt = ", undecided" if set(hours.tolist()) & set(day.unsure) else ""
         least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
-    figures = (*(pool.name for pool in fleet.pools), *(f"{slo.name} SLO met" for slo in instance.problem.slos))
+    figures = (
+        *(pool.name for pool in fleet.pools),
+        *(f"{_class(instance, k)}SLO met" for k in range(day.hourly.shape[1])),
+    )
     return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)
 
 

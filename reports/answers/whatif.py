@@ -16,7 +16,7 @@ from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
-    Placed,
+    AnswerAt,
     cost_cell,
     cost_words,
     fleet_table,
@@ -63,7 +63,7 @@ class Scenarios:
         return cls(keys, tuple(zip(*columns, strict=True)), tuple(map(Answer.of_row, rows)))
 
     @property
-    def placed(self) -> Iterator[Placed]:
+    def answers_at(self) -> Iterator[AnswerAt]:
         """Each answer, and which scenario it is of."""
         for values, answer in zip(self.values, self.answers, strict=True):
             yield f"at {_assigned(self.keys, values)}", answer
@@ -80,8 +80,10 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     maps, gaps = cost_maps(scenarios), [answer.gap for answer in scenarios.answers if answer.gap is not None]
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
     notes = said(
-        *no_fleet_sentences(scenarios.placed),
-        *ruled_out_sentences((place, miss) for place, answer in scenarios.placed for miss in answer.refuted),
+        *no_fleet_sentences(scenarios.answers_at),
+        *ruled_out_sentences(
+            (place, miss) for place, answer in scenarios.answers_at if answer.pools for miss in answer.refuted
+        ),
         EFFORTS[effort],
         f"Gap: the most that a fleet of any shape could save; it is {percent(max(gaps))} or less." if gaps else "",
         *simulated_notes(scenarios.answers),
@@ -199,7 +201,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
         headline = f"A larger {best.limit.replace(' ', ' of ')} makes the fleet cheaper: {_whole(best)}."
     cells = [
         (
-            row.limit,
+            row.limit.replace(" ", " of "),
             quantity(row.upper, row.unit),
             f"{significant(row.dual)} {row.worth}",
             f"{significant(row.difference)} {row.worth}",
@@ -219,7 +221,7 @@ def _whole(row: ShadowPrice) -> str:
     if row.worth == "req/s":
         return "serves more demand, saves nothing"
     if row.whole is None or row.wider is None:
-        return "no increase that was tried saves anything"
+        return "no increase tried saves anything"
     more = f"{significant(row.wider)} more GPU{'' if row.wider == 1 else 's'}" if row.unit == "GPU" else ""
     return f"{more or f'{quantity(row.wider, row.unit)} more'} save{'s' if row.wider == 1 else ''} {hourly(row.whole)}"
 
@@ -273,7 +275,10 @@ def alternatives_record(rows: Sequence[tuple[str, Answer]], slack: float) -> lis
 def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
     answers, excesses = [answer for _, answer in rows], _excesses(rows)
-    number = sum(_is_within(excess, slack) for excess in excesses[1:])
+    if answers[0].cost is None:
+        return no_fleet_document("No fleet meets the SLO.", answers[0])
+    pairs = zip(answers[1:], excesses[1:], strict=True)
+    number = len({fleet_line(answer.pools) for answer, excess in pairs if _is_within(excess, slack)})
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
     headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
     cells = [
@@ -282,13 +287,11 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
     ]
     notes = (
         *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
-        *ruled_out_sentences(("", miss) for answer in answers for miss in answer.refuted),
+        *ruled_out_sentences(("", miss) for answer in answers if answer.pools for miss in answer.refuted),
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
-    if answers[0].cost is None:
-        headline = "No fleet meets the SLO."
-    return Document((headline,), (Section(table=table), Section(sentences=notes)), answers[0].cost is not None)
+    return Document((headline,), (Section(table=table), Section(sentences=notes)))
 
 
 def _excesses(rows: Sequence[tuple[str, Answer]]) -> list[float | None]:

@@ -386,5 +386,6 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     try:
         content = ChoicesRecord.model_validate(record.value())
     except ValidationError as error:
-        raise record.fault(faults_of(error)[0]) from error
+        fault = faults_of(error)[0]
+        raise record.error(fault.sentence, fault.path) from error
     return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))

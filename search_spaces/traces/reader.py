@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError, name_hint
 from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
 from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
-from search_spaces.json_source import json_kind, json_shown
+from search_spaces.json_source import NESTED, json_kind, json_shown, value_at
 from search_spaces.quantities import UNITS, Kind, finite_number
 from search_spaces.yaml_source import shipped_table
 
@@ -50,8 +50,6 @@ NANOSECONDS = 1_000_000_000
 MAX_SECONDS = 4_500_000_000.0
 """Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
 HASH_KEY = "hash_ids"
-NESTED = "."
-"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -275,10 +273,10 @@ def json_request(columns: Columns) -> Callable[[bytes], Request]:
         is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
         if blocks is not None and not is_list:
             raise InputError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
-        arrival = nested_value(record, columns.arrival)
+        arrival = value_at(record, columns.arrival)
         if arrival is None and columns.arrival not in record:
             raise InputError(f"the object has no key {shown(columns.arrival)}")
-        lengths = ((name, nested_value(record, name)) for name in (columns.isl, columns.osl))
+        lengths = ((name, value_at(record, name)) for name in (columns.isl, columns.osl))
         isl, osl = ("" if value is None else _text(name, value) for name, value in lengths)
         return [_text(columns.arrival, arrival), isl, osl], blocks
 
@@ -317,19 +315,6 @@ def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
         else:
             yield key
-
-
-def nested_value(record: Mapping[str, Any], key: str) -> Any:
-    """The value under a key, or under keys joined by dots; None where there is none.
-
-    >>> nested_value({"usage": {"prompt_tokens": 5}}, "usage.prompt_tokens")
-    5
-    """
-    if key in record or NESTED not in key:
-        return record.get(key)
-    first, _, rest = key.partition(NESTED)
-    below = record.get(first)
-    return nested_value(below, rest) if isinstance(below, Mapping) else None
 
 
 def _refuse_constant(name: str) -> None:
@@ -554,9 +539,7 @@ def _column(role: str, column: str | None, names: Sequence[str], where: str) -> 
     if column is not None:
         if column in names:
             return column
-        close = nearest_name(column, names)
-        hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, names))}"
-        raise InputError(f"{where}: there is no column {shown(column)}; {hint}")
+        raise InputError(f"{where}: there is no column {shown(column)}; {name_hint(column, names, 'found')}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
         by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)

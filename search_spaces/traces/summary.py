@@ -141,6 +141,8 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
         dispersion = _dispersion(gaps, duration, quantum)
     cv = gap_cv if dispersion is None else math.sqrt(dispersion)
     longest = int(np.argmax(gaps)) if gaps.size else 0
+    total = np.concatenate([[0], np.cumsum(slots)])
+    widths = {window: min(window // SLOT_SECONDS, slots.size) for window in PEAK_WINDOWS if window <= duration}
     return ArrivalStats(
         requests=len(rows),
         duration=duration,
@@ -151,11 +153,7 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
         quantum=quantum,
         dispersion=dispersion,
         burstiness=1.0 if cv is None else cv,
-        peak_rate={
-            window: float(_window_sums(slots, window // SLOT_SECONDS).max() / window)
-            for window in PEAK_WINDOWS
-            if window <= duration
-        },
+        peak_rate={window: float((total[width:] - total[:-width]).max() / window) for window, width in widths.items()},
         gap_lines=(int(rows.line[longest]), int(rows.line[longest + 1])) if gaps.size else (0, 0),
     )
 
@@ -178,13 +176,6 @@ def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
     steps = round(duration / quantum) + 1
     mean = (gaps.size + 1) / steps
     return max(float((runs**2).sum()) / steps - mean**2, 0.0) / mean
-
-
-def _window_sums(counts: IntArray, width: int) -> FloatArray:
-    """Return the sums over all runs of `width` neighbouring slots (fewer if there are fewer)."""
-    total = np.concatenate([[0], np.cumsum(counts)])
-    width = min(width, counts.size)
-    return np.asarray(total[width:] - total[:-width], dtype=np.float64)
 
 
 def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
