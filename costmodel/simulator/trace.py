@@ -174,7 +174,7 @@ def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> F
 def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int = 0) -> FloatArray:
     """Arrival times [s] of `count` requests whose rate goes once through a profile, as many seconds in each slot.
 
-    profile: mean rate in each slot [1/s]. A slot turns count / sum(profile) seconds, so that the requests make one
+    profile: mean rate in each slot [1/s]. A slot lasts count / sum(profile) seconds, so that the requests make one
     pass. Arrivals at rate 1, scaled to end with the pass, are stretched so that the expected number by time t is the
     integral of the profile (time change of a renewal process); so twice the profile is the same in half the time.
 
