@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.host import ServingPolicy
+from pydantic import BaseModel, ConfigDict
+
 from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
@@ -18,7 +19,7 @@ from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_predictions import predict_serving, predict_steps
 from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
-from search_spaces.serving_error import ASSUMED_WIDENING, ServingError, interval_of, load_serving_error, step_widths
+from search_spaces.serving_error import ASSUMED_WIDENING, Factors, interval_of, shipped_errors, step_widths
 
 ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
 own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables have medians, and the
@@ -61,6 +62,50 @@ ENGINE_GROUP = 2
 """Words in the name of a group of one mode and engine, all models together."""
 
 
+class _Shipped(BaseModel):
+    """An entry of a file of the catalog."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Errors(_Shipped):
+    """Errors of predictions whose parameters never saw the model: medians and bias in percent."""
+
+    rows: int
+    ttft_median_abs_pct: float
+    ttft_bias_pct: float
+    tpot_median_abs_pct: float
+    tpot_bias_pct: float
+
+
+class HeldOut(_Errors):
+    """Those of a group of rows, with the share that the 90 % intervals cover."""
+
+    group: str
+    ttft_interval90_coverage: float
+    tpot_interval90_coverage: float
+
+
+class HeldOutOn(_Errors):
+    """Those on one accelerator: of one engine and one model; empty: of all."""
+
+    accelerator: str
+    mode: str
+    engine: str = ""
+    model: str = ""
+
+
+class ServingError(_Shipped):
+    """The whole of serving_error.yaml."""
+
+    source: str
+    date: str
+    held_out: tuple[HeldOut, ...]
+    held_out_on: tuple[HeldOutOn, ...] = ()
+    kendall_tau: float
+    quantities: dict[str, dict[str, Factors]]
+
+
 def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of one table of all quantities."""
     quantities, header = QUANTITIES[value["format"]], [*LABELS[value["format"]], "rows"]
@@ -79,7 +124,7 @@ def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def accuracy_page(files: Mapping[str, dict[str, Any]]) -> str:
     """The page in brief; `files` holds the errors of each file by its name."""
-    error = load_serving_error()
+    error = ServingError.model_validate(shipped_errors())
     groups = tuple(row for row in error.held_out if len(row.group.split()) <= ENGINE_GROUP)
     brief = error.model_copy(
         update={"held_out": groups, "held_out_on": tuple(row for row in error.held_out_on if not row.engine)}
@@ -98,7 +143,7 @@ def accuracy_page(files: Mapping[str, dict[str, Any]]) -> str:
 
 def appendix_page(files: Mapping[str, dict[str, Any]]) -> str:
     """The page with every group of rows."""
-    error = load_serving_error()
+    error = ServingError.model_validate(shipped_errors())
     sections = [WHOLE, _held_out(error), by_accelerator(error), _intervals(error)]
     for name, value in files.items():
         header, rows = cells(value)
@@ -135,32 +180,27 @@ def _fitted(error: ServingError) -> str:
             ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
             ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
             ("later requests that find all others' prompts ahead of them", lambda p: percentage(p.handover_burst)),
         )
     ]
     table = markdown_table(["parameter", *names], rows, 1)
-    head = f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}."
+    head = f"## What was fitted\n\nKernels: see [calibration.md](theory/calibration.md). Serving: {error.source}."
     return f"{head}\n\n{table}\n\n{_prompts()}\n"
 
 
 def _prompts() -> str:
-    """What the first token of a prompt waits for beyond its steps, by generation of GPUs."""
+    """What prompts take beyond their kernels, by generation of GPUs."""
     catalog = load_catalog()
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
-    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.first_token_prefill:g}) on {gpu.name}" for gpu in gpus]
+    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.prefill_worker:g}) on {gpu.name}" for gpu in gpus]
     return (
-        "First tokens of models with routed experts come later than the engine is busy with their prompts, and less\n"
-        f"so on workers that only prefill (in brackets): {', '.join(shares)} times\n"
-        "as late. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
+        "First tokens of models with routed experts come later than the engine is busy with their prompts, and steps\n"
+        f"of workers that only prefill take longer than their kernels (in brackets): {', '.join(shares)} times\n"
+        "as long. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."
     )
-
-
-def _lane(policy: ServingPolicy) -> str:
-    return f"{policy.lane_balance:.2f}"
 
 
 def by_accelerator(error: ServingError) -> str:

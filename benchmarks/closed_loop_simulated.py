@@ -39,7 +39,6 @@ from costmodel.queues.steady_state import (  # noqa: E402
     closed_loop,
     engine_times,
     look_wait,
-    uneven_lanes,
 )
 from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
@@ -80,12 +79,11 @@ def engine_pool(deployment: MeasuredDeployment, users: int, longest: int) -> Sim
     config = replace(
         deployment.prefill, max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=max(longest, budget)
     )
-    uneven = float(uneven_lanes(policy.lane_balance, np.array([float(ranks)]))[0])
     block = block_tokens(deployment.engine, deployment.model)
     held = deployment.fits * (deployment.isl + deployment.osl / 2.0)
     return SimulatedPool(
         role=config.role,
-        steps=cost_steps(deployment.model, config, policy.overhead, uneven),
+        steps=cost_steps(deployment.model, config, policy.overhead),
         policy=SCHEDULERS[deployment.engine],
         limits=Limits(
             max_num_seqs=seqs,

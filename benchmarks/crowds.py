@@ -5,8 +5,8 @@
 1. Fleets that the formulas choose, each in `--runs` runs of 40,000 requests: the share in time of the class with the
    least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
    runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
-2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
-   requests those that keep the goal, and of as many seeds those of which it is refused.
+2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_confirm.py`): of `--seeds` runs of
+   40,000 requests those that keep the goal, and of as many seeds those of which it is refused.
 
 Three minutes.
 """
@@ -42,16 +42,16 @@ BLOCKS = (5_000, 6_000, 7_000, 8_000, 10_000)
 
 def judged_alone(bench: Bench, part: Slice, runs: int) -> list[Judgement]:
     """What each of so many runs says by itself."""
-    made = bench.runs(part, REQUESTS, 0, runs)
+    made = part.runs(REQUESTS, 0, runs)
     return [judge_runs(bench.instance, part.engines, [run]) for run in made]
 
 
-def refusals(bench: Bench, part: Slice, seeds: int) -> int:
+def refusals(part: Slice, seeds: int) -> int:
     """Of how many seeds a crowd refuses the fleet, its memory looked at in a run as the search makes it."""
     refused = 0
     for number in range(seeds):
-        runs = bench.runs(part, bench.full(part), number, number + 1)
-        refused += bench.stays_behind(part, runs, number) is not None
+        runs = part.runs(part.full, number, number + 1)
+        refused += part.stays_behind(runs, number) is not None
     return refused
 
 
@@ -67,19 +67,19 @@ def fleet_row(name: str, posed: Posed, runs: int, seeds: int) -> str:
     return (
         f"{name} ({money(fleet_cost(instance, fleet))}/h): in time {shares}; memory {used:.0%}"
         f" full on average, {fullest(part.engines, made):.0%} at most; {preempting} of {runs} runs preempt; refused of"
-        f" {refusals(bench, part, seeds)} of {seeds} seeds"
+        f" {refusals(part, seeds)} of {seeds} seeds"
     )
 
 
 def blocks_row(blocks: int, seeds: int) -> str:
-    from tests.test_crowd import engines as small_engines
-    from tests.test_crowd import fleet as small_fleet
+    from tests.test_confirm import engines as small_engines
+    from tests.test_confirm import fleet as small_fleet
 
     instance, fleet = small_fleet()
     bench = make_bench(instance)
     part = replace(bench.part(fleet), engines=small_engines(blocks))
     kept = sum(judged.held for judged in judged_alone(bench, part, seeds))
-    refused = refusals(bench, part, seeds)
+    refused = refusals(part, seeds)
     return f"{blocks:,} KV blocks: {kept} of {seeds} runs keep the goal, refused of {refused} of {seeds} seeds"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +37,10 @@ SHARED = "all_reduce_shared"
 GEMM_CURVE = (*CONSTANT, "compute_half", "depth_half")
 """Free parameters of a GEMM's curve."""
 
+BY_TENSOR = "fp8_tensor"
+"""FP8 experts with one scale for each matrix, where others are scaled in blocks."""
+Key = tuple[str, str, str]
+
 SMALL = 64.5
 """Tokens up to which a GEMM reads more than it computes; dtypes are compared there."""
 TABLES = "NVIDIA AIConfigurator silicon tables, Apache-2.0"
@@ -66,7 +70,7 @@ class Evidence:
     @property
     def fitted(self) -> bool:
         """Whether it is fitted: not suspect, or under a name of its own, or alone in speaking of the link."""
-        return not self.suspect or self.dtype == "fp8_tensor" or self.kernel_class.startswith("all_reduce")
+        return not self.suspect or self.dtype == BY_TENSOR or self.kernel_class.startswith("all_reduce")
 
 
 def evidence(
@@ -194,9 +198,22 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
                 continue
             rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
             samples = moe_samples(mine, hardware[name], DTYPES[kind])
-            kept = "fp8_tensor" if kind == "fp8" and any(rule.suspect for rule in rules) else DTYPES[kind]
+            kept = BY_TENSOR if kind == "fp8" and any(rule.suspect for rule in rules) else DTYPES[kind]
             found.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
     return found
+
+
+def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """Block-scaled experts of B200 on one group of ranks: the common kernel of SGLang and vLLM in newer tables.
+
+    What several groups add is as composed steps show (`BY_TENSOR`): served rows ask for more than those tables have.
+    """
+    rows = select(
+        rows_of(folder / "kernels" / "moe_2026.csv.gz"), system="b200_sxm", dtype="fp8_block", moe_ep_size="1"
+    )
+    rows = [row for row in rows if "flashinfer_trtllm" in row["kernel_source"]]
+    source = f"kernels/moe_2026.csv ({TABLES}), flashinfer_trtllm of sglang 0.5.14 and vllm 0.24.0 fp8_block"
+    return [evidence("B200", "moe", "fp8", moe_samples(rows, hardware["B200"], "fp8"), source)]
 
 
 def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
@@ -230,11 +247,15 @@ def link_rule(samples: Samples) -> Finding:
 
 
 def step_evidence(
-    folder: Path, hardware: dict[str, Hardware], measured: set[str], without: str | None = None
+    folder: Path,
+    hardware: dict[str, Hardware],
+    measured: set[str],
+    without: str | None = None,
+    newer: Collection[Key] = (),
 ) -> list[Evidence]:
     """Steps composed from kernels, for GPUs that have no kernel table: the same classes, summed over a step.
 
-    without: a model whose rows are left out, to be predicted from the others.
+    without: a model whose rows are left out, to be predicted from the others; newer: what other tables are evidence of.
     """
     shapes = load_shapes(folder)
     models = shapes.keys() - {without}
@@ -256,7 +277,8 @@ def step_evidence(
             if not experts:
                 continue
             slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []
-            found.append(evidence(name, "moe", dtype, moe_steps(experts, shapes, roof, dtype), origin, slower))
+            kept = BY_TENSOR if (name, "moe", dtype) in newer else dtype
+            found.append(evidence(name, "moe", kept, moe_steps(experts, shapes, roof, dtype), origin, slower))
         for phase in ("prefill", "decode"):
             samples = attention_steps(select(wide, phase=phase), shapes, roof, phase)
             found.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
@@ -313,4 +335,6 @@ def collect(folder: Path) -> list[Evidence]:
     gemms = gemm_evidence(folder, hardware)
     found = gemms + attention_evidence(folder, hardware) + latent_evidence(folder, hardware, gemms)
     found += moe_evidence(folder, hardware) + collective_evidence(folder, hardware)
-    return found + step_evidence(folder, hardware, {item.accelerator for item in found})
+    newer = newer_moe_evidence(folder, hardware)
+    keys = {(item.accelerator, item.kernel_class, item.dtype) for item in newer}
+    return found + newer + step_evidence(folder, hardware, {item.accelerator for item in found}, newer=keys)

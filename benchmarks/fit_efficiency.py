@@ -19,7 +19,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
+from evidence import BY_TENSOR, GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS  # noqa: E402
 from relatives import LIKE, RELATIVE  # noqa: E402
 
@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 MATRIX_DTYPES = ("bf16", "fp8", "int8", "fp4")
 KV_DTYPES = ("bf16", "fp8")
-NAMED = ("fp8_block", "fp8_tensor")
+NAMED = ("fp8_block", BY_TENSOR)
 """Particular FP8 kernels, which have an entry where a suspect table speaks of them."""
 DTYPES_OF = {
     name: MATRIX_DTYPES if name in ("gemm", "moe") else ("bf16",) if name.startswith("all_") else KV_DTYPES
@@ -79,7 +79,7 @@ serving does not show it. The launch of the one-kernel class is taken instead; t
 without a CUDA graph."""
 
 FP4_UNITS = ("B200",)
-"""Fitted accelerators with FP4 units, whose FP4 kernels are not those of their FP8 tables; see docs/calibration.md."""
+"""Fitted accelerators with FP4 units, whose kernels are not those of their FP8 tables (docs/theory/calibration.md)."""
 
 LEAST_SEEN = 0.005
 """A roof that decides fewer of the kernels is not in the data; its efficiency is then taken from the kindred class."""
@@ -156,12 +156,20 @@ class Entry:
         return f"{{{figures}, origin: {self.origin}, source: {json.dumps(self.source)}, error: {error}}}"
 
 
+def shows_one_group(evidence: Evidence) -> bool:
+    """Whether a table of experts has no rows with several groups of them, which alone show `spill`."""
+    elsewhere = evidence.samples.elsewhere
+    return elsewhere is not None and not elsewhere.any()
+
+
 def fit_one(evidence: Evidence, *, compare: bool = True) -> Result:
     """Curve of one table and, to compare it with, the constant (else the curve again)."""
     free = CURVES[evidence.kernel_class]
     base = EfficiencyCurve(compute=1.0, memory=1.0, launch=0.0)
     if evidence.kernel_class == "gemm" and evidence.dtype != "bf16":
         free = (*free, "cast")
+    if shows_one_group(evidence):
+        free = tuple(name for name in free if name != "spill")
     depth = evidence.samples.depth
     if evidence.kernel_class == "attention_prefill" and depth is not None and np.ptp(depth) == 0:
         free = tuple(name for name in free if name != "depth_half")
@@ -194,6 +202,9 @@ def entries_of(results: list[Result]) -> dict[str, dict[Key, Entry]]:
             for finding in result.evidence.findings
             if finding.suspect
         )
+        if shows_one_group(result.evidence):
+            curve = replace(curve, spill=curves[name, kernel_class, BY_TENSOR].curve.spill)
+            source += "; spill of composed steps"
         error = assess(replace(curve, launch=curve.launch + eager), result.evidence.samples).error
         if kernel_class == SHARED:
             continue
@@ -235,7 +246,7 @@ def assume(entry: Entry, source: str) -> Entry:
 def moving_as(own: Entry, other: Entry, name: str) -> Entry:
     """The arithmetic of `own`, with bytes moved as well as by `other` of the accelerator `name`."""
     curve = replace(own.curve, memory=other.curve.memory, spill=other.curve.spill)
-    return assume(replace(own, curve=curve), f"arithmetic as fp8 on the same GPU; traffic as fp8 on {name}")
+    return assume(replace(own, curve=curve), f"arithmetic as fp8 of composed steps; traffic as fp8 on {name}")
 
 
 def middle(entries: list[Entry]) -> tuple[EfficiencyCurve, float]:
@@ -269,7 +280,8 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
             if key in table:
                 continue
             if key[1] == "fp4" and name in FP4_UNITS and twin in table and twin in relative:
-                filled[name][key] = moving_as(table[twin], relative[twin], RELATIVE[name])
+                own = table.get((key[0], BY_TENSOR), table[twin])
+                filled[name][key] = moving_as(own, relative[twin], RELATIVE[name])
             elif key[1] not in KV_DTYPES and twin in table:
                 filled[name][key] = assume(table[twin], "as fp8 on the same GPU")
             elif key in relative and not key[0].startswith("all_reduce"):
@@ -282,7 +294,7 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
 def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -> str:
     """The catalog file."""
     lines = [
-        "# written by benchmarks/fit_efficiency.py; see docs/calibration.md",
+        "# written by benchmarks/fit_efficiency.py; see docs/theory/calibration.md",
         "# compute: share of the data sheet's peak (gemm, moe: in the compute dtype; attention: in bf16, by KV dtype)",
         "# memory: share of HBM bandwidth; for all_reduce and all_to_all, of the link (one direction)",
         "# compute_half, depth_half, fill_half: size, depth and parallel work at which half of `compute` is reached",

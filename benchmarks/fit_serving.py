@@ -8,12 +8,12 @@ scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fit
 public recipe in place of the label (`serving_layouts`).
 
 Per engine, the time before a prompt starts; for all engines together, the time of the host per step (what a request
-adds stays as it is in the catalog, since no row shows it), what launching a kernel takes, three figures of
-disaggregation and one of lanes; for each generation of GPUs, how much later than its prompt's steps a first token
-comes. With r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which
-counts rows that are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull
-towards PRIOR, which is what theory says, settles what the rows leave open. One fit with all models goes into the
-catalog; its error is that of the fits that never saw the model.
+adds stays as it is in the catalog, since no row shows it), what launching a kernel takes and three figures of
+disaggregation; for each generation of GPUs, how much later than its prompt's steps a first token comes. With r =
+ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that
+are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR,
+which is what theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error
+is that of the fits that never saw the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ PRIOR = {"arrival_ms": (20.0, 0.7)}
 SHARED_PRIOR = {
     "step_us": (400.0, 0.5),
     "launch_us": (40.0, 1.0),
-    "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
     "handover_burst": (0.06, 0.5),
     PREFILL_SHARE: (0.25, 0.5),
@@ -69,8 +68,8 @@ rest look slow too seldom."""
 SOURCE = "TTFT and TPOT at fixed concurrency (InferenceX and NVIDIA), with the catalog's kernels"
 ALL_GPUS = ("B200", "H100", "MI355X")
 """Generations with a factor of their own; one that no row shows has the mean of the others."""
-APART = ("lane_balance", "handover_ms", "handover_burst", PREFILL_SHARE)
-"""Parameters that only disaggregated rows and rows with data-parallel lanes show."""
+APART = ("handover_ms", "handover_burst", PREFILL_SHARE)
+"""Parameters that only disaggregated rows show."""
 STEPS, LONGEST_STEP, LAST_STEP = 12, 0.4, 0.01
 """Most steps of a search, and the longest and shortest of the logarithms of the parameters."""
 TOLERANCE = 0.05
@@ -87,8 +86,6 @@ CATALOG = ROOT / "costmodel" / "catalog"
 ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that the fit never saw; written by
 # benchmarks/fit_serving.py --write. Measured lies between low and high times the prediction nine times in ten.
 """
-LEAST_AT_ONE = ("lane_balance",)
-"""Parameters that are one plus something."""
 
 
 def prior_of(engines: Sequence[str], gpus: Sequence[str]) -> Prior:
@@ -98,8 +95,8 @@ def prior_of(engines: Sequence[str], gpus: Sequence[str]) -> Prior:
 
 
 def start(prior: Prior) -> Array:
-    """The logarithms of the prior (of the excess over 1 for LEAST_AT_ONE)."""
-    return np.array([np.log(value - (1.0 if name in LEAST_AT_ONE else 0.0)) for name, (value, _) in prior.items()])
+    """The logarithms of the prior."""
+    return np.log([value for value, _ in prior.values()])
 
 
 def pull(prior: Prior, point: Array) -> float:
@@ -126,8 +123,7 @@ class Fit:
 
 def unpacked(prior: Prior, logs: Array) -> Fit:
     """The parameters that these logarithms stand for."""
-    plain = zip(prior, np.exp(logs).tolist(), strict=True)
-    return Fit({name: value + (1.0 if name in LEAST_AT_ONE else 0.0) for name, value in plain})
+    return Fit(dict(zip(prior, np.exp(logs).tolist(), strict=True)))
 
 
 def residuals(tables: Sequence[Table], fitted: Fit) -> tuple[Array, Array]:
@@ -159,13 +155,12 @@ def downhill(pair: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Arr
 
 
 def fit(tables: Sequence[Table]) -> Fit:
-    """Colocated rows decide all but what only disaggregated ones and lanes show; the latter decide that."""
+    """Colocated rows decide all but what only disaggregated ones show; the latter decide that."""
     rows = merged(tables)
     gpus = sorted({generation(each) for table in tables for each in table.batch.deployments})
     belief = prior_of(engine_names(), gpus)
-    whole = _fitted([table for table in rows if not table.batch.split], belief, start(belief), APART)
-    apart = [table for table in rows if table.batch.split]
-    apart += [table.only(table.lanes[:, 0] > 1) for table in rows if not table.batch.split and np.any(table.lanes > 1)]
+    whole = _fitted([table for table in rows if not table.batch.pools.apart], belief, start(belief), APART)
+    apart = [table for table in rows if table.batch.pools.apart]
     values = dict(unpacked(belief, _fitted(apart, belief, whole, set(belief) - set(APART))).values)
     everywhere = float(np.exp(np.mean([np.log(values[gpu]) for gpu in gpus])))
     return Fit(dict.fromkeys(ALL_GPUS, everywhere) | values)
@@ -229,7 +224,7 @@ def groups_of(tables: Sequence[Table], most: int = 3) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for depth in range(1, most + 1):
         for index, table in enumerate(tables):
-            mode = "disaggregated" if table.batch.split else "colocated"
+            mode = "disaggregated" if table.batch.pools.apart else "colocated"
             key = " ".join((mode, table.batch.engine, table.batch.model.name)[:depth])
             groups.setdefault(key, []).append(index)
     return dict(sorted(groups.items(), key=lambda item: (item[0].count(" "), item[0])))
@@ -245,7 +240,7 @@ def on_accelerators(tables: Sequence[Table], steadies: Steadies) -> list[dict[st
     """Errors by accelerator and mode: of all engines, of each engine, and of each engine with each model."""
     groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for table, (ttft, tpot) in zip(tables, logs_of(tables, steadies), strict=True):
-        mode = "disaggregated" if table.batch.split else "colocated"
+        mode = "disaggregated" if table.batch.pools.apart else "colocated"
         for each, *pair in zip(table.batch.deployments, ttft, tpot, strict=True):
             key = (each.prefill.accelerator.name, mode, table.batch.engine, table.batch.model.name)
             for depth in (2, 3, 4):
@@ -311,7 +306,7 @@ def write_engines(fitted: Fit) -> None:
         gpu = "H100" if name == "default" else GENERATIONS.get(name, name)
         entry["first_token"] = settled(entry["first_token"], fitted.values.get(gpu, entry["first_token"]))
         left = (entry["first_token"] - 1.0) * fitted.values[PREFILL_SHARE]
-        entry["first_token_prefill"] = float(f"{1.0 + left:.3g}")
+        entry["prefill_worker"] = float(f"{1.0 + left:.3g}")
     body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in gpus.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.program import Aim, Engines, Limit, Matrices, WorkLimit, cheapest, undominated  # noqa: E402
+from optimizer.search.program import Aim, Engines, Limit, Matrices, WorkLimit, cheapest  # noqa: E402
 
 FIRST = WorkLimit(nodes=60, time_limit=5.0)
 """A first look for a fleet."""
@@ -81,18 +81,20 @@ def _configs(
     rate = np.where(isl > 14000.0 * gpus[:, None], 0.0, rate)
     with np.errstate(divide="ignore"):
         need = np.where(rate > 0.0, demand / np.maximum(rate, 1e-300), np.inf)
-    made = Matrices(
-        role=np.full(size, role),
-        domain=kind,
-        price=gpus * price[kind],
-        need=need[:, None, :],
-        late=np.zeros(need.shape),
-        slo=np.zeros(isl.size, dtype=np.int64),
-        permitted=np.ones(1),
-    )
-    kept = undominated(made)
+    kept = undominated(gpus * price[kind], kind, need)
     kept = np.sort(random.permutation(kept)[:SURVIVING])
     return np.full(kept.size, role), kind[kept], gpus[kept], need[kept]
+
+
+def undominated(price: FloatArray, kind: NDArray[np.int64], need: FloatArray) -> NDArray[np.int64]:
+    """Indices of the configs that none of the same type dominates: none as cheap that needs no more for any bucket."""
+    kept: list[int] = []
+    for config in np.lexsort((np.minimum(need, 1e12).sum(axis=1), price)):
+        rivals = [rival for rival in kept if kind[rival] == kind[config]]
+        copies = np.floor(price[config] / price[rivals] * (1.0 + 1e-12))[:, None]
+        if not (need[rivals] <= need[config] * copies).all(axis=1).any():
+            kept.append(int(config))
+    return np.sort(np.array(kept))
 
 
 def timed(matrices: Matrices, work: WorkLimit) -> tuple[Engines, float, float]:

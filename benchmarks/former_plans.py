@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import utilization  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.bench import Bench, confirmed_once, gives_way, make_bench  # noqa: E402  # noqa: E402
+from optimizer.verification.bench import Bench, confirmed_once, make_bench  # noqa: E402  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
@@ -47,7 +47,7 @@ def former_fleet(instance: Instance, like: str, replicas: tuple[int, ...] | None
 def long_runs(bench: Bench, fleet: Fleet, requests: int, runs: int) -> str:
     """Share in time in all of so many runs, and in each."""
     part = bench.part(fleet)
-    made = bench.runs(part, requests, 0, runs)
+    made = part.runs(requests, 0, runs)
     each = [judge_runs(bench.instance, part.engines, [run]).classes[0].attainment.share for run in made]
     share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
     told = ", ".join(f"{one:.1%}" for one in each)
@@ -57,11 +57,11 @@ def long_runs(bench: Bench, fleet: Fleet, requests: int, runs: int) -> str:
 def rules(bench: Bench, fleet: Fleet) -> str:
     """What two runs of the search's length say, and the rules after them."""
     part = bench.part(fleet)
-    requests = bench.full(part)
-    made = bench.runs(part, requests, 0, 2)
+    requests = part.full
+    made = part.runs(requests, 0, 2)
     share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
-    stuck = bench.stays_behind(part, made, 0) is not None
-    behind = gives_way(bench, part, 0) is not None
+    stuck = part.stays_behind(made, 0) is not None
+    behind = part.gives_way(0) is not None
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:

@@ -138,19 +138,19 @@ def covered(name: str, case: Case, demand: tuple[float, float], seeds: int, long
     bench = make_bench(instance, load * case.full * goodput_volume(*fleet_under(case, 1.0)))
     part = bench.part(fleet)
     assert part.parts == 1
-    length = bench.full(part)
+    length = part.full
     bench.seed = FRESH_SEED
     good, count = np.zeros(seeds + 1), np.zeros(seeds + 1)
     ends = []
     for seed in range(seeds):
-        judgement = judge_runs(instance, part.engines, bench.runs(part, length, 2 * seed, 2 * seed + 2))
+        judgement = judge_runs(instance, part.engines, part.runs(length, 2 * seed, 2 * seed + 2))
         worst = min(range(len(judgement.classes)), key=lambda k: judgement.classes[k].attainment.share)
         attainment = judgement.classes[worst].attainment
         ends.append((attainment.low, attainment.high))
         good[seed], count[seed] = attainment.share * attainment.count, attainment.count
     limits = instance.problem.slos[0].limits
     for number in range(long):
-        run = Run.of(bench.drawn(part, LONG, 10_000 + number), part.engines)
+        run = Run.of(part.drawn(LONG, 10_000 + number), part.engines)
         outcome = within(run.result, limits)[steady(run.result)]
         good[-1], count[-1] = good[-1] + outcome.sum(), count[-1] + outcome.size
     low, high = np.array(ends).T

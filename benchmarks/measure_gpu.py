@@ -7,7 +7,7 @@
     python benchmarks/measure_gpu.py --load timings.json -o ...   fit kept timings, without a GPU
     python benchmarks/measure_gpu.py --load benchmarks/measured/h200.json --compare    the catalog against them
 
-It needs torch, which pdplan itself does not. Fitted are the curves of docs/calibration.md, to the same count of work:
+It needs torch, which pdplan does not. Fitted are the curves of docs/theory/calibration.md, to the same count of work:
 GEMM in bf16 and, where the GPU has it, fp8; prefill and decode attention in bf16. What the timings do not show (a roof
 that no kernel reached, the FP8 conversion that engines run apart, latent attention, experts, collectives) stays as the
 catalog has it. Attention is torch's own; engines bring kernels that are often faster, so --classes gemm writes only

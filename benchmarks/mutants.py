@@ -5,10 +5,11 @@
     python benchmarks/mutants.py --count 15 --rooms costmodel/step.py costmodel/simulator
 
 A mutant is one changed operator, comparison, constant or branch in a function of the rooms, drawn evenly over all of
-them. It meets its module's doctests and every test file that runs its line, the quickest first; a failure kills it.
-Which file runs which line is measured once with `coverage` (`pip install coverage`; three times as long as the tests
-take) and kept in --lines FILE. Tests in a process of their own are not traced: a line that no file runs meets the tests
-of the command line. Mutants are made in a copy of the checkout.
+them. It meets its module's doctests and every test file that runs its statement, the quickest first; a failure kills
+it. Which file runs which statement is measured once with `coverage` (`pip install coverage`; three times as long as the
+tests take) and kept in --lines FILE. Compiled code is not traced: a statement of the simulator that no file runs meets
+every file that simulates. Nor are tests in a process of their own: any other meets the tests of the command line.
+Mutants are made in a copy of the checkout.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,21 +36,28 @@ OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
-LONGEST = 600.0
-"""Time that a test file may take before the mutant counts as killed by a loop without end [s]."""
+LONGEST = 120.0
+"""Time that each test file may take before the mutant counts as killed by a loop without end [s]."""
+GROUPS = (1, 2, 3, 4, 12, 40)
+"""Ends of the groups of test files that a mutant meets in one process each, the quickest first; then come the rest."""
+SIMULATOR = "costmodel/simulator/"
 LAST = "tests/test_cli.py"
-"""The tests that a mutant meets whose line no test file runs."""
+"""The tests that a mutant meets whose statement no test file runs."""
 Lines = dict[str, dict[str, list[int]]]
-"""Lines that a test file runs, by test file, the quickest first, and by module."""
+"""First lines of the statements that a test file runs, by test file, the quickest first, and by module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change: the place of its node in the walk of the file's tree, and what it does there, in words."""
+    """A change: the place of its node in the walk of the file's tree, and what it does there, in words.
+
+    statement: line on which the statement of the node begins.
+    """
 
     path: Path
     place: int
     line: int
+    statement: int
     words: str
 
 
@@ -76,18 +85,20 @@ def mutate(node: ast.AST) -> str:
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Every mutant of a file: nodes inside functions, without annotations, defaults and decorators."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    inside = {
-        id(inner)
+    begin = {
+        id(inner): statement.lineno
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
-        for statement in function.body
+        for top in function.body
+        for statement in ast.walk(top)  # outer ones first, so that the innermost stays
+        if isinstance(statement, ast.stmt)
         for inner in ast.walk(statement)
     }
     for place, node in enumerate(ast.walk(tree)):
-        if id(node) in inside and hasattr(node, "lineno"):
+        if id(node) in begin and hasattr(node, "lineno"):
             line = node.lineno
             if words := mutate(node):
-                yield Mutant(path, place, line, words)
+                yield Mutant(path, place, line, begin[id(node)], words)
 
 
 def mutated(mutant: Mutant) -> str:
@@ -108,7 +119,7 @@ def lines_run(checkout: Path) -> Lines:
     for test in sorted(checkout.glob("tests/test_*.py")):
         name, data = str(test.relative_to(checkout)), checkout / ".lines"
         start = time.perf_counter()
-        pytest(checkout, name, "-m", "coverage", "run", f"--data-file={data}")
+        pytest(checkout, [name], "-m", "coverage", "run", f"--data-file={data}")
         seconds[name] = time.perf_counter() - start
         out = checkout / ".lines.json"
         report = [sys.executable, "-m", "coverage", "json", f"--data-file={data}", "-q", "-o", str(out)]
@@ -119,21 +130,38 @@ def lines_run(checkout: Path) -> Lines:
     return {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}
 
 
-def pytest(checkout: Path, test: str, *runner: str) -> bool:
-    """Whether a test file passes in a checkout."""
-    command = [sys.executable, *runner, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", test]
+def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> bool:
+    """Whether test files pass in a checkout, all in one process."""
+    command = [sys.executable, *runner, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=LONGEST)
+    limit = LONGEST * (1 + len(tests))
+    done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
     return done.returncode in (0, 5)  # 5: a module without doctests
+
+
+def simulates(files: dict[str, list[int]]) -> bool:
+    """Whether a test file that runs these lines starts the compiled loop."""
+    tree = ast.parse((ROOT / SIMULATOR / "run.py").read_text(encoding="utf-8"))
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "simulate")
+    return not {statement.lineno for statement in function.body[1:]}.isdisjoint(files.get(f"{SIMULATOR}run.py", ()))
+
+
+def tests_of(mutant: Mutant, lines: Lines) -> list[str]:
+    """The test files that a mutant meets, the quickest first."""
+    path = str(mutant.path.relative_to(ROOT))
+    tests = [test for test, files in lines.items() if mutant.statement in files.get(path, ())]
+    if not tests and path.startswith(SIMULATOR):
+        tests = [test for test, files in lines.items() if simulates(files)]
+    return tests or [LAST]
 
 
 def survives(mutant: Mutant, checkout: Path, lines: Lines) -> bool:
     """Whether the tests pass in a checkout that has the change."""
-    path = mutant.path.relative_to(ROOT)
-    tests = [test for test, files in lines.items() if mutant.line in files.get(str(path), ())]
+    path, tests = mutant.path.relative_to(ROOT), tests_of(mutant, lines)
     (checkout / path).write_text(mutated(mutant), encoding="utf-8")
     try:
-        return all(pytest(checkout, test) for test in (str(path), *(tests or (LAST,))))
+        groups = [tests[begin:end] for begin, end in pairwise((0, *GROUPS, len(tests))) if begin < len(tests)]
+        return all(pytest(checkout, group) for group in ([str(path)], *groups))
     except subprocess.TimeoutExpired:
         return False
     finally:
@@ -165,13 +193,15 @@ def main() -> None:
                 flags.lines.write_text(json.dumps(lines))
 
         def survivors(number: int) -> list[Mutant]:
-            return [mutant for mutant in drawn[number :: flags.processes] if survives(mutant, checkouts[number], lines)]
+            alive = []
+            for mutant in drawn[number :: flags.processes]:
+                if survives(mutant, checkouts[number], lines):
+                    alive.append(mutant)
+                    print(f"survived: {mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}", flush=True)
+            return alive
 
         with ThreadPoolExecutor(flags.processes) as pool:
-            alive = [mutant for part in pool.map(survivors, range(flags.processes)) for mutant in part]
-    for mutant in sorted(alive, key=lambda mutant: (mutant.path, mutant.line)):
-        print(f"survived: {mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}")
-    killed = flags.count - len(alive)
+            killed = flags.count - sum(map(len, pool.map(survivors, range(flags.processes))))
     print(
         f"{killed} of {flags.count} mutants killed ({killed / flags.count:.0%}) in {time.perf_counter() - start:.0f} s"
     )

@@ -50,7 +50,7 @@ GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "M
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
 PREFILL_SHARE = "prefill_share"
-"""The parameter that says how much of what first tokens are late is left on workers that only prefill."""
+"""How much longer steps of workers that only prefill take, over how much later first tokens come elsewhere."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -78,12 +78,15 @@ class Table:
     ttft: Array
     tpot: Array
 
-    def times(self, policy: ServingPolicy, first_token: Array) -> EngineTimes:
-        """Times with the policy's overheads on top of the kernels; first_token: of each row (`prompt_of`) [1]."""
+    def times(self, policy: ServingPolicy, first_token: Array, slower: Array) -> EngineTimes:
+        """Times with the policy's overheads on top of the kernels.
+
+        first_token (`prompt_of`), slower (`EngineArrays`): of each row [1].
+        """
         step, each = policy.overhead.step, policy.overhead.per_request
-        alone, together = self.alone + step + each, self.together + step + each * self.group
+        alone, together = self.alone * slower + step + each, self.together * slower + step + each * self.group
         steps = PromptSteps(alone, together, self.group, self.lanes, self.pipeline)
-        prompt = prompt_of(steps, first_token, policy.launch * self.kernels, policy.lane_balance)
+        prompt = prompt_of(steps, first_token, policy.launch * self.kernels)
         return EngineTimes(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
@@ -100,8 +103,8 @@ class Table:
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
         """The steady state under a policy, with the factor of first tokens by GPU (`generation`)."""
         own = replace(policy, token_budget=self.batch.token_budget)
-        column = np.array([[first_token(each, factors)] for each in self.batch.deployments])
-        times = self.times(own, column)
+        first_token, slower = np.array([in_engine(each, factors) for each in self.batch.deployments]).T[..., None]
+        times = self.times(own, first_token, slower)
         return closed_loop(times, own, self.batch.load, self.batch.pools)
 
     def only(self, keep: Array) -> Table:
@@ -127,7 +130,7 @@ def merged(tables: Sequence[Table]) -> list[Table]:
     """Tables of one engine, mode and token budget as one, whatever the model: a trial has fewer steps to take."""
     groups: dict[tuple[str, bool, int], list[Table]] = defaultdict(list)
     for table in tables:
-        groups[table.batch.engine, table.batch.split, table.batch.token_budget].append(table)
+        groups[table.batch.engine, table.batch.pools.apart, table.batch.token_budget].append(table)
     return [_joined(members) for members in groups.values()]
 
 
@@ -141,12 +144,12 @@ def _joined(tables: Sequence[Table]) -> Table:
     )
 
 
-def first_token(deployment: MeasuredDeployment, factors: Mapping[str, float]) -> float:
-    """How much later than its prompt's steps a first token comes (`costmodel.engine_arrays`) [1]."""
+def in_engine(deployment: MeasuredDeployment, factors: Mapping[str, float]) -> tuple[float, float]:
+    """How much later than its prompt's steps a first token comes, and how much longer than kernels those take [1]."""
     if not deployment.model.is_moe:
-        return 1.0
-    later = factors[generation(deployment)] - 1.0
-    return 1.0 + later * (1.0 if deployment.decode is None else factors.get(PREFILL_SHARE, 0.0))
+        return 1.0, 1.0
+    factor = factors[generation(deployment)]
+    return (factor, 1.0) if deployment.decode is None else (1.0, 1.0 + (factor - 1.0) * factors.get(PREFILL_SHARE, 0.0))
 
 
 def generation(deployment: MeasuredDeployment) -> str:
@@ -160,7 +163,7 @@ def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
     found = []
     for table in tables:
         doubts = suspicions(table.batch, table.predict(load_serving_policy(table.batch.engine), factors))
-        keep = np.array([doubt is None for doubt in doubts])
+        keep = np.array([not doubt for doubt in doubts])
         if keep.any():
             found.append(table.only(keep))
     return found
@@ -171,6 +174,7 @@ def make_table(batch: Batch, file: str) -> Table:
     load = batch.load
     policy = replace(load_serving_policy(batch.engine), token_budget=batch.token_budget)
     prefill, decode = workers_of(batch, NO_OVERHEAD)
+    prefill = replace(prefill, slower=np.ones_like(prefill.slower))
     prompt = prompt_steps(batch.model, prefill, policy, load)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_step(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]

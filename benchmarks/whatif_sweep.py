@@ -120,7 +120,7 @@ def main(count: int, only: str | None, verify: int, *, full: bool) -> None:
         if only not in {None, name}:
             continue
         varied = [parse_axis(axis) for axis in axes]
-        sweep = sweep_of(problem, EXAMPLE.parent, varied, (), ScenarioEffort.FULL if full else None, looks=verify)
+        sweep = sweep_of(problem, varied, (), ScenarioEffort.FULL if full else None, looks=verify)
         one, two = timed(sweep, 1), timed(sweep, 2)
         click.echo(
             f"{name}: {told(one, two)}; rows {'equal' if agree(sweep, one, two) else 'DIFFER'}; {gaps(one.rows)}"
@@ -140,7 +140,7 @@ def told(one: Timed, two: Timed) -> str:
 def agree(sweep: Sweep, one: Timed, two: Timed) -> bool:
     """Whether one worker and two give the same rows, and a row alone the same fleet and cost."""
     picked = range(0, len(one.rows), max(len(one.rows) // ALONE, 1))
-    alone = [sweep.solver((number, sweep.tasks[number])) for number in picked]
+    alone = [sweep.solver((number, sweep.scenarios[number])) for number in picked]
     same = all(
         row["cost_usd_per_hour"] == one.rows[number]["cost_usd_per_hour"] and row["pools"] == one.rows[number]["pools"]
         for number, row in zip(picked, alone, strict=True)

@@ -121,7 +121,7 @@ class EngineArrays:
     attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
     kv_bytes: byte per KV element; host_step, host_request [s]; first_token: time until a first token over that of the
-    steps of its prompt (`Accelerator.in_engine`) [1];
+    steps of its prompt, slower: time of a step over that of its kernels and collectives (`Accelerator.in_engine`) [1];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
     expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
     hottest [1]; a spread of None grows with the tokens as in the kernel tables;
@@ -149,6 +149,7 @@ class EngineArrays:
     host_step: FloatArray
     host_request: FloatArray
     first_token: FloatArray
+    slower: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
     expert_skew: FloatArray
@@ -222,6 +223,7 @@ def engine_arrays(
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
         first_token=_column([first_token_factor(model, config.accelerator, config.role) for config in configs]),
+        slower=_column([_slower(model, config) if conditions.in_engine else 1.0 for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
@@ -235,11 +237,13 @@ def engine_arrays(
 
 
 def first_token_factor(model: Transformer, accelerator: Accelerator, role: Role) -> float:
-    """Time until a first token over that of its prompt's steps [1]; dense models' come with the step."""
-    if not model.is_moe:
-        return 1.0
-    later = accelerator.in_engine
-    return later.first_token_prefill if role is Role.PREFILL else later.first_token
+    """Time until a first token over that of its prompt's steps [1]; 1 for dense models and where only prompts run."""
+    return accelerator.in_engine.first_token if model.is_moe and role is not Role.PREFILL else 1.0
+
+
+def _slower(model: Transformer, config: EngineConfig) -> float:
+    """Time of a step in the engine's role over that of its kernels [1]."""
+    return config.accelerator.in_engine.prefill_worker if model.is_moe and config.role is Role.PREFILL else 1.0
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")

@@ -21,7 +21,6 @@ from .memory import (
     runtime_bytes,
     weight_bytes_per_gpu,
 )
-from .queues.steady_state import uneven_lanes
 from .step import StepLoad, StepTime, prompt_chunks, step_time
 from .transformer import Part, Transformer
 from .words import percentage
@@ -84,12 +83,11 @@ def estimate(
     osl: float,
     *,
     batch: float | None = None,
-    lane_balance: float = 1.0,
 ) -> Estimate:
     """Predict what one engine does in its role: prefill, decode or both.
 
     isl, osl: input and output length [token]; batch: requests that decode together; None: as many as fit. Prefill
-    emits the first output token, so with an OSL of 1 nothing decodes. lane_balance: as in `prompt_seconds` [1].
+    emits the first output token, so with an OSL of 1 nothing decodes.
     """
     decodes = config.role is not Role.PREFILL and osl > 1
     _check_lengths(config, isl, osl, batch)
@@ -104,7 +102,7 @@ def estimate(
     engines = engine_arrays(model, [config], overhead)
     prefill = _summary(step_time(model, engines, StepLoad.prefill(isl)), engines)
     prefills = config.role is not Role.DECODE
-    seconds = prompt_seconds(model, config, engines, isl, lane_balance) if prefills else 0.0
+    seconds = prompt_seconds(model, config, engines, isl) if prefills else 0.0
     decode = None
     if decodes:
         load = StepLoad.decode(running / config.parallelism.pipeline, isl + osl / 2)
@@ -127,20 +125,16 @@ def estimate(
     )
 
 
-def prompt_seconds(
-    model: Transformer, config: EngineConfig, engines: EngineArrays, isl: float, lane_balance: float = 1.0
-) -> float:
+def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArrays, isl: float) -> float:
     """Seconds of an engine that one prompt takes where every stage and every data-parallel rank has prompts [s].
 
-    chunks x step of one chunk on each of dp ranks x uneven / (pp dp): ranks share the experts and step together, so a
-    prompt alone takes less than its rank does among others. isl: tokens of a prompt; lane_balance: time of a step over
-    that on evenly busy ranks (`queues.steady_state.uneven_lanes`) [1].
+    chunks x step of one chunk on each of dp ranks / (pp dp): ranks share the experts and step together, so a prompt
+    alone takes less than its rank does among others. isl: tokens of a prompt.
     """
     split = config.parallelism
     count, size, past = prompt_chunks(isl, 0.0, config.max_num_batched_tokens / split.data)
     step = step_time(model, engines, StepLoad.prefill(size, split.data, past))
-    uneven = uneven_lanes(lane_balance, engines.data)
-    return count * float((step.total * uneven)[0, 0]) / (split.pipeline * split.data)
+    return count * float(step.total[0, 0]) / (split.pipeline * split.data)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:

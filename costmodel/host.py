@@ -44,7 +44,6 @@ class ServingPolicy:
     overhead: CPU time that a step waits for;
     launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
     arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
-    lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
     workers [1];
@@ -59,7 +58,6 @@ class ServingPolicy:
     overhead: EngineOverhead
     launch: float
     arrival: float
-    lane_balance: float
     handover: float
     handover_burst: float
     hand_over_steps: float = 0.0

@@ -2,7 +2,7 @@
 
 Arrays broadcast against (engines, points). A kernel with nothing to do takes no time; any other takes
 max(FLOP / peak, bytes / bandwidth) + launch (`costmodel.roofline.kernel_time`), with a peak that rises with the size of
-the work, and the time of separate conversions (docs/calibration.md).
+the work, and the time of separate conversions (docs/theory/calibration.md).
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class StepTime:
     """Latency of a step and its parts [s], and what one GPU of each stage does; arrays of shape (engines, points).
 
     gemm holds the small kernels between the matrices too; experts the routed experts only;
-    total = gemm + attention_prefill + attention_decode + experts + communication + host.
+    total = gemm + attention_prefill + attention_decode + experts + communication + host. All but host last longer on
+    workers that only prefill (`InEngine.prefill_worker`).
     flop [FLOP], traffic [byte]: of one rank, all pipeline stages together; as every stage is busy with another
     micro-batch meanwhile, flop / total is the rate of one GPU.
     """
@@ -202,17 +203,17 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
         communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
     host = engines.host_step + engines.host_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
-    total = work.time + communication + host
+    total = (work.time + communication) * engines.slower + host
 
     def full(component: FloatArray) -> FloatArray:
         return np.broadcast_to(component, total.shape)
 
     return StepTime(
-        gemm=full(gemm.time),
-        attention_prefill=full(prefill.time),
-        attention_decode=full(decode.time),
-        experts=full(experts.time),
-        communication=full(communication),
+        gemm=full(gemm.time * engines.slower),
+        attention_prefill=full(prefill.time * engines.slower),
+        attention_decode=full(decode.time * engines.slower),
+        experts=full(experts.time * engines.slower),
+        communication=full(communication * engines.slower),
         host=full(host),
         total=total,
         flop=full(work.flop),

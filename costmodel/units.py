@@ -5,7 +5,6 @@ MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
 
-KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 TIB = 2**40

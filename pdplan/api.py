@@ -8,6 +8,7 @@ the share of the work that is done [1]. Values that cannot be used raise InputEr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,9 @@ from search_spaces.bounds import (
 from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
+    from optimizer.loads.instance import Brake
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Brake, Level
+    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.curves import Frontier
     from optimizer.whatif.sweep import Row
@@ -65,14 +67,16 @@ def optimize(
     every lever; front: fleets that are simulated to show cost against tail latency; study: where the tuning study is
     kept.
     seed, target, confidence, prices and settings (values by dotted path, as --set has them) override those of a file.
-    base: folder of the files that a loaded problem names; brake: pulled to end the search once a fleet is proven.
+    base: folder of the files that the problem names, if not its own; brake: pulled to end the search once a fleet is
+    proven.
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
+    from optimizer.loads.instance import Brake
     from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Brake, Level
+    from optimizer.recommend.search import Level
     from optimizer.verification.tune import Wish, open_storage
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity
@@ -81,7 +85,7 @@ def optimize(
     from .console import part_of
 
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
-    problem, base = _problem(problem, base, settings, flags)
+    problem = _problem(problem, base, settings, flags)
     level: Level = _value("effort", member(Level), effort or "")
     duration = quantity(Kind.DURATION, TIME_LIMIT)
     seconds: float | None = _value("time_limit", duration, time_limit)
@@ -101,7 +105,7 @@ def optimize(
         changes["worth"] = worths(problem)
     if plan.pools and (complete or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
-        changes["sensitivity"] = cost_moves(problem, base, complete=complete, plan=plan, brake=brake, progress=rest)
+        changes["sensitivity"] = cost_moves(problem, complete=complete, plan=plan, brake=brake, progress=rest)
     return as_cut(plan.model_copy(update=changes), brake)
 
 
@@ -203,14 +207,14 @@ def whatif(
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
-    problem, base = _problem(problem, base, settings, {"prices": prices})
+    problem = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
     scenarios = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
     if not axes and not scenarios:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
-    sweep = sweep_of(problem, base, axes, scenarios, effort, gap, verify)
+    sweep = sweep_of(problem, axes, scenarios, effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)
 
@@ -233,9 +237,9 @@ def frontier(
     from optimizer.whatif.curves import frontier as curve_over
     from search_spaces.loader import without_recording
 
-    problem, base = _problem(problem, base, settings, {"prices": prices})
+    problem = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
-    return curve_over(problem, base, over, between, looks=verify, progress=progress)
+    return curve_over(problem, over, between, looks=verify, progress=progress)
 
 
 def deploy(
@@ -307,8 +311,8 @@ def deployment_options(
 
 def _problem(
     problem: Problem | File, base: Path | None, settings: Mapping[str, Any] | None, flags: Mapping[str, Any]
-) -> tuple[Problem, Path]:
-    """The problem, and the folder from which files that it names are looked up."""
+) -> Problem:
+    """The problem; base: folder from which files that it names are looked up, if not that of its own file."""
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
@@ -316,9 +320,9 @@ def _problem(
     if isinstance(problem, Problem):
         if overrides:
             raise InputError(f"{next(iter(overrides))}: overrides a value of a file; give it to load_problem instead")
-        return problem, base or Path()
-    path = Path(problem)
-    return load_problem(path, overrides), base or path.resolve().parent
+    else:
+        problem = load_problem(Path(problem), overrides)
+    return problem if base is None else replace(problem, base=base)
 
 
 def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:

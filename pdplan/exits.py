@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from optimizer.recommend.search import Brake
+    from optimizer.loads.instance import Brake
 
 
 class ExitCode(IntEnum):

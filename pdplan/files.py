@@ -25,6 +25,8 @@ from pdplan.options import (
     json_option,
     parse_settings,
     pass_console,
+    prices_option,
+    set_option,
 )
 from search_spaces.files import read_file, shown_path
 
@@ -135,14 +137,14 @@ class Output:
         """
         from reports.views.html import render_document
 
-        if self.csv is not None:
-            from reports.rows import rows_csv
+        if self.csv is not None or self.parquet is not None:
+            from reports.rows import columns_csv, columns_parquet, row_columns
 
-            self._write(console, self.csv, rows_csv(rows))
-        if self.parquet is not None:
-            from reports.rows import rows_parquet
-
-            self._write(console, self.parquet, rows_parquet(rows))
+            columns = row_columns(rows)
+            if self.csv is not None:
+                self._write(console, self.csv, columns_csv(columns))
+            if self.parquet is not None:
+                self._write(console, self.parquet, columns_parquet(columns))
         if self.html is not None:
             self._write(console, self.html, render_document(document, record))
         console.show(record if self.as_json else document)
@@ -185,6 +187,38 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
             return function(console, output=Output(csv, parquet, html, as_json, force), **others)
 
         return functools.reduce(lambda command, option: option(command), reversed(options), command)
+
+    return add
+
+
+def problem_options(
+    page: str, *others: Decorator, rows: str = "", parquet: bool = False, prices: bool = True, reads: Sequence[str] = ()
+) -> Decorator:
+    """Add FILE, --set, --prices and the options of an answer; the command gets the problem of FILE, read and checked.
+
+    page, others, rows, parquet: as of `answer_options`; prices: whether there is --prices; reads: options that name
+    files which are read too.
+    """
+
+    def add(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def command(
+            console: Console,
+            /,
+            *,
+            file: Path,
+            settings: tuple[str, ...],
+            output: Output,
+            prices: str | None = None,
+            **others: Any,
+        ) -> int:
+            output.check(FILE=file, **{name: others[name] for name in reads})
+            problem = random_problem(console, file, settings, prices)
+            return function(console, problem, file=file, output=output, **others)
+
+        named = click.argument("file", type=PATH)(command)
+        shared = (*others, *((prices_option,) if prices else ()), set_option)
+        return answer_options(page, *shared, rows=rows, parquet=parquet)(named)
 
     return add
 

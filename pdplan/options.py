@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import click
@@ -23,6 +24,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
+
+
+class Flags(SimpleNamespace):
+    """The command line of a command, by the names of its options."""
 
 
 def console_options(function: Function) -> Function:
@@ -293,7 +298,7 @@ alternative_option = click.option(
     type=whole(Bounds(1, 1_000)),
     default=1,
     metavar="N",
-    help="Take fleet N of the plan's alternatives, as the report numbers them, by formula; 1: the recommended one.",
+    help="Take fleet N of the plan, as the report numbers them: 1 is the recommended one, the others are by formula.",
 )
 confidence_option = click.option(
     "--confidence",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import Metric, limits_of
 from optimizer.plans.plan import Plan
+from search_spaces.problem import Slo
 
 from .numbers import MISSING, count, is_number, listed, quantity, significant
 from .text import clean
@@ -26,36 +27,35 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 """A duration as the echo of the inputs writes it: in seconds, with or without the unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassTarget:
-    """One class: share of the requests [1], limits [s], goal [1]; None where the plan does not tell."""
-
-    name: str
-    share: float | None
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
-    goal: float | None
-    others: Mapping[Metric, float] = field(default_factory=dict)
-
-
-def asked(plan: Plan) -> list[ClassTarget]:
+def asked(plan: Plan) -> list[Slo]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            ClassTarget(
-                c.name,
-                c.share,
-                c.ttft_limit_s if is_number(c.ttft_limit_s) else None,
-                c.tpot_limit_s if is_number(c.tpot_limit_s) else None,
-                c.e2e_limit_s,
-                c.attainment_goal,
-                {metric: limit.limit_s for metric, limit in c.metrics.items()},
+            _slo(
+                row.name,
+                {"ttft": row.ttft_limit_s, "tpot": row.tpot_limit_s, "e2e": row.e2e_limit_s}
+                | {str(metric): result.limit_s for metric, result in row.metrics.items()},
+                row.attainment_goal,
+                row.share,
             )
-            for c in plan.classes
+            for row in plan.classes
         ]
     slos = plan.provenance.inputs.get("slo")
-    return [_from_inputs(row) for row in _rows(slos if isinstance(slos, list) else [slos])]
+    return [
+        _slo(
+            str(row.get("name") or "default"),
+            {metric: _number(row.get(metric)) for metric in Metric},
+            _number(row.get("attainment")),
+            _number(row.get("share", 1.0)),
+        )
+        for row in _rows(slos if isinstance(slos, list) else [slos])
+    ]
+
+
+def _slo(name: str, limits: Mapping[str, float | None], goal: float | None, share: float | None) -> Slo:
+    """A class; goal and share are NaN where the plan does not tell."""
+    stated = {metric: limit for metric, limit in limits.items() if is_number(limit)}
+    return Slo(name, limits_of(**stated), *(math.nan if value is None else value for value in (goal, share)))
 
 
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -84,22 +84,6 @@ def _gpu_words(row: Mapping[str, Any]) -> str:
     terms += [f"at most {count(stock)}"] if stock is not None else []
     name = clean(str(row.get("name", MISSING)), 24)
     return f"{name} ({', '.join(terms)})" if terms else name
-
-
-def _from_inputs(row: Mapping[str, Any]) -> ClassTarget:
-    return ClassTarget(
-        name=str(row.get("name") or "default"),
-        share=_number(row.get("share", 1.0)),
-        ttft=_number(row.get("ttft")),
-        tpot=_number(row.get("tpot")),
-        e2e=_number(row.get("e2e")),
-        goal=_number(row.get("attainment")),
-        others={
-            metric: limit
-            for metric in Metric
-            if metric not in SHOWN_ALWAYS and (limit := _number(row.get(metric))) is not None
-        },
-    )
 
 
 def _number(value: object) -> float | None:
@@ -142,26 +126,19 @@ def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
 HOURS: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Mean rate of each hour [1/s], and the one that the fleet carries."""
-
-    hourly: tuple[float, ...]
-    planned: float
-
-    @property
-    def use(self) -> float:
-        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
-        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
-
-
-def arrivals(plan: Plan) -> Arrivals | None:
-    """The stated profile; None where one mean rate was stated."""
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """The stated mean rate of each hour of a day [1/s]; empty where one mean rate was stated."""
     workload: Any = plan.provenance.inputs.get("workload")
     profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
     rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
     if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
-        return None
+        return ()
     if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
-        return None
-    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
+        return ()
+    return tuple(map(float, rates))
+
+
+def day_rate(plan: Plan) -> float:
+    """Mean over the day of the rate that a fleet for the planned one serves [1/s]; 0 without a profile."""
+    rates = arrivals(plan)
+    return sum(min(value, plan.demand_rps) for value in rates) / len(rates) if rates else 0.0

@@ -225,30 +225,25 @@ class Plot:
         return self.x(point[0]), self.y(point[1])
 
 
-def plot(box: Box, x: tuple[float, float], y: tuple[float, float]) -> Plot:
-    """Make a plot with linear axes that run from the first number to the second."""
-    return Plot(box, Scale(*x, box.left, box.right), Scale(*y, box.bottom, box.top))
-
-
-def axes(frame: Plot, x_ticks: Ticks, y_ticks: Ticks, x_name: str, y_name: str) -> list[Mark]:
+def axes(frame: Plot, x_axis: Axis, y_axis: Axis) -> list[Mark]:
     """Draw grid lines, tick labels, the base line and the axes' names, if any: the vertical one's above, left."""
     box = frame.box
     marks: list[Mark] = []
-    for value, name in y_ticks:
+    for value, name in y_axis.ticks:
         y = frame.y(value)
         marks += [Path(((box.left, y), (box.right, y)), "grid"), Text(box.left - 6, y + 4, name, "tick", "end")]
     free = 0.0
-    for value, name in x_ticks:
+    for value, name in x_axis.ticks:
         half = text_width(name) / 2
         middle = min(max(frame.x(value), half), box.right + 8 - half)
         if middle - half >= free:
             marks.append(Text(middle, box.bottom + 18, name, "tick", "middle"))
             free = middle + half + 6
     marks.append(Rect(box.left, box.bottom, box.right - box.left, 1, "axis"))
-    if y_name:
-        marks.append(Text(0, box.top - 13, y_name, "muted"))
-    if x_name:
-        marks.append(Text(box.right, box.bottom + 34, x_name, "muted", "end"))
+    if y_axis.name:
+        marks.append(Text(0, box.top - 13, y_axis.name, "muted"))
+    if x_axis.name:
+        marks.append(Text(box.right, box.bottom + 34, x_axis.name, "muted", "end"))
     return marks
 
 
@@ -364,7 +359,7 @@ def _panel_marks(panel: Panel, top: float) -> list[Mark]:
     box = Box(LEFT, top + 28 + 16 * min(len(panel.uprights), NAME_LINES), RIGHT, top + panel.height - below)
     frame = Plot(box, panel.x.scale(box.left, box.right), panel.y.scale(box.bottom, box.top))
     marks: list[Mark] = [Text(0, top + 14, panel.title, "strong")] if panel.title else []
-    marks += axes(frame, panel.x.ticks, panel.y.ticks, panel.x.name, panel.y.name)
+    marks += axes(frame, panel.x, panel.y)
     if panel.x.log:
         marks += [Path(((frame.x(at), box.top), (frame.x(at), box.bottom)), "grid") for at, _ in panel.x.ticks]
     for value, tone, tip in panel.levels:
@@ -408,16 +403,8 @@ def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
     return list(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """One bar: its parts as (tone, value, tip), from the ground up or from the left."""
-
-    parts: tuple[tuple[str, float, str], ...]
-
-    @property
-    def total(self) -> float:
-        """Length of the bar."""
-        return sum(value for _, value, _ in self.parts)
+Parts = Sequence[tuple[str, float, str]]
+"""The parts of a bar as (tone, value, tip), from the ground up or from the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,22 +413,22 @@ class Bar:
 
     label: str
     note: str
-    stack: Stack
+    parts: Parts
     texts: tuple[str, ...] = ()
 
 
 def draw_bars(bars: Sequence[Bar], summary: str, line: float | None = None) -> Drawing:
     """Draw bars below each other, from 0 to the longest; line: a value that all are set against, if it is in range."""
-    longest = max((bar.stack.total for bar in bars), default=0.0) or 1.0
+    longest = max((sum(value for _, value, _ in bar.parts) for bar in bars), default=0.0) or 1.0
     marks: list[Mark] = []
     for number, bar in enumerate(bars):
         y, x = 2.0 + 40.0 * number, 0.0
         room = int((WIDTH - text_width(bar.note) - 12) / text_width("n"))
-        first = bar.stack.parts[0][0] if bar.stack.parts else ""
+        first = bar.parts[0][0] if bar.parts else ""
         marks.append(Text(0, y + 11, fit(bar.label, max(8, room)), "strong" if first == "good" else "label"))
         marks.append(Text(WIDTH, y + 11, bar.note, "label", "end"))
         marks.append(Rect(0, y + 17, WIDTH, BAR_HEIGHT, "track"))
-        for at, (tone, value, tip) in enumerate(bar.stack.parts):
+        for at, (tone, value, tip) in enumerate(bar.parts):
             width = max(1.5, value / longest * WIDTH) if value > 0 else 0.0
             width = min(width, WIDTH - x)
             marks.append(Rect(x, y + 17, width, BAR_HEIGHT, tone, tip))
@@ -454,37 +441,36 @@ def draw_bars(bars: Sequence[Bar], summary: str, line: float | None = None) -> D
     return Drawing(WIDTH, max(40.0 * len(bars) - 2, 1.0), summary, tuple(marks))
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What stands around bars: names of both axes, ticks, and the highest value."""
+def draw_stacks(
+    stacks: Sequence[Parts],
+    x_ticks: Ticks,
+    y: Axis,
+    summary: str,
+    *,
+    name: str = "",
+    limit: tuple[float, str] | None = None,
+) -> Drawing:
+    """Draw upright bars side by side.
 
-    x_name: str
-    y_name: str
-    x_ticks: Ticks
-    y_ticks: Ticks
-    high: float
-
-
-def draw_stacks(stacks: Sequence[Stack], frame: Frame, summary: str, limit: tuple[float, str] | None = None) -> Drawing:
-    """Draw upright bars side by side; a tick of the horizontal axis is the number of a bar, from 0.
-
-    limit: a value that all are set against, and its name.
+    x_ticks: of the horizontal axis, each at the number of a bar, from 0; name: of that axis; limit: a value that all
+    are set against, and its name.
     """
-    drawn = plot(PLOT, (-0.5, len(stacks) - 0.5), (0.0, frame.high))
-    marks: list[Mark] = axes(drawn, frame.x_ticks, frame.y_ticks, frame.x_name, frame.y_name)
+    x_axis = Axis(name, -0.5, len(stacks) - 0.5, x_ticks)
+    drawn = Plot(PLOT, x_axis.scale(PLOT.left, PLOT.right), y.scale(PLOT.bottom, PLOT.top))
+    marks: list[Mark] = axes(drawn, x_axis, y)
     width = (PLOT.right - PLOT.left) / max(len(stacks), 1)
     gap = min(2.0, 0.2 * width)
     for number, stack in enumerate(stacks):
         x, ground = PLOT.left + number * width, 0.0
-        for tone, value, tip in stack.parts:
+        for tone, value, tip in stack:
             top, bottom = drawn.y(ground + value), drawn.y(ground)
             if bottom > top:
                 marks.append(Rect(x + gap / 2, top, width - gap, bottom - top, tone, tip))
             ground += value
     if limit is not None:
-        height, name = drawn.y(limit[0]), limit[1]
-        marks.append(Path(((PLOT.left, height), (PLOT.right, height)), "limit", name))
-        marks += headings([(PLOT.right - 60, name, "limit")], PLOT, PLOT.top - 13)
+        height = drawn.y(limit[0])
+        marks.append(Path(((PLOT.left, height), (PLOT.right, height)), "limit", limit[1]))
+        marks += headings([(PLOT.right - 60, limit[1], "limit")], PLOT, PLOT.top - 13)
     return Drawing(WIDTH, HEIGHT, summary, tuple(marks))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
-from optimizer.plans.plan import Binding, ClassResult, Plan, Pool, Range, Route, Transfer
+from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
 from optimizer.plans.records import Quantiles, SimulatedLatencies
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
@@ -35,6 +35,8 @@ from reports.words import (
     has_tpot,
     is_overloaded,
     other_metrics,
+    replica_words,
+    replicas_cell,
     split_words,
     tightest_first,
 )
@@ -207,7 +209,7 @@ def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
 
 def _box(pool: Pool, of_many: bool) -> PoolBox:
     at = pool.operating_point
-    gpus, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
+    gpus = gpus_per_engine(pool)
     used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
@@ -219,7 +221,7 @@ def _box(pool: Pool, of_many: bool) -> PoolBox:
         title=pool_label(pool),
         role=pool.role,
         lines=(
-            f"{plural(pool.replicas, 'replica')} of {gpus} × {gpu}{spare} · {split_words(pool)}",
+            f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
             f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
@@ -304,31 +306,27 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
     columns = [
         Column("pool"),
         *([] if ids_name_roles else [Column("role", optional=True)]),
-        Column("replicas × GPUs"),
-        Column("parallelism", shrink=True, lines=2),
-        Column("weights/KV"),
+        Column("replicas × GPU"),
         Column("max seqs", "right"),
         Column("chunk", "right"),
         Column("$/h", "right"),
-        Column("slack", shrink=True, lines=2, optional=True),
+        Column("slack", shrink=True, lines=2),
     ]
-    rows = [_pool_row(pool, slacks.get(pool.id)) for pool in shown_pools(pools, brief=brief)]
-    return table_of(columns, [row[:1] + row[1 + ids_name_roles :] for row in rows])
-
-
-def _pool_row(pool: Pool, limit: Binding | None) -> tuple[str, ...]:
-    replicas = f"{pool.replicas - pool.spare_replicas}+{pool.spare_replicas}" if pool.spare_replicas else pool.replicas
-    return (
-        clean(pool.id, 20),
-        pool.role,
-        f"{replicas} × {gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
-        split_words(pool),
-        f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
-        count(pool.max_num_seqs),
-        count(pool.max_num_batched_tokens),
-        money(pool.usd_per_hour),
-        MISSING if limit is None else f"{percent(limit.slack)} {constraint_words(limit.constraint)}",
-    )
+    rows = []
+    for pool in shown_pools(pools, brief=brief):
+        limit = slacks.get(pool.id)
+        rows.append(
+            (
+                clean(pool.id, 20),
+                *([] if ids_name_roles else [pool.role]),
+                replicas_cell(pool, spares=pool.spare_replicas),
+                count(pool.max_num_seqs),
+                count(pool.max_num_batched_tokens),
+                money(pool.usd_per_hour),
+                MISSING if limit is None else f"{percent(limit.slack)} {constraint_words(limit.constraint)}",
+            )
+        )
+    return table_of(columns, rows)
 
 
 def class_table(plan: Plan, *, brief: bool) -> Table:
@@ -374,7 +372,7 @@ def latency_table(plan: Plan) -> Table:
         Column("latency"),
         Column("limit", "right"),
         *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
-        Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
+        Column(f"{goal_words(plan.classes)}, 90 % interval", "right", optional=True, shrink=True, lines=2),
     )
     rows = []
     for item in plan.classes:

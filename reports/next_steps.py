@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -16,31 +15,14 @@ from reports.deploy.deployment import Options
 from search_spaces.problem import target_of
 
 from .deploy import facts
-from .deploy.deployment import UndeployableError
 from .deploy.describe import describe
-from .deploy.files import planned_target, target_files, targets_of
+from .deploy.files import deployable, planned_target
 from .numbers import is_number
 from .text import clean
 from .words import enough_as_shown, has_fleet, violated
 
 REASON_LIMIT: Final = 600
 """Characters of the reasons of a target."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deployable:
-    """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
-
-    files: names of what is written for it; refused: by target, why it does not;
-    again: the first target that does not run this plan, but could run another of its problem, else None; flags: to plan
-    that one with.
-    """
-
-    target: str | None
-    files: tuple[str, ...]
-    refused: Mapping[str, str]
-    again: str | None = None
-    flags: str = ""
 
 
 def described_by_catalog(plan: Plan) -> bool:
@@ -53,31 +35,12 @@ def described_by_catalog(plan: Plan) -> bool:
     return has_fleet(plan) and not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
 
 
-def deployable(plan: Plan) -> Deployable | None:
-    """The first target that runs a plan with every choice left to its default; None where views cannot tell."""
-    if not described_by_catalog(plan):
-        return None
-    refusals: dict[str, str] = {}
-    again: tuple[str | None, str] = None, ""
-    for target in targets_of(plan):
-        try:
-            files = target_files(plan, Options(target, facts.checked_version(target, None)))
-        except UndeployableError as error:
-            refusals[target] = clean("; and ".join(error.reasons), REASON_LIMIT)
-            again = again if again[0] else (target, error.again)
-        except InputError as error:
-            refusals[target] = clean(str(error), REASON_LIMIT)
-        else:
-            return Deployable(target, tuple(sorted(files)), refusals, *again)
-    return Deployable(None, (), refusals, *again)
-
-
 def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
     """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
 
     The targets named are those that run the plan's engine. brief: without the reasons.
     """
-    runs = deployable(plan)
+    runs = deployable(plan) if described_by_catalog(plan) else None
     if runs is None or not runs.refused:
         return ""
     if brief and runs.target is None:
@@ -87,7 +50,7 @@ def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
     able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
     for name, why in runs.refused.items():
-        targets_by_reason.setdefault(why, []).append(_target_words(name, plan.engine))
+        targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
     reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
     if runs.again is None:
         return f"{able}{reasons}"
@@ -142,7 +105,8 @@ def next_command(plan: Plan) -> str:
         return shlex.join([*_without_settings(words, settings), *options])
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
-            hint = "   # --alternative N: fleet N" if len(plan.alternatives) > 1 else ""
+            has_others = any(row.pools for row in plan.alternatives[1:])
+            hint = "   # --alternative N: fleet N" if has_others else ""
             return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json{hint}"
     return f"{command} -o plan   # writes plan.json and report.html"
 
@@ -207,7 +171,7 @@ def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:
 
     There are no names where only a file of the user describes the plan's GPUs, and no command where no target runs it.
     """
-    runs = deployable(plan)
+    runs = deployable(plan) if described_by_catalog(plan) else None
     target = planned_target(plan) if runs is None else runs.target
     if runs is not None and target is None:
         return (), ""

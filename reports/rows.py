@@ -11,7 +11,7 @@ import importlib.util
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -116,45 +116,44 @@ def _lever_column(key: str, value: Any) -> tuple[str, Any]:
         return key, value
 
 
-def rows_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV; what is not known is left empty. A header alone where there is no row."""
-    flat = flat_rows(rows)
-    return _csv(flat[0] if flat else ["cost_usd_per_hour"], (row.values() for row in flat))
+Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
+"""Columns of a table by name: plain values, None where a value is not known; or arrays, NaN there."""
 
 
-def rows_parquet(rows: Sequence[Row]) -> bytes:
-    """The rows as a Parquet file; what is not known is null, a column of numbers and texts is of texts."""
+def row_columns(rows: Sequence[Row]) -> Columns:
+    """The rows as columns of one type each; with a text among them all values become texts."""
     flat = flat_rows(rows)
-    return _parquet({key: _like([row[key] for row in flat]) for key in (flat[0] if flat else ())})
+    columns = {name: [row[name] for row in flat] for name in (flat[0] if flat else ())}
+    return {name: _like(values) for name, values in columns.items()} or {"cost_usd_per_hour": []}
 
 
 def _like(values: list[Any]) -> list[Any]:
-    """Values of one type: numbers stay numbers, with a text among them all become texts."""
     if any(isinstance(value, str) for value in values):
         return [None if value is None else str(value) for value in values]
     has_floats = any(isinstance(value, float) for value in values)
     return [float(value) if has_floats and value is not None else value for value in values]
 
 
-def requests_csv(instance: Instance, pools: Sequence[str], judgement: Judgement) -> str:
-    """Every request of every replication, warm-up included; a time that never came is left empty.
+def columns_csv(columns: Columns) -> str:
+    """Columns as CSV; what is not known is left empty."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*map(_cells, columns.values()), strict=True))
+    return stream.getvalue()
 
-    pools: ids of the fleet's pools, in its order.
-    """
-    columns = _request_columns(instance, pools, judgement)
-    return _csv(columns, zip(*map(_cells, columns.values()), strict=True))
 
-
-def requests_parquet(instance: Instance, pools: Sequence[str], judgement: Judgement) -> bytes:
-    """The same rows as a Parquet file; a time that never came is null, names are dictionary-coded."""
-    arrow = importlib.import_module("pyarrow")
-    columns = {}
-    for name, column in _request_columns(instance, pools, judgement).items():
-        names = column.dtype.kind == "U"  # from_pandas: NaN becomes null
-        columns[name] = (
-            arrow.array(column.tolist()).dictionary_encode() if names else arrow.array(column, from_pandas=True)
-        )
-    return _parquet(columns)
+def columns_parquet(columns: Columns) -> bytes:
+    """Columns as a Parquet file; what is not known is null, and names of arrays are dictionary-coded."""
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    table, stream = {}, io.BytesIO()
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray) and column.dtype.kind == "U":
+            table[name] = arrow.array(column.tolist()).dictionary_encode()
+        else:
+            table[name] = arrow.array(column, from_pandas=True)  # NaN becomes null
+    parquet.write_table(arrow.table(table), stream)
+    return stream.getvalue()
 
 
 def check_parquet() -> None:
@@ -163,23 +162,11 @@ def check_parquet() -> None:
         raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
 
-def _csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return stream.getvalue()
+def request_columns(instance: Instance, pools: Sequence[str], judgement: Judgement) -> Columns:
+    """Every request of every replication, warm-up included; a time that never came is NaN.
 
-
-def _parquet(columns: Mapping[str, object]) -> bytes:
-    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    stream = io.BytesIO()
-    parquet.write_table(arrow.table(columns), stream)
-    return stream.getvalue()
-
-
-def _request_columns(instance: Instance, pools: Sequence[str], judgement: Judgement) -> dict[str, NDArray[Any]]:
-    """Columns of the requests of all runs, by name."""
+    pools: ids of the fleet's pools, in its order.
+    """
     runs = [_run_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
     return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
 
@@ -215,8 +202,10 @@ def _pool_names(pools: Sequence[str], result: Result, engine: NDArray[np.int64])
     return np.asarray(names[engine])
 
 
-def _cells(column: NDArray[Any]) -> list[object]:
-    """Values as CSV has them: whole numbers, names, and times with nine digits."""
+def _cells(column: Sequence[Any] | NDArray[Any]) -> Sequence[Any]:
+    """Values as CSV has them: whole numbers, names, and times of arrays with nine digits."""
+    if not isinstance(column, np.ndarray):
+        return column
     if column.dtype.kind == "f":
         return ["" if math.isnan(value) else f"{value:.9g}" for value in column.tolist()]
     return list(column.astype(int).tolist() if column.dtype.kind == "b" else column.tolist())

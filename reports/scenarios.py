@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from optimizer.whatif.answer import Answer, Missed
+from optimizer.whatif.answer import Answer
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, kind_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
-from .numbers import exact, hourly, monthly, percent, quantity, significant
-from .text import capital, clean, sentence
+from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
+from .text import capital, clean, plural, sentence
 from .words import fleet_line, in_words
 
 _LEVERS: Final = {
@@ -28,11 +28,11 @@ _LEVERS: Final = {
     "prefix_hit_share": "prefix hits",
     "power": "power limit",
 }
+QUANTILE: Final = "step_time_quantile"
 _LENGTHS: Final = frozenset({"isl", "osl"})
-_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
+_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth", QUANTILE})
 FACTOR: Final = "×"
 """Unit of levers that multiply."""
-QUANTILE: Final = "step_time_quantile"
 
 
 def lever_words(key: str) -> str:
@@ -79,14 +79,19 @@ def lever_unit(key: str) -> str:
     return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
 
 
-def varied_words(key: str, value: object, digits: int = 6) -> str:
-    """A varied value in words: a number in the unit of its lever, anything else as it was stated.
+def varied_words(key: str, values: Sequence[object]) -> list[str]:
+    """Varied values in words: numbers in the unit of their lever, in three digits where these tell them apart.
 
-    >>> varied_words("price.H100", 2.5), varied_words("rate", "600/min"), varied_words("attainment", "95%")
-    ('$2.50/h', '10 req/s', '95 %')
-    >>> varied_words("scenario", "007"), varied_words("weight_dtype", "fp8")
-    ('007', 'fp8')
+    >>> varied_words("price.H100", [2.5]), varied_words("rate", ["600/min", 16.6667])
+    (['$2.50/h'], ['10 req/s', '16.7 req/s'])
+    >>> varied_words("scenario", ["007"]), varied_words("weight_dtype", ["fp8", None])
+    (['007'], ['fp8', ''])
     """
+    short, long = ([_varied_value(key, value, digits) for value in values] for digits in (3, 6))
+    return short if len({*short}) == len({*long}) else long
+
+
+def _varied_value(key: str, value: object, digits: int) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or (isinstance(value, str) and key.partition(".")[0] not in LEVERS):
@@ -101,10 +106,12 @@ def varied_words(key: str, value: object, digits: int = 6) -> str:
 
 FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
+AnswerAt = tuple[str, Answer]
+"""An answer, and where it is one as the end of a sentence, such as "at rate 5 req/s"."""
 
 
 def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: Sequence[str]) -> Document:
-    """The answers to all that was asked as one document.
+    """The answers to all that was asked as one document; what two of them say stands once.
 
     remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
     """
@@ -113,52 +120,91 @@ def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: 
     for document in rest:
         sections += [Section(sentences=document.headline), *document.sections]
     sections.append(Section(sentences=tuple(remarks)))
+    known = set[str]()
+    for at, section in enumerate(sections):
+        sections[at] = replace(section, sentences=tuple(text for text in section.sentences if text not in known))
+        known.update(section.sentences)
     positive = any(item.positive for item in answers)
     return replace(first, sections=tuple(sections), positive=positive, about=tuple(about))
 
 
 def fleet_table(
-    columns: Sequence[Column | str], rows: Sequence[Sequence[str]], attainments: Sequence[float | None]
+    columns: Sequence[Column | str], rows: Sequence[Sequence[str]], answers: Sequence[Answer], *, fleets: bool = True
 ) -> Table:
-    """A table of fleets; its last column is the share that met the SLO in simulation, where any was simulated."""
-    if all(share is None for share in attainments):
-        return table_of(columns, rows)
-    cells = [[*row, percent(share)] for row, share in zip(rows, attainments, strict=True)]
-    return table_of([*columns, "#SLO met"], cells)
+    """A table of answers: some columns, the fleet and, where any was simulated, the share that met the SLO.
 
-
-def simulated_note(simulated_count: int, total: int, noun: str = "rows") -> str:
-    """How many of so many rows are of simulated fleets; empty where there is no row.
-
-    >>> simulated_note(0, 0), simulated_note(2, 2).partition(". ")[2]
-    ('', 'Every fleet meets its SLO.')
+    fleets: whether the fleet has a column.
     """
-    if not simulated_count:
-        return (
-            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if total else ""
-        )
+    shows_shares = any(answer.attainment is not None for answer in answers)
+    cells = [
+        [
+            *row,
+            *([fleet_line(answer.pools) if answer.pools else MISSING] if fleets else ()),
+            *([percent(answer.attainment)] if shows_shares else ()),
+        ]
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    return table_of([*columns, *([FLEET] if fleets else ()), *(["#SLO met"] if shows_shares else ())], cells)
+
+
+def cost_cell(answer: Answer) -> str:
+    """What the fleet of an answer costs."""
+    return "no fleet" if answer.cost is None else hourly(answer.cost)
+
+
+def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str, ...]:
+    """What the share that met the SLO is, and how many fleets were simulated; none where there is no fleet."""
+    having = [answer for answer in answers if answer.cost is not None]
+    count = sum(answer.attainment is not None for answer in having)
+    if not count:
+        none = "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)."
+        return (none,) if having else ()
+    every = "Every fleet meets its SLO."
+    subset = (
+        f"The fleets of {count:,} of {len(having):,} {noun} were simulated and meet the SLO; the others are by formula "
+        "(--verify N)."
+    )
     meaning = "SLO met: share of fresh simulated requests within their limits."
-    if simulated_count == total:
-        return f"{meaning} Every fleet meets its SLO."
-    subset = f"{simulated_count:,} of {total:,} {noun}"
-    return f"{meaning} The fleets of {subset} were simulated and meet the SLO; the others are by formula (--verify N)."
+    return meaning, every if count == len(having) else subset
 
 
-def refuted_sentence(miss: Missed) -> str:
-    """Say which fleet misses the SLO in simulation, what it costs, and by how much it misses."""
-    return f"Simulated and ruled out: {fleet_line(miss.pools)} for {hourly(miss.cost)} {miss.fault}."
+def no_fleet_sentences(answers: Iterable[AnswerAt]) -> list[str]:
+    """A sentence for every limit that leaves scenarios without a fleet, with the first of them."""
+    groups: dict[str, list[AnswerAt]] = {}
+    for place, answer in answers:
+        if answer.cost is None:
+            groups.setdefault(answer.binding.partition(":")[0], []).append((place, answer))
+    return [
+        f"No fleet {rows[0][0]}{_others('nor', len(rows) - 1)}: {reason(rows[0][1].binding)}"
+        for rows in groups.values()
+    ]
 
 
-def no_fleet_sentence(where: str, binding: str) -> str:
-    """Say where there is no fleet, and what is in the way."""
-    return f"No fleet {where}: {reason(binding)}"
+def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
+    """A sentence for every fleet that misses the SLO in simulation: where first, what it costs, and how it misses.
+
+    Other settings of the same engines read alike, and are told once.
+    """
+    groups: dict[str, dict[str, Answer]] = {}
+    for place, miss in misses:
+        groups.setdefault(fleet_line(miss.pools), {}).setdefault(place, miss)
+    sentences = []
+    for fleet, rows in groups.items():
+        place, miss = next(iter(rows.items()))
+        where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
+        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
+    return sentences
+
+
+def _others(conjunction: str, number: int) -> str:
+    return f" ({conjunction} in {plural(number, 'other row')})" if number else ""
 
 
 def reason(binding: str) -> str:
     """What is in the way of a fleet, as the end of a sentence.
 
-    >>> reason("budget of fleet: $5.00/h needed, but the budget is $0.10/h.")
-    '$5.00/h needed, but the budget is $0.10/h.'
+    >>> reason("budget of fleet: $5.00/h is needed, but the budget is $0.10/h.")
+    '$5.00/h is needed, but the budget is $0.10/h.'
     """
     return f"{sentence(binding.partition(' of fleet: ')[2] or binding).removesuffix('.')}."
 
@@ -166,12 +212,6 @@ def reason(binding: str) -> str:
 def no_fleet_document(headline: str, answer: Answer) -> Document:
     """Where no fleet meets the SLO, what is in the way."""
     return Document((headline,), (Section(sentences=(capital(reason(answer.binding)),)),), False)
-
-
-def simulation_note(answers: Sequence[Answer]) -> str:
-    """How many of some fleets were simulated."""
-    having = [answer for answer in answers if answer.cost is not None]
-    return simulated_note(sum(answer.attainment is not None for answer in having), len(having))
 
 
 def cost_words(first: float | None, last: float | None) -> str:

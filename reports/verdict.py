@@ -12,7 +12,8 @@ from costmodel.words import join_words
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
-from reports.asked import arrivals
+from reports.asked import day_rate
+from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
@@ -44,6 +45,8 @@ from .words import (
     misses_used,
     search_words,
     serving_words,
+    slo_name,
+    tightest,
     tightest_first,
     undecided,
     violated,
@@ -73,24 +76,23 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
 def disaggregation_sentence(plan: Plan) -> str:
     """Say what prefill and decode pools save or cost against colocated ones; empty where that was not compared."""
     roles = {pool.role == "colocated" for pool in plan.pools}
-    own = plan.cost_usd_per_hour
-    if len(roles) != 1 or not own or plan.objective != "min_cost":
-        return ""
-    is_colocated = roles == {True}
+    own, is_colocated = plan.cost_usd_per_hour, roles == {True}
     name = "disaggregated" if is_colocated else "colocated"
     row = next((row for row in plan.alternatives if row.kind == f"{name}_only"), None)
-    if row is None:
+    if len(roles) != 1 or not own or plan.objective != "min_cost" or row is None:
         return ""
+    if row.status is Status.INFEASIBLE:
+        return f"No {name} fleet is possible: {sentence(row.why_not)}."
     if not is_feasible(row) or row.cost_usd_per_hour is None:
-        return f"No {name} fleet {'meets' if row.status is Status.INFEASIBLE else 'was found that meets'} the SLO."
-    difference = row.cost_usd_per_hour - own
+        return f"No {name} fleet was found that meets {slo_name(plan)}."
+    difference, basis = row.cost_usd_per_hour - own, "" if row.simulated else " by formula"
     if money(own) == money(row.cost_usd_per_hour):
-        return f"The cheapest {name} fleet found costs the same."
+        return f"The cheapest {name} fleet found{basis} costs the same."
     if is_colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
-        return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
+        return f"Disaggregation does not pay: the cheapest disaggregated fleet found{basis} costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
-    return f"Disaggregation saves {saving} against the cheapest colocated fleet found."
+    return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
 
 
 def _names_words(names: list[str]) -> str:
@@ -101,7 +103,8 @@ def _names_words(names: list[str]) -> str:
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
-    none = "No fleet in the search space meets the SLO" if proven else "No fleet was found that meets the SLO"
+    none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
+    none += f" {slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
     limits = violated(plan) or by_slack(plan)[:1]
     if not limits:
@@ -176,9 +179,11 @@ def speculation_sentence(plan: Plan) -> str:
     fact = f"Speculative decoding: a decode step makes {tokens:.2f} tokens of a request. This assumes that "
     fact += f"{percent(acceptance[0])} of the first {method} drafts are accepted, as stated in {source}."
     rows = [row for row in plan.alternatives if row.kind == "no_speculation" and row.cost_usd_per_hour is not None]
-    costs = [row.cost_usd_per_hour for row in rows if row.cost_usd_per_hour is not None]
-    saving = f" Without speculative decoding the cheapest fleet found costs {hourly(costs[0])}." if costs else ""
-    return fact + saving
+    if not rows:
+        return fact
+    basis = "" if rows[0].simulated else " by formula"
+    price = hourly(rows[0].cost_usd_per_hour)
+    return f"{fact} Without speculative decoding the cheapest fleet found{basis} costs {price}."
 
 
 MOST_LESS: Final = 4
@@ -192,8 +197,15 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     without classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
+    if not plan.classes:
+        return ""
     if simulation is None or not simulation.classes:
-        return _result_by_class(plan)
+        item = tightest_first(plan)[0]
+        goal, verdict = item.attainment_goal, "Meets" if item.attainment >= item.attainment_goal else "Misses"
+        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
+        return (
+            f"{_result(verdict, item.name, percent_beside(item.attainment, goal), goal, len(plan.classes))}, {basis}."
+        )
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     met, low, high = (
         percent_beside(share, worst.attainment_goal)
@@ -221,29 +233,15 @@ def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str
     return f"{verdict} the SLO of {clean(name, 30)}: {share}"
 
 
-def _result_by_class(plan: Plan) -> str:
-    """The verdict of a plan without a simulation of its own."""
-    if not plan.classes:
-        return ""
-    worst = tightest_first(plan)[0]
-    goal, verdict = worst.attainment_goal, "Meets" if worst.attainment >= worst.attainment_goal else "Misses"
-    met = percent_beside(worst.attainment, goal)
-    basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
-    return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, {basis}."
-
-
 def _recorded_words(simulation: Simulation) -> str:
     """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
     run = simulation.recorded
     if run is None:
         return ""
-    goals = {item.name: item.attainment_goal for item in simulation.classes}
-    worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
-    share = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
     number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    return (
-        f" Replayed in order, {number} its {count(run.of)} requests: {share} of {clean(worst.name, 30)} meet the SLO."
-    )
+    met = f"{percent_beside(share, goal)} of {clean(name, 30)} meet the SLO"
+    return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
@@ -285,14 +283,15 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
     if not rows:
         return "No spare: every pool has one replica."
     spares = any(pool.spare_replicas for pool in plan.pools)
-    subject = "Without the spare replicas, with one fewer" if spares else "No spare: with one replica fewer"
+    subject = "No spare: with one replica fewer"
+    if spares:
+        subject = "Apart from the spares every replica is needed: with one fewer"
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     if brief:
-        goals = {item.name: item.attainment_goal for item in plan.classes}
-        worst = [(name := _worst_class(row, goals), row.attainment[name]) for row in rows]
-        name, share = min(worst, key=lambda pair: misses_used(pair[1], goals.get(pair[0], 0.0)))
-        whose = "requests" if len(goals) == 1 else clean(name, 30)
+        worst = (tightest(row.attainment, plan.classes) for row in rows)
+        name, share, _ = min(worst, key=lambda item: misses_used(*item[1:]))
+        whose = "requests" if len(plan.classes) == 1 else clean(name, 30)
         most = "at most " if len(rows) > 1 else ""
         return f"{subject}, {most}{percent(share)} of {whose} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
@@ -303,9 +302,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
 
 def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
-    goals = {item.name: item.attainment_goal for item in plan.classes}
-    worst = _worst_class(row, goals)
-    subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
+    name, share, _ = tightest(row.attainment, plan.classes)
+    subject = f" of {'requests' if len(plan.classes) == 1 else clean(name, 30)} meet the SLO" if first else ""
     reasons = {
         " (undecided)": undecided(row, plan),
         " (in the trace's own order)": row.replayed,
@@ -313,7 +311,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
         " (once its KV memory was full)": row.stuck,
     }
     why = next((words for words, holds in reasons.items() if holds), "")
-    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{subject}{why}"
+    return f"in {clean(row.what).partition(':')[0]}, {percent(share)}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:
@@ -322,21 +320,14 @@ def router_sentence(plan: Plan) -> str:
     if simulation is None or simulation.fewest_requests is None:
         return ""
     share = kept_by_requests(simulation, simulation.fewest_requests)
-    verdict = "Also meets the SLO" if simulation.fewest_requests.held else "Not shown to meet the SLO"
-    return f"{verdict} behind a least-requests router (vLLM's default): {share}."
+    verdict = "Also meets" if simulation.fewest_requests.held else "Not shown to meet"
+    return f"{verdict} {slo_name(plan)} behind a least-requests router (vLLM's default): {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    goals = {item.name: item.attainment_goal for item in simulation.classes}
-    worst = _worst_class(row, goals)
-    share = percent_beside(row.attainment[worst], goals[worst])
-    return f"{share} of {clean(worst, 30)} ({percent(goals[worst])} asked)"
-
-
-def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
-    """The class that uses most of its permitted misses."""
-    return max(row.attainment, key=lambda name: misses_used(row.attainment[name], goals.get(name, 0.0)))
+    name, share, goal = tightest(row.attainment, simulation.classes)
+    return f"{percent_beside(share, goal)} of {clean(name, 30)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -373,7 +364,7 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
     at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
-        return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
+        return f"{no_bound}: by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation."
     which, basis = ("fleet", "") if brief else ("fleet of any shape", " under this model")
     any_shape = f"o {which}{_floor_dtypes(plan)} can cost less than {floor}{at_prices}{basis}."
     if gap is not None and gap <= OPTIMAL_GAP:
@@ -385,7 +376,8 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
-                f"By formula a fleet for {hourly(bound)} meets the SLO; the simulation confirmed none below this price."
+                f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; the simulation confirmed none below "
+                "this price."
             )
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
@@ -439,16 +431,16 @@ def served_rate(plan: Plan) -> float:
 def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return "Capacity: the highest request rate within the SLO is not known."
+        return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return "Capacity: none; the fleet misses the SLO at every rate that was tried."
+        return f"Capacity: none; the fleet misses {slo_name(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Capacity: {rate(plan.goodput_rps)} within the SLO."
+        return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
-    room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
-    room = f"{percent(1 - more)} below" if more < 1.0 else room
+    room = f"{percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = f"{percent(1 - more)} below" if more < 1.0 else "no more than" if percent(more - 1) == "0 %" else room
     basis = " by formula" if is_simulated_row(plan) else ""
-    return f"Capacity: {rate(plan.goodput_rps)} within the SLO{basis} ({room} the demand)."
+    return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6
@@ -460,50 +452,56 @@ def growth_sentence(plan: Plan) -> str:
     capacity, simulation = capacity_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
-    per_dollar = f"{capacity.removesuffix('.')}: {significant(plan.goodput_per_dollar)} requests per $"
+    per_dollar = f"{capacity} That is {significant(plan.goodput_per_dollar)} requests per $."
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
-        return f"{per_dollar}."
+        return per_dollar
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
-    return f"{per_dollar}; at {rate(fails)} {'the simulation is undecided' if is_undecided else 'an SLO is missed'}."
+    missed = f"the fleet misses {'the SLO' if len(plan.classes) == 1 else 'an SLO'}"
+    return f"{per_dollar} At {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say between which ends the share of each class lies in nine predictions of ten; empty where none is known."""
-    bars = [(item.name, item.error_bars.attainment) for item in plan.classes if item.error_bars is not None]
+    """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
+    bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(share, percent)} of {clean(name, 30)}"
-        for name, share in bars
-        if (percent(share.low), percent(share.high)) != ("0 %", "100 %")  # which says nothing
+        f"{spread(bar.attainment, percent)} of {clean(name, 30)}"
+        for name, bar in bars
+        if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]
-    return (f"In nine predictions of ten, {join_words(shares)} meet the SLO.",) if shares else ()
+    is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
+    return said(
+        "90 % interval: nine times in ten the measured time lies in it, by the errors of past predictions."
+        if bars
+        else "",
+        "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
+        f"Nine times in ten, {join_words(shares)} meet the SLO." if shares else "",
+    )
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
-    """Write both ends of a range, or that there is no upper one."""
+    """Write both ends of a range; one without an upper end reaches to where a pool is overloaded."""
     if between.high is None:
-        return f"{write(between.low)} or more"
+        return f"{write(between.low)} to overload"
     low, high = write(between.low), write(between.high)
     return low if low == high else f"{low} to {high}"
 
 
-def day_price_words(plan: Plan) -> str:
+def day_price_words(plan: Plan, opening: str = "") -> str:
     """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
 
     The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
-    p_day = p_peak / use.
+    p_day = p_peak × peak rate / mean rate. opening: what a whole sentence begins with.
     """
-    day, peak = arrivals(plan), plan.usd_per_million_output_tokens
-    if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
+    mean, peak = day_rate(plan), plan.usd_per_million_output_tokens
+    if not mean or not peak or plan.objective != "min_cost":
         return ""
-    return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+    price = f"{money(peak * plan.demand_rps / mean)} over the day's mean of {rate(mean)}"
+    return f"{opening}{price}." if opening else price
 
 
-def day_price_sentence(plan: Plan) -> str:
-    """Say the same; empty without a profile."""
-    words = day_price_words(plan)
-    return f"Price per million output tokens: {words}." if words else ""
+DAY_PRICE: Final = "Price per million output tokens: "
 
 
 # --- of a simulation --------------------------------------------------------------------------------------------------

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, SimulatedClass, engine_counts
 from reports.text import capital
-from search_spaces.problem import target_of
+from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
-from .asked import ClassTarget, asked
+from .asked import asked
 from .numbers import (
     MISSING,
     count,
@@ -46,7 +46,7 @@ _CONSTRAINTS: Final = {
     "slots": "request slots",
     "time": "prompt time",
     "kv_memory": "KV memory",
-    "attention_time": "attention time",
+    "attention_time": "decode time",
     "link": "KV transfer link",
     "attainment": "permitted misses",
     "inventory": "GPU inventory",
@@ -137,9 +137,13 @@ def gpus_per_engine(pool: EnginePool) -> int:
 
 
 def pool_words(pool: EnginePool) -> str:
-    """Write one pool, such as "2 prefill replicas of 4 × H200"."""
-    replicas = plural(pool.replicas, f"{pool.role} replica")
-    return f"{replicas} of {gpus_per_engine(pool)} × {clean(pool.accelerator)}"
+    """Write one pool, such as "2 prefill replicas of 4 H200 GPUs"."""
+    return f"{plural(pool.replicas, f'{pool.role} replica')} of {replica_words(pool)}"
+
+
+def replica_words(pool: EnginePool) -> str:
+    """Write what one replica of a pool runs on, such as "4 H200 GPUs"."""
+    return plural(gpus_per_engine(pool), f"{clean(pool.accelerator, 24)} GPU")
 
 
 def fleet_words(plan: Plan) -> str:
@@ -169,11 +173,23 @@ def engine_cell(pool: EnginePool) -> str:
 
     The precision is that of weights and KV cache; it is left out where both have the usual one, or it is not recorded.
     """
+    return f"{replicas_cell(pool)} {pool.role}"
+
+
+def replicas_cell(pool: EnginePool, *, spares: int = 0) -> str:
+    """Write the same without the role; spares: how many of the replicas are."""
     dtypes = {str(pool.weight_dtype), str(pool.kv_dtype)}
     is_usual = dtypes == {ACTIVATION_DTYPE} or None in {pool.weight_dtype, pool.kv_dtype}
     precision = "" if is_usual else f"{clean(str(pool.weight_dtype), 20)}/{clean(str(pool.kv_dtype), 20)}"
-    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, pool.role)))
+    spare = f"({spares} spare)" if spares else ""
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, spare)))
     return f"{pool.replicas:d} × {engine}"
+
+
+def precision_words(pools: Sequence[Pool]) -> str:
+    """The precision that all pools share, to end a title with; empty where they differ, as their cells then say."""
+    dtypes = {(clean(pool.weight_dtype, 12), clean(pool.kv_dtype, 12)) for pool in pools}
+    return "; {} weights, {} KV cache".format(*dtypes.pop()) if len(dtypes) == 1 else ""
 
 
 def fleet_line(pools: Sequence[EnginePool]) -> str:
@@ -184,9 +200,7 @@ def fleet_line(pools: Sequence[EnginePool]) -> str:
 def fleet_by_role(pools: Sequence[EnginePool]) -> str:
     """Write a fleet by role, such as "prefill 2 × H100 TP2, decode 1 × H200 TP2": the shortest way."""
     groups = itertools.groupby(pools, key=lambda pool: pool.role)
-    return ", ".join(
-        f"{role} {' + '.join(engine_cell(pool).removesuffix(f' {role}') for pool in group)}" for role, group in groups
-    )
+    return ", ".join(f"{role} {' + '.join(map(replicas_cell, group))}" for role, group in groups)
 
 
 def limits_by_role(pools: Sequence[EnginePool]) -> str:
@@ -205,6 +219,14 @@ def limited_cell(pool: EnginePool) -> str:
     """Write an engine and its batch limits, such as "2 × H100 TP1 decode (64/512)"."""
     limits = batch_limits(pool)
     return f"{engine_cell(pool)} ({limits})" if limits else engine_cell(pool)
+
+
+def slo_name(plan: Plan, most: int = 0) -> str:
+    """Name what a fleet has to meet: the SLO, or every one; of at most so many classes by their names."""
+    names = [clean(item.name, 30) for item in asked(plan)]
+    if len(names) <= 1:
+        return "the SLO"
+    return f"the SLOs of {join_words(names)}" if len(names) <= most else "every SLO"
 
 
 def is_feasible(row: Alternative) -> bool:
@@ -233,8 +255,8 @@ def distinct_alternatives(plan: Plan, names: int = MOST_NAMES) -> list[Alternati
     """The recommended fleet, the best of each restriction by price, then runners-up: in the order of their numbers.
 
     A fleet that is the best under several restrictions stands once, under the names of all of them, roles first; that
-    it has other engines is then no news. names: how many beyond the first, 0: no word of more. The fleet for slow GPUs
-    may owe that to its batch limits, so it stands alone.
+    it has other engines is then no news. names: how many beyond the first, 0: only that it is for slow GPUs, which it
+    may owe to its batch limits, so that they have to be the same too.
     """
 
     def order(row: Alternative) -> tuple[bool, bool, bool, float, bool, str]:
@@ -242,27 +264,30 @@ def distinct_alternatives(plan: Plan, names: int = MOST_NAMES) -> list[Alternati
         return row.kind != "recommended", runner_up, not is_feasible(row), dear, row.kind == "single_type", row.label
 
     repeats = same_fleets(plan)
+    rows = sorted((row for row in plan.alternatives if row not in repeats), key=order)
     groups: dict[object, list[Alternative]] = {}
-    for number, row in enumerate(sorted((row for row in plan.alternatives if row not in repeats), key=order)):
-        alike = row.kind not in {"recommended", "safe"} and is_feasible(row) and row.pools
+    for number, row in enumerate(row for row in rows if row.kind != "safe"):
+        alike = row.kind != "recommended" and is_feasible(row) and row.pools
         groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
-    rows = []
-    for first, *rest in groups.values():
-        also = [alternative_name(row) for row in rest if row.kind != "other_engines" and names]
-        more = [f"{len(also) - names} more"] if len(also) > names else []
-        label = ", ".join([alternative_name(first), *also[:names], *more])
-        rows.append(first.model_copy(update={"label": label}) if also else first)
-    return rows
+    for row in (row for row in rows if row.kind == "safe"):
+        rivals = ((key, members[0]) for key, members in groups.items() if members[0].kind != "recommended")
+        same = (key for key, rival in rivals if rival.pools == row.pools)
+        groups.setdefault(next(same, "safe"), []).append(row)
+    distinct = []
+    for first, *rest in sorted(
+        (sorted(group, key=order) for group in groups.values()), key=lambda group: order(group[0])
+    ):
+        also = [alternative_name(row) for row in rest if row.kind == "safe" or (row.kind != "other_engines" and names)]
+        shown = max(names, 1)
+        more = [f"{len(also) - shown} more"] if len(also) > shown else []
+        label = ", ".join([alternative_name(first), *also[:shown], *more])
+        distinct.append(first.model_copy(update={"label": label}) if also else first)
+    return distinct
 
 
 def search_words(status: str) -> str:
     """Say how a search ended."""
     return "none found" if status == Status.TIME_LIMIT.value else status
-
-
-def cost_or_status(cost: float | None, status: str) -> str:
-    """The price of what a search found, or how it ended without a fleet."""
-    return search_words(status) if cost is None else hourly(cost)
 
 
 def alternative_name(row: Alternative) -> str:
@@ -286,6 +311,13 @@ def misses_used(attainment: float, goal: float) -> float:
     if misses <= 0.0:
         return 0.0
     return misses / miss_limit if miss_limit > 0.0 and not math.isnan(misses) else math.inf
+
+
+def tightest(shares: Mapping[str, float], classes: Sequence[ClassResult | SimulatedClass]) -> tuple[str, float, float]:
+    """The class that uses most of its permitted misses: name, its share that meets the SLO, and its goal [1]."""
+    goals = {item.name: item.attainment_goal for item in classes}
+    name = max(shares, key=lambda name: misses_used(shares[name], goals.get(name, 0.0)))
+    return name, shares[name], goals.get(name, 0.0)
 
 
 def tightest_first(plan: Plan) -> list[ClassResult]:
@@ -365,11 +397,10 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
     for fleet in (*plan.simulation.one_replica_less, *plan.simulation.others):
         attempts.setdefault((engine_counts(fleet.pools), fleet.cost_usd_per_hour), []).append(fleet)
-    goals = {item.name: item.attainment_goal for item in plan.classes}
 
     def merit(fleet: JudgedFleet) -> tuple[bool, bool, float]:
-        used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
-        return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
+        _, share, goal = tightest(fleet.attainment, plan.classes)
+        return fleet.held, not fleet.overloaded, -misses_used(share, goal)
 
     return [max(alike, key=merit) for alike in attempts.values()]
 
@@ -478,9 +509,8 @@ def demand_sentence(plan: Plan) -> str:
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: ClassTarget) -> str:
+def slo_words(slo: Slo) -> str:
     """Say what one class asks for."""
-    other_limits = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *other_limits)
-    limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
-    return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
+    names = {metric: "the whole request" if metric is Metric.E2E else METRICS[metric].label for metric in slo.limits}
+    limits = [f"{names[metric]} within {duration(limit)}" for metric, limit in slo.limits.items()]
+    return f"{clean(slo.name, 30)}: {join_words(limits) or 'no limit'} for {percent(slo.attainment)} of its requests"

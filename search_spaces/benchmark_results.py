@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -22,13 +22,14 @@ from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import MICRO, MILLI
+from costmodel.units import MILLI
 
 from .faults import Path as Keys
 from .faults import Source
 from .files import LARGEST_RESULTS, read_text, shown_path
-from .json_source import JsonText, after_space, json_kind, json_shown
+from .json_source import NESTED, JsonText, after_space, json_kind, json_shown, value_at
 from .measurements import SHORTEST, Layout
+from .quantities import Kind, allowed_units, unit_size
 from .yaml_source import parse_source, shipped_table
 
 
@@ -201,16 +202,8 @@ class ResultDocument:
 
     def _value(self, path: str) -> tuple[Any, Keys]:
         """The value at a path, None where there is none, and the keys to it."""
-        value: Any = self.content
-        keys: list[str | int] = []
-        for key in path.split("."):
-            if isinstance(value, list):
-                step: str | int = int(key) if key.isdecimal() else key
-                value = value[step] if isinstance(step, int) and step < len(value) else None
-            else:
-                step, value = key, value.get(key) if isinstance(value, Mapping) else None
-            keys.append(step)
-        return value, tuple(keys)
+        keys = tuple(int(key) if key.isdecimal() else key for key in path.split(NESTED))
+        return value_at(self.content, path), keys
 
     def at(self, *paths: str) -> ResultDocument:
         """The object at the first of these paths that has one, else empty."""
@@ -230,42 +223,29 @@ class ResultDocument:
         return key in (self.at(above) if above else self).content
 
     def number(self, *paths: str) -> float | None:
-        """The first number above zero at these paths; None where all are missing, null or not above zero."""
+        """The first figure above zero at these paths: a number, the mean of an object, or a quotient; else None.
+
+        InputError for a value that can be none of these.
+        """
         for path in paths:
-            value, keys = self._value(path)
-            figure = _as_number(value)
-            if figure is None and value is not None:
+            first, _, second = path.partition(" / ")
+            value, keys = self._value(first)
+            is_metric = isinstance(value, Mapping)
+            figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else _as_number(value)
+            if figure is None and value is not None and not is_metric:
                 raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
-            if figure is not None and figure > 0:
-                return figure
-        return None
-
-    def needed(self, path: str) -> float:
-        """The number at a path, which must be there and above zero."""
-        figure = self.number(path)
-        if figure is None:
-            raise self.error("is missing or zero, but must be a number above 0", path)
-        return figure
-
-    def length(self, paths: Sequence[str]) -> float:
-        """A mean length, which must be there: a quotient, or the mean of an object at the first of these paths."""
-        if "/" in paths[0]:
-            total, count = paths[0].split(" / ")
-            requests = self.needed(count)
-            return self.needed(total) / requests
-        metric = self.at(*paths)
-        return metric.needed("avg" if "avg" in metric.content else "mean")
-
-    def figure(self, paths: Sequence[str]) -> float | None:
-        """The first figure at these paths: a number, the mean of an object, or a quotient; None where none is there."""
-        for path in paths:
-            total, _, count = path.partition(" / ")
-            metric = isinstance(self._value(path)[0], Mapping)
-            figure = self.number(f"{path}.avg", f"{path}.mean") if metric else self.number(total)
-            divisor = self.number(count) if count else 1.0
-            if figure is not None and divisor is not None:
+            divisor = self.number(second) if second else 1.0
+            if figure is not None and figure > 0 and divisor is not None:
                 return figure / divisor
         return None
+
+    def needed(self, *paths: str) -> float:
+        """The figure at these paths, which must be there and above zero."""
+        figure = self.number(*paths)
+        if figure is None:
+            absent = next(path for path in reversed(paths[0].split(" / ")) if self.number(path) is None)
+            raise self.error("is missing or zero, but must be a number above 0", *absent.split("."))
+        return figure
 
     def whole(self, *paths: str) -> int | None:
         """The first whole number above zero at these paths."""
@@ -326,8 +306,6 @@ def _as_number(value: object) -> float | None:
     return None if math.isnan(number) else number
 
 
-TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""How reports write the unit of a time; that of a time per token ends with "/token"."""
 STATISTICS = (
     ("mean", "avg"),
     ("median", "p50", "percentiles.p50"),
@@ -384,9 +362,13 @@ class ResultFormat(BaseModel):
 
     def run(self, document: ResultDocument) -> BenchmarkRun:
         """The run of an object whose figures are where the row says."""
-        isl, osl = document.length(self.isl), document.length(self.osl)
+        isl, osl = document.needed(*self.isl), document.needed(*self.osl)
         ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
-        concurrency, rate = LOADS[self.tool](document) if self.tool in LOADS else self._load(document)
+        if self.tool in LOADS:
+            concurrency, rate = LOADS[self.tool](document)
+        else:
+            of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
+            concurrency, rate = document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
         return BenchmarkRun(
             where=document.where,
             tool=self.tool,
@@ -398,33 +380,30 @@ class ResultFormat(BaseModel):
             engine=document.text(*self.engine),
             spread=_spread(document, self.isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
-            in_flight=document.figure(self.in_flight),
+            in_flight=document.number(*self.in_flight),
             request_rate=rate,
             prompts=document.whole(*self.prompts),
             completed=document.whole(*self.completed),
-            request_throughput=document.figure(self.throughput),
+            request_throughput=document.number(*self.throughput),
             speculative=(document.number(*self.accepted) or 1.0) > 1.0,
             cached=(document.number(*self.cached_percent) or 0.0) / 100.0,
             e2e=e2e,
         )
 
-    def _load(self, document: ResultDocument) -> GeneratorLoad:
-        of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
-        return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
-
     def time(self, document: ResultDocument, pattern: str) -> Latency:
         """The statistics of one time [s], in the unit that stands beside them."""
         if not pattern:
             return Latency()
-        unit, place = self.unit, pattern
+        unit, place, metric = self.unit, pattern, document
         if "{}" not in pattern:
             metric, place = document.at(pattern), f"{pattern}.{{}}"
             unit = (metric.text("unit", "units") or unit).lower().removesuffix("/token")
-            if unit not in TIME_UNITS:
-                key = "unit" if "unit" in metric.content else "units"
-                raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
+        size = unit_size(unit, Kind.DURATION)
+        if size is None:
+            key = "unit" if "unit" in metric.content else "units"
+            raise metric.error(f"{shown(unit)} is not a time; it may be in {allowed_units(Kind.DURATION)}", key)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
-        return Latency(*figures).times(TIME_UNITS[unit])
+        return Latency(*figures).times(size)
 
     def _tpot(self, document: ResultDocument, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
@@ -436,7 +415,7 @@ class ResultFormat(BaseModel):
         if tpot.typical is None:
             return whole
         if self.counted:
-            token_count = document.figure((self.counted,)) or 0.0
+            token_count = document.number(self.counted) or 0.0
             return tpot.times((token_count - 1.0) / (osl - 1.0)) if token_count > 1.0 and osl > 1.0 else tpot
         if not self.chunks or whole.typical is None or abs(tpot.typical / whole.typical - 1.0) <= OTHER_COUNT:
             return tpot
@@ -577,9 +556,14 @@ _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
 
 
 def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
-    """One result, which states its own deployment and the nominal lengths."""
-    mean = (1.0 + SHORTEST) / 2.0
-    isl, osl = (length * mean for length in _nominal_lengths(document))
+    """One result, which states its own deployment and the nominal lengths.
+
+    Files of 2025 state these in their name alone (agg_dsr1_1k8k_fp8_...json).
+    """
+    thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
+    if thousands:
+        by_name = {"isl": 1024 * int(thousands[1]), "osl": 1024 * int(thousands[2])}
+        document = replace(document, content={**by_name, **document.content})
     split = document.content.get("disagg") is True
     own_layout = Stated(
         accelerator=document.text("hw") or "",
@@ -587,31 +571,19 @@ def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[Benchm
         prefill=_workers(document, "prefill_" if split or "prefill_tp" in document.content else ""),
         decode=_workers(document, "decode_") if split else None,
     )
+    run, mean = form.run(document), (1.0 + SHORTEST) / 2.0
     output = document.number("output_tput_per_gpu")  # of the GPUs that decode
-    yield BenchmarkRun(
-        where=document.where,
-        tool=form.tool,
-        isl=isl,
-        osl=osl,
-        ttft=form.time(document, form.ttft),
-        tpot=form.time(document, form.tpot),
-        model=document.text(*form.model),
-        engine=document.text(*form.engine),
+    gpus = (own_layout.decode or own_layout.prefill).gpus
+    yield replace(
+        run,
+        isl=run.isl * mean,
+        osl=run.osl * mean,
         spread=1.0 - SHORTEST,
-        concurrency=document.needed("conc"),
         request_rate=math.inf,
-        request_throughput=None if output is None else output * (own_layout.decode or own_layout.prefill).gpus / osl,
+        request_throughput=None if output is None else output * gpus / (run.osl * mean),
         speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
         stated=own_layout,
     )
-
-
-def _nominal_lengths(document: ResultDocument) -> tuple[float, float]:
-    """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
-    thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
-    if thousands and "isl" not in document.content:
-        return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
-    return document.needed("isl"), document.needed("osl")
 
 
 def _workers(document: ResultDocument, prefix: str) -> Layout:

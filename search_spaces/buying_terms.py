@@ -6,8 +6,7 @@ The block stands in workload.yaml, or the same keys in a file of their own; `pdp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
@@ -331,7 +330,7 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
     draw = []
     for index, offer in enumerate(problem.offers):
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
-        contracts += [replace(item, offer=index) for item in _contracts(entry, offer, section, source)]
+        contracts += _contracts(index, entry, offer, section, source)
         if entry.owned is None and offer.owned:
             follows = math.isclose(offer.owned_usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
             running = owned_price(offer.accelerator, section) if follows else offer.owned_usd_per_hour
@@ -382,8 +381,10 @@ def _by_hour(profile: list[float] | None, problem: Problem) -> tuple[float, ...]
     return tuple(value / problem.workload.request_rate for value in diurnal["requests_per_second_by_hour"])
 
 
-def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, source: str) -> list[Contract]:
-    """Every way to have one accelerator."""
+def _contracts(
+    index: int, entry: TypeSection, offer: Offer, section: ProcurementSection, source: str
+) -> Iterator[Contract]:
+    """Every way to have one accelerator, the offer of that index."""
     price, quote = offer.usd_per_hour, offer.quote
     own = source
     if entry.on_demand is not None:
@@ -393,43 +394,36 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
     else:
         remark = quote.remark(offer.accelerator.name).removesuffix(".")
         own = f"catalog: {remark}" if remark else f"catalog, median of {quote.quotes} list prices, {quote.date}"
-    contracts = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
+    yield Contract(index, Tier.ON_DEMAND, running=price, source=own)
     if entry.spot is not None:
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)
         headroom = Spot(there, entry.spot.gpus_per_instance, entry.spot.target)
-        contracts.append(Contract(0, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source))
+        yield Contract(index, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source)
+    quotes = (offer.accelerator.price, *offer.accelerator.other_prices)  # the user's own where they are stated
     for tier, stated_price, years in (
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
-        quotes = (offer.accelerator.price, *offer.accelerator.other_prices)  # the user's own where they are stated
-        own_quote = next((q for q in quotes if q.term_years == years and q.origin is Origin.STATED), None)
-        reserved_price = stated_price if stated_price is not None or own_quote is None else own_quote.usd_per_hour
-        if reserved_price is not None:
-            monthly, term = reserved_price * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
-            origin = source if stated_price is not None or own_quote is None else own_quote.source
-            contracts.append(Contract(0, tier, monthly=monthly, term=term, source=origin))
-    if entry.purchase is not None:
-        contracts.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
+        prices = [(stated_price, source)] if stated_price is not None else []
+        prices += [(q.usd_per_hour, q.source) for q in quotes if q.term_years == years and q.origin is Origin.STATED]
+        for usd, origin in prices[:1]:
+            monthly, term = usd * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
+            yield Contract(index, tier, monthly=monthly, term=term, source=origin)
+    if (purchase := entry.purchase) is not None:
+        yield Contract(
+            index,
+            Tier.PURCHASE,
+            running=_power_cost(purchase, offer.accelerator, section),
+            monthly=purchase.hosting_usd_per_month,
+            once=purchase.capex_usd,
+            life=purchase.depreciation_years * MONTHS_PER_YEAR,
+            delay=purchase.delivery_months,
+            interest=(1.0 + purchase.interest_per_year) ** (1.0 / MONTHS_PER_YEAR) - 1.0,
+            source=source,
+        )
     if entry.owned is not None:
         running, hosting = _power_cost(entry.owned, offer.accelerator, section), entry.owned.hosting_usd_per_month
-        ownership = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
-        contracts.append(ownership)
-    return contracts
-
-
-def _purchase(purchase: PurchaseSection, running: float, source: str) -> Contract:
-    return Contract(
-        0,
-        Tier.PURCHASE,
-        running=running,
-        monthly=purchase.hosting_usd_per_month,
-        once=purchase.capex_usd,
-        life=purchase.depreciation_years * MONTHS_PER_YEAR,
-        delay=purchase.delivery_months,
-        interest=(1.0 + purchase.interest_per_year) ** (1.0 / MONTHS_PER_YEAR) - 1.0,
-        source=source,
-    )
+        yield Contract(index, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
 
 
 def owned_price(accelerator: Accelerator, section: ProcurementSection) -> float:

@@ -66,7 +66,7 @@ from .measured_engines import (
     measured_model,
     steady_state,
 )
-from .measurements import Layout, ServingRow
+from .measurements import Layout, RowFlags, ServingRow
 from .quantities import rounded
 from .yaml_source import read_source
 
@@ -101,76 +101,21 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
-    """A run and the deployment that is predicted for it; ttft, tpot: what may be fitted of it [s], NaN: nothing."""
+class MeasuredRow:
+    """A record and the engines that ran it.
 
-    run: BenchmarkRun
-    deployment: MeasuredDeployment
-    ttft: float
-    tpot: float
+    engine: the serving engine; model: as the engine stores it; configs: one engine, or one that prefills and one that
+    decodes; times: what may be fitted of it [s], NaN: nothing; point: the operating point, equal for repetitions: ISL,
+    OSL and concurrency of a run, of a step the arguments of `StepLoad.of`; deployment: of a run, None for a step.
+    """
 
-    @property
-    def where(self) -> str:
-        """Its place in its file."""
-        return self.run.where
-
-    @property
-    def engine(self) -> str:
-        """The serving engine."""
-        return self.deployment.engine
-
-    @property
-    def model(self) -> Transformer:
-        """The model as the engine stores it."""
-        return self.deployment.model
-
-    @property
-    def configs(self) -> tuple[EngineConfig, ...]:
-        """One engine, or one that prefills and one that decodes."""
-        decode = self.deployment.decode
-        return (self.deployment.prefill,) if decode is None else (self.deployment.prefill, decode)
-
-    @property
-    def times(self) -> tuple[tuple[Quantity, float], ...]:
-        """What was measured [s]."""
-        return (Quantity.TTFT, self.ttft), (Quantity.TPOT, self.tpot)
-
-    @property
-    def point(self) -> tuple[float, ...]:
-        """The operating point, equal for repetitions."""
-        return self.deployment.isl, self.deployment.osl, self.deployment.concurrency
-
-
-@dataclass(frozen=True, slots=True)
-class TimedStep:
-    """A forward pass and the engine that ran it, with the properties of a `MeasuredRun`."""
-
-    step: MeasuredStep
-    model: Transformer
-    config: EngineConfig
+    record: ResultRecord
     engine: str
-
-    @property
-    def where(self) -> str:
-        """Its place in its file."""
-        return self.step.where
-
-    @property
-    def configs(self) -> tuple[EngineConfig, ...]:
-        """The engine."""
-        return (self.config,)
-
-    @property
-    def times(self) -> tuple[tuple[Quantity, float], ...]:
-        """What was measured [s]."""
-        kind = Quantity.PREFILL_STEP if self.step.prompts else Quantity.DECODE_STEP
-        return (kind, self.step.seconds), (kind, math.nan)
-
-    @property
-    def point(self) -> tuple[float, ...]:
-        """What the pass held: the arguments of `StepLoad.of`."""
-        step = self.step
-        return step.prompts, step.new, step.past, step.decodes, step.context
+    model: Transformer
+    configs: tuple[EngineConfig, ...]
+    times: tuple[tuple[Quantity, float], tuple[Quantity, float]]
+    point: tuple[float, ...]
+    deployment: MeasuredDeployment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +126,9 @@ class Note:
     reason: str
 
 
-Row = MeasuredRun | TimedStep
-
-
-def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[Row], list[Note]]:
+def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[MeasuredRow], list[Note]]:
     """Every record that can be fitted with its engine, in the order of the files, and notes on what is left out."""
-    rows: list[Row] = []
+    rows: list[MeasuredRow] = []
     notes: list[Note] = []
     for record in records:
         try:
@@ -199,7 +141,7 @@ def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[Row], 
     return rows, notes
 
 
-def observations(rows: Sequence[Row]) -> list[Observation]:
+def observations(rows: Sequence[MeasuredRow]) -> list[Observation]:
     """The measured times of the rows, in their order, TTFT before TPOT."""
     return [
         Observation(quantity, seconds, index, row.point)
@@ -233,7 +175,7 @@ def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
     return run.concurrency, True
 
 
-def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]]:
+def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]:
     reason = _unusable(run, setup)
     if reason:
         return None, [f"left out: {reason}"]
@@ -250,10 +192,14 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]
     if run.cached > CACHED and ttft > 0.0:
         ttft = math.nan
         notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
-    deployment = _deployment(run, setup, flight)
+    deployment = _deployment(run, setup, flight, ttft, tpot)
     if math.isnan(ttft) and math.isnan(tpot):
         return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]
-    return MeasuredRun(run, deployment, ttft, tpot), [*notes, *deployment.notes]
+    configs = (deployment.prefill,) if deployment.decode is None else (deployment.prefill, deployment.decode)
+    times = ((Quantity.TTFT, ttft), (Quantity.TPOT, tpot))
+    point = (deployment.isl, deployment.osl, deployment.concurrency)
+    row = MeasuredRow(run, deployment.engine, deployment.model, configs, times, point, deployment)
+    return row, [*notes, *deployment.notes]
 
 
 def _unusable(run: BenchmarkRun, setup: Setup) -> str:
@@ -289,7 +235,7 @@ def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Acceler
     return None
 
 
-def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> MeasuredDeployment:
+def _deployment(run: BenchmarkRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
     own_layout = run.stated
     prefill, decode = (setup.layout, None) if own_layout is None else (own_layout.prefill, own_layout.decode)
     dtype = setup.weight_dtype or (own_layout.precision if own_layout else "") or setup.model.native_weight_dtype
@@ -307,18 +253,17 @@ def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> MeasuredDeplo
         gpus=prefill.gpus + (decode.gpus if decode else 0),
         prefill=prefill,
         decode=decode,
-        ttft=run.ttft.typical or math.nan,
-        tpot=run.tpot.typical or math.nan,
+        ttft=ttft,
+        tpot=tpot,
+        settings=RowFlags(setup.kv_dtype or "", setup.memory_fraction),
     )
-    deployment = deployment_of(
-        row, setup.model, setup.catalog, kv_dtype=setup.kv_dtype, memory_fraction=setup.memory_fraction
-    )
+    deployment = deployment_of(row, setup.model, setup.catalog)
     waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
     fits = min(deployment.fits, setup.max_num_seqs or math.inf)
     return replace(deployment, spread=run.spread, waves=waves, fits=fits)
 
 
-def _step(step: MeasuredStep, setup: Setup) -> TimedStep:
+def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
     """A pass of one rank; with data-parallel attention the other ranks are taken to have been as busy."""
     dtype = setup.weight_dtype or setup.model.native_weight_dtype
     model, dtype = in_dtype(setup.model, dtype, dtype)
@@ -333,25 +278,28 @@ def _step(step: MeasuredStep, setup: Setup) -> TimedStep:
     )
     lanes = setup.layout.data
     whole = replace(step, prompts=step.prompts * lanes, decodes=step.decodes * lanes)
-    return TimedStep(whole, model, config, engine_of(step, setup))
+    kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
+    times = ((kind, step.seconds), (kind, math.nan))
+    point = (whole.prompts, whole.new, whole.past, whole.decodes, whole.context)
+    return MeasuredRow(whole, engine_of(step, setup), model, (config,), times, point)
 
 
-def used_pairs(rows: Sequence[Row]) -> tuple[Pair, ...]:
+def used_pairs(rows: Sequence[MeasuredRow]) -> tuple[Pair, ...]:
     """(kernel class, dtype) of all efficiencies that the rows rest on."""
     return tuple(dict.fromkeys(pair for row in rows for pair in calibrated_pairs(row.model, row.configs)))
 
 
-def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
+def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
     """Predicted seconds of `observations(rows)`, in their order, as a function of the scales.
 
     limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_figures`).
     """
     pairs = used_pairs(rows)
-    numbers = {id(row.deployment): number for number, row in enumerate(rows) if isinstance(row, MeasuredRun)}
-    batches = batches_of([row.deployment for row in rows if isinstance(row, MeasuredRun)])
+    numbers = {id(row.deployment): number for number, row in enumerate(rows)}
+    batches = batches_of([row.deployment for row in rows if row.deployment is not None])
     steps: dict[tuple[str, Transformer], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        if isinstance(row, TimedStep):
+        if row.deployment is None:
             steps[row.engine, row.model].append(number)
     is_measured = ~np.isnan([[seconds for _, seconds in row.times] for row in rows])
 
@@ -398,16 +346,17 @@ FARTHEST = 20.0
 """Measured over predicted, or the inverse, from which it was something else that was measured [1]."""
 
 
-def check_possible(rows: Sequence[Row]) -> None:
+def check_possible(rows: Sequence[MeasuredRow]) -> None:
     """Refuse rows that contradict themselves or the roofline."""
     for row in rows:
-        if isinstance(row, TimedStep):
-            least = least_step(row.model, row.config, StepLoad.of(*row.point))
-            needs = f"by the roofline of {_engine(row.config)}"
-            _refuse_below(row.where, "wall time", row.step.seconds, least, needs)
-        else:
-            check_littles_law(row.run)
-            _check_run(row)
+        if isinstance(row.record, MeasuredStep):
+            (config,) = row.configs
+            least = least_step(row.model, config, StepLoad.of(*row.point))
+            needs = f"by the roofline of {_engine(config)}"
+            _refuse_below(row.record.where, "wall time", row.record.seconds, least, needs)
+        elif row.deployment is not None:
+            check_littles_law(row.record)
+            _check_run(row.record, row.deployment)
 
 
 def check_littles_law(run: BenchmarkRun) -> None:
@@ -425,7 +374,7 @@ def check_littles_law(run: BenchmarkRun) -> None:
         )
 
 
-def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[Row]) -> None:
+def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[MeasuredRow]) -> None:
     """Refuse data that is further from the prediction than any machine of the kind can be."""
     logs = np.abs(np.log(forecast / np.array([time.seconds for time in times])))
     if float(np.median(logs)) <= math.log(FARTHEST):
@@ -433,13 +382,13 @@ def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows
     worst = int(np.argmax(logs))
     observation = times[worst]
     raise InputError(
-        f"{rows[observation.row].where}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
+        f"{rows[observation.row].record.where}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
         f"prediction {_time_text(float(forecast[worst]))}, and most rows are as far off; check units, --model, --gpu "
         "and layout"
     )
 
 
-def check_fit(fit: ScaleFit, rows: Sequence[Row]) -> None:
+def check_fit(fit: ScaleFit, rows: Sequence[MeasuredRow]) -> None:
     """Refuse scales that push the kernels on which the times rest beyond the data sheet's peak or bandwidth."""
     config = rows[0].configs[0]
     beyond = above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
@@ -452,12 +401,11 @@ def check_fit(fit: ScaleFit, rows: Sequence[Row]) -> None:
         )
 
 
-def _check_run(row: MeasuredRun) -> None:
-    deployment, run = row.deployment, row.run
+def _check_run(run: BenchmarkRun, deployment: MeasuredDeployment) -> None:
+    row, model = deployment.row, deployment.model
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
-    model = row.model
     if not math.isnan(row.tpot):
-        workers = (deployment.row.decode or deployment.row.prefill).workers
+        workers = (row.decode or row.prefill).workers
         decoding = max((run.request_throughput or 0.0) * run.gaps * row.tpot / workers, 1.0)  # by Little's law
         least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
@@ -468,7 +416,7 @@ def _check_run(row: MeasuredRun) -> None:
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", row.ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
-        most = deployment.row.prefill.workers * most_requests_per_second(model, prefill, deployment.isl)
+        most = row.prefill.workers * most_requests_per_second(model, prefill, deployment.isl)
         if run.request_throughput > most:
             raise InputError(
                 f"{run.where}: {run.request_throughput:.3g} requests/s of {deployment.isl:,.0f} prompt tokens are more "
@@ -506,7 +454,7 @@ class Calibration:
 
     setup: Setup
     engine: str
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     seen: tuple[Observation, ...]
     fit: ScaleFit
     figures: Mapping[Pair, KernelEfficiency]

@@ -215,7 +215,9 @@ class AcceleratorCatalog:
     ) -> AcceleratorCatalog:
         """The catalog with one more, or one changed, accelerator; prices: the usual one first."""
         entry = AcceleratorEntry.model_validate(raw)
-        efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        efficiency = self.efficiency
+        if relative:  # whose figures serve
+            efficiency = replace(efficiency, relatives={**efficiency.relatives, name: relative})
         entries = {**self.entries, name: raw}
         peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
@@ -310,22 +312,18 @@ def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str)
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
+    full_entry = _merged_entry(base, change, file, relative)
+    needed = [key for key, field in AcceleratorEntry.model_fields.items() if field.is_required()]
+    lacks = [key for key in needed if key not in full_entry] + [PRICE_SHORT] * (not prices)
+    if lacks:
+        close = nearest_name(spelling, catalog.accelerators)
+        sentence = f"is new and lacks {join_words(lacks)}; state what it lacks, or 'like:' with a similar one"
+        hint = f", or did you mean {shown(close)}?" if close else ""
+        raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True))
     try:
-        full_entry = _merged_entry(base, change, file, relative)
-        if prices:
-            return catalog.with_entry(name or spelling, full_entry, prices, relative, (figures, file))
-        AcceleratorEntry.model_validate(full_entry)
-        raise FaultsError(Fault((), f"is new and lacks {PRICE_SHORT}", on_key=True))
+        return catalog.with_entry(name or spelling, full_entry, prices, relative, (figures, file))
     except ValidationError as error:
-        faults = faults_of(error, AcceleratorEntry.model_json_schema())
-        lacks = [str(details["loc"][0]) for details in error.errors() if details["type"] == "missing"]
-        lacks += [PRICE_SHORT] * (not prices)
-        if lacks:
-            close = nearest_name(spelling, catalog.accelerators)
-            sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
-            hint = f", or did you mean {shown(close)}?" if close else ""
-            raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True)) from error
-        raise FaultsError(*faults) from error
+        raise FaultsError(*faults_of(error)) from error
 
 
 def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:

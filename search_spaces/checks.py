@@ -53,10 +53,9 @@ def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequenc
     first: dict[str, int] = {}
     for index, name in enumerate(canonical):
         if first.setdefault(name, index) != index:
-            yield Fault(
-                ("accelerators", index, "name"),
-                f"{shown(entries[index].name)} is {shown(name)}, which accelerators.{first[name]} lists already",
-            )
+            same = "" if entries[index].name == name else f"is {shown(name)}, which "
+            sentence = f"{shown(entries[index].name)} {same}stands in accelerators.{first[name]} already"
+            yield Fault(("accelerators", index, "name"), f"{sentence}; keep one of them")
 
 
 def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:

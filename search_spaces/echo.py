@@ -19,7 +19,6 @@ from typing import Any
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
-from .engines import SpeculationSection
 from .problem import Goal, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
 from .schema import WORKLOAD_SCHEMA, LengthsSection, WorkloadFile, WorkloadSection
@@ -34,6 +33,9 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
     limits, model, prices = problem.constraints, file.model, file.prices
     ratio = problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     ratio_range = {"max_volume": problem.objective.max_volume} if ratio else {}
+    drafts = None if model.speculation is None else model.speculation.model_dump(mode="json", exclude_none=True)
+    if drafts is not None and problem.speculation is not None:
+        drafts["acceptance"] = list(problem.speculation.acceptance)
     model_files = {"config": model.config, "architecture": model.architecture}
     return {
         "schema": file.schema_,
@@ -43,7 +45,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
             **{key: _absolute(path, base) for key, path in model_files.items() if path},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
-            **({} if model.speculation is None else {"speculation": _speculation(model.speculation)}),
+            **({} if drafts is None else {"speculation": drafts}),
         },
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
@@ -62,11 +64,6 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
-
-
-def _speculation(section: SpeculationSection) -> dict[str, Any]:
-    acceptance = list(section.template.acceptance)
-    return {**section.model_dump(mode="json", exclude_none=True), "acceptance": acceptance}
 
 
 def _absolute(path: str, base: Path) -> str:

@@ -38,9 +38,6 @@ FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
 
-_STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
-"""Kernel class whose figures serve where a table leaves the class out altogether."""
-
 Pair = tuple[str, str]
 Peaks = Mapping[str, Mapping[str, float]]
 NO_PEAKS: Peaks = {}
@@ -90,10 +87,6 @@ class EfficiencyTable:
     relatives: Mapping[str, str]
     engines: Mapping[str, InEngine]
 
-    def with_relative(self, name: str, relative: str) -> EfficiencyTable:
-        """The same table, where the figures of `relative` serve for `name` (a user's `like:`)."""
-        return replace(self, relatives={**self.relatives, name: relative})
-
     def changed(self, name: str, change: KernelChange, peaks: Peaks) -> EfficiencyTable:
         """The same table with a user's figures of an accelerator laid over its complete ones."""
         figures, file = change
@@ -139,8 +132,6 @@ class EfficiencyTable:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
-        if kernel_class in _STANDS_IN:
-            return self._find(owners, _STANDS_IN[kernel_class], dtype, peaks)
         raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
 
 

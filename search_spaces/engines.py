@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
@@ -55,6 +56,43 @@ def engine_name(word: str) -> str:
         if plain == name or plain in entry.get("aliases", ()):
             return name
     raise UnknownNameError("engine", word, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSupport:
+    """What a serving engine can run.
+
+    weight_only: formats that it runs on a vendor's GPUs without units of their kind, a vendor not named is not judged;
+    only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its only kernel for latent attention on
+    every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for compressed attention keeps an 8-bit
+    cache alone; staged_drafts_since: first version that drafts tokens with pipeline stages, empty: none does;
+    unshared_drafts: methods by which it does not draft with data-parallel attention; block_tokens: of a KV block, also
+    of latent and of compressed attention, 0: as of any other [token].
+    """
+
+    weight_only: Mapping[str, frozenset[str]]
+    block_tokens: int
+    latent_block: int = 0
+    compressed_block: int = 0
+    only_vendor: str = ""
+    sixteen_bit_latents: bool = False
+    eight_bit_compressed: bool = False
+    staged_drafts_since: str = ""
+    unshared_drafts: frozenset[Draft] = frozenset()
+
+
+_SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
+ENGINES = tuple(_SUPPORT)
+"""Engines that a user can name."""
+
+
+def engine_support(name: str) -> EngineSupport:
+    """What an engine can run.
+
+    >>> engine_support("vllm").block_tokens
+    16
+    """
+    return _SUPPORT[name]
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
@@ -127,12 +165,6 @@ DRAFTED = (0, 1, 2, 3)
 """Drafted tokens that are tried where a workload states none; 0: no speculation."""
 
 
-def _not_empty(values: list[float]) -> list[float]:
-    if not values:
-        raise house_error("is empty, but needs the acceptance of the first position at least")
-    return values
-
-
 _Accepted = Annotated[float, share(ACCEPTANCE)]
 
 
@@ -144,9 +176,9 @@ class SpeculationSection(FileSection):
     acceptance: (
         Annotated[
             list[_Accepted],
+            Field(min_length=1),
             at_most(MAX_VALUES, "values"),
             ONE_OR_MORE,
-            AfterValidator(_not_empty),
         ]
         | None
     ) = None

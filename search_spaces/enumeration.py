@@ -28,8 +28,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from types import MappingProxyType
-from typing import Final
 
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
@@ -37,44 +35,9 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
-from .engines import load_engine_memory
+from .engines import engine_support, load_engine_memory
 from .hf_quantization import split_refused
 from .problem import Problem, target_of
-
-NVIDIA = "nvidia"
-AMD = "amd"
-
-WEIGHT_ONLY: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "vllm": {NVIDIA: frozenset({"fp8", "int8", "int4", "fp4", "mxfp4"}), AMD: frozenset({"int4", "fp4", "mxfp4"})},
-        "sglang": {
-            NVIDIA: frozenset({"fp8", "int8", "int4", "fp4", "mxfp4"}),
-            AMD: frozenset({"int4", "fp4", "mxfp4"}),
-        },
-        "trtllm": {NVIDIA: frozenset({"int4", "mxfp4"})},
-    }
-)
-"""Formats that an engine runs on a vendor's GPUs without units of their kind; a vendor not named is not judged."""
-
-ONE_VENDOR: Mapping[str, str] = MappingProxyType({"trtllm": NVIDIA})
-"""Engines that run on the GPUs of one vendor alone."""
-
-SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
-"""Engines whose only kernel for latent attention on every GPU reads a 16-bit cache."""
-
-EIGHT_BIT_COMPRESSED = frozenset({"vllm"})
-"""Engines whose own kernel for compressed attention keeps an 8-bit cache alone: with another, vLLM does not start
-(fp8_ds_mla; vLLM pull request 55134)."""
-
-STAGED_DRAFTS_SINCE: Mapping[str, str] = MappingProxyType({"vllm": "0.31.0"})
-"""VENDOR: first version of each engine that drafts tokens with pipeline stages; other engines do not.
-
-vLLM 0.28 asks for a draft in as many stages as the model, and DeepSeek's has none; 0.31 keeps the draft in one. SGLang
-refuses all but MTP in prefill (check_pipeline_parallel_compat); TensorRT-LLM's matrix of features refuses all.
-"""
-
-UNSHARED_DRAFTS: Mapping[str, frozenset[Draft]] = MappingProxyType({"sglang": frozenset({Draft.NGRAM})})
-"""VENDOR: methods by which an engine does not draft tokens with data-parallel attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +99,9 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     """The engine runs on GPUs of this vendor, the target's files can start it, and kernels read the precisions."""
     accelerator, engine, model = problem.offers[shape.offer].accelerator, problem.engine, problem.model
     vendor, gpus = accelerator.vendor, shape.parallelism.gpus
-    only, title = ONE_VENDOR.get(engine, vendor), target_of(engine).title
-    if only != vendor:
-        yield "engine_runs_there", f"{title} runs on {only.upper()} GPUs only"
+    support, title = engine_support(engine), target_of(engine).title
+    if support.only_vendor not in {"", vendor}:
+        yield "engine_runs_there", f"{title} runs on {support.only_vendor.upper()} GPUs only"
     target = None if problem.target is None else target_of(problem.target)
     if target is not None and vendor not in target.vendors:
         vendors = " and ".join(sorted(target.vendors))
@@ -146,7 +109,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     elif target is not None and gpus > accelerator.node_size and not target.spans:
         reason = f"the files of {target.name} start no engine of {gpus} GPUs on several nodes"
         yield "target_schedules_there", reason
-    dtype, formats = shape.weight_dtype, WEIGHT_ONLY[engine].get(vendor)
+    dtype, formats = shape.weight_dtype, support.weight_only.get(vendor)
     has_units = dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE
     stored_dtype = "mxfp4" if model.is_mxfp4(dtype) else dtype
     if not has_units and formats is not None and stored_dtype not in formats:
@@ -154,7 +117,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
         yield "weights_have_kernels", f"{accelerator.name} has no {dtype} units, and {kernels}"
     cache_dtype = shape.kv_dtype
     has_units = cache_dtype == ACTIVATION_DTYPE or cache_dtype in accelerator.peak_flops
-    if not has_units and model.is_latent and engine in SIXTEEN_BIT_LATENTS:
+    if not has_units and model.is_latent and support.sixteen_bit_latents:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
     elif cache_dtype != usual_kv_dtype(engine, model) == "fp8":
@@ -163,7 +126,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
 
 def usual_kv_dtype(engine: str, model: Transformer) -> str:
     """Precision of the KV cache where nobody states one: 16 bit, unless the engine has no such kernel for the model."""
-    return "fp8" if model.is_compressed and engine in EIGHT_BIT_COMPRESSED else "bf16"
+    return "fp8" if model.is_compressed and engine_support(engine).eight_bit_compressed else "bf16"
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
@@ -208,14 +171,15 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
 
 
 def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
-    """Why no version of an engine drafts tokens by a method with a split; None if one does (`STAGED_DRAFTS_SINCE`).
+    """Why no version of an engine drafts tokens by a method with a split; None if one does (`staged_drafts_since`).
 
     >>> draft_refused("trtllm", Draft.MTP, Parallelism(pipeline=2))
     'TensorRT-LLM does not draft tokens with PP 2'
     """
-    if split.pipeline > 1 and engine not in STAGED_DRAFTS_SINCE:
+    support = engine_support(engine)
+    if split.pipeline > 1 and not support.staged_drafts_since:
         return f"{target_of(engine).title} does not draft tokens with PP {split.pipeline}"
-    if split.data > 1 and draft in UNSHARED_DRAFTS.get(engine, ()):
+    if split.data > 1 and draft in support.unshared_drafts:
         return f"{target_of(engine).title} does not draft tokens by {draft} with DP {split.data}"
     return None
 
@@ -324,21 +288,11 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))
 
 
-BLOCK_TOKENS: Final[Mapping[str, int]] = MappingProxyType({"vllm": 16, "sglang": 64, "trtllm": 32})
-"""VENDOR: what every attention kernel takes on vLLM; what SGLang's latent kernels need and its others allow;
-TensorRT-LLM's own default."""
-VLLM_LATENT: Final = 64
-"""VENDOR: what vLLM's kernels for latent attention need on Hopper."""
-COMPRESSED_BLOCK: Final[Mapping[str, int]] = MappingProxyType({"vllm": 256, "sglang": 256})
-"""VENDOR: what kernels for compressed attention need, whole groups of 128 tokens (get_supported_kernel_block_sizes of
-vLLM's DeepseekV4FlashMLASparseBackend; SGLang's page size for DeepSeek-V4)."""
-
-
 def block_tokens(engine: str, model: Transformer) -> int:
     """Tokens of a KV block of an engine that serves a model [token]."""
-    if model.is_compressed and engine in COMPRESSED_BLOCK:
-        return COMPRESSED_BLOCK[engine]
-    return VLLM_LATENT if engine == "vllm" and model.is_latent else BLOCK_TOKENS[engine]
+    support = engine_support(engine)
+    own = support.compressed_block if model.is_compressed else support.latent_block if model.is_latent else 0
+    return own or support.block_tokens
 
 
 def kv_heads(model: Transformer) -> int | None:
@@ -409,12 +363,12 @@ def end_of(problem: Problem, shape: Shape) -> End:
     """The end that an engine shape is."""
     offer, split = problem.offers[shape.offer], shape.parallelism
     accelerator = offer.accelerator
-    own_kernel = problem.model.is_latent and shape.kv_dtype != "bf16" and problem.engine in SIXTEEN_BIT_LATENTS
+    has_own_kernel = engine_support(problem.engine).sixteen_bit_latents and shape.kv_dtype != "bf16"
     return End(
         kv_domain=accelerator.kv_domain,
         weight_dtype=shape.weight_dtype,
         kv_dtype=shape.kv_dtype,
-        attention=offer.accelerator.name if own_kernel else "",
+        attention=accelerator.name if has_own_kernel and problem.model.is_latent else "",
         tensor=split.tensor,
         pipeline=split.pipeline,
         speculative_tokens=shape.speculative_tokens,

@@ -26,6 +26,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import InputError, name_hint, nearest_name
@@ -50,9 +51,12 @@ HOUSE = "house"
 """Type of the validation errors whose message is already a sentence for the user."""
 
 
-def house_error(sentence: str, path: tuple[str | int, ...] = ()) -> PydanticCustomError:
-    """An error whose message is shown as it stands; path: to what is wrong within what is validated."""
-    return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path})
+def house_error(sentence: str, path: tuple[str | int, ...] = (), *, on_key: bool = False) -> PydanticCustomError:
+    """An error whose message is shown as it stands; path: to what is wrong within what is validated.
+
+    on_key: whether the key itself is at fault.
+    """
+    return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path, "on_key": on_key})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -332,29 +336,54 @@ class FileSection(BaseModel):
     @classmethod
     def _all_faults(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Faults of keys and of values at once; a known key without a value (commented out, say) is as good as none."""
-        if not isinstance(value, dict):
+        if isinstance(value, cls):
             return handler(value)
-        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        section = {key: item for key, item in value.items() if item is not None or key not in names}
-        sentences = cls.key_faults(section) if section.keys() <= names else ()  # a misspelled one may be any of them
-        return _all_at_once(section, handler, (((), sentence) for sentence in sentences))
+        names = {field.alias or key for key, field in cls.model_fields.items()}
+        if not isinstance(value, dict):
+            keys = f"write {{KEY: VALUE}} there, KEY one of: {name_list(sorted(names))}"
+            raise house_error(f"{shown(value)} is not a mapping; {keys}")
+        known = names | cls.model_fields.keys()
+        section = {key: item for key, item in value.items() if item is not None or key not in known}
+        sentences = cls.key_faults(section) if section.keys() <= known else ()  # a misspelled one may be any of them
+        faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
+        faults += [((key,), _unknown_key(key, section[key], names)) for key in section if key not in known]
+        faults += [
+            ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
+            for key, field in cls.model_fields.items()
+            if field.is_required() and not {key, field.alias} & section.keys()
+        ]
+        return _all_at_once(section, handler, faults)
+
+
+def _unknown_key(key: str, value: object, names: Iterable[str]) -> PydanticCustomError:
+    comma = value is None and key.isdecimal()
+    hint = _COMMA if comma else name_hint(key, sorted(names), "allowed")
+    return house_error(f"is not a known key; {hint}", on_key=True)
+
+
+def _meaning(field: FieldInfo) -> str:
+    text = " ".join((field.description or "").split()).rstrip(".")
+    lower = text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
+    return f" ({lower})" if text else ""
+
+
+_COMMA = "inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
 
 
 T = TypeVar("T")
 
 
-def _all_at_once(value: object, handler: Callable[[Any], T], faults_before: Iterable[tuple[Path, str]]) -> T:
+def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tuple[Path, PydanticCustomError]]) -> T:
     """What the handler makes of a value; its faults and those that were there before in one error."""
-    faults: list[InitErrorDetails] = [
-        {"type": house_error(sentence), "loc": path, "input": value} for path, sentence in faults_before
-    ]
+    faults: list[InitErrorDetails] = [{"type": error, "loc": path, "input": value} for path, error in before]
     try:
         result = handler(value)
     except ValidationError as error:
         for details in error.errors(include_url=False):
             context = details.get("ctx", {})
             kind = house_error(**context) if details["type"] == HOUSE else details["type"]
-            faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
+            if details["type"] not in {"missing", "extra_forbidden"}:  # these are among the faults before
+                faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
     if faults:
         raise ValidationError.from_exception_data("faults", faults)
     return result
@@ -364,7 +393,7 @@ def checked_together(check: Callable[[Any], Iterator[tuple[Path, str]]]) -> Wrap
     """Faults of a value as it was written, each with its place in it, together with those that reading it finds."""
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        return _all_at_once(value, handler, check(value))
+        return _all_at_once(value, handler, ((path, house_error(sentence)) for path, sentence in check(value)))
 
     return WrapValidator(validate)
 
@@ -392,7 +421,7 @@ def sound_sections(
         return kind.model_validate(source.value, context=context), faults
     except ValidationError as error:
         places = {fault.path for fault in faults}
-        schema_faults = faults_of(error, kind.model_json_schema())
+        schema_faults = faults_of(error)
         return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
 
 
@@ -401,75 +430,51 @@ def section_of(value: object, kind: type[S], above: Path) -> S:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        faults = faults_of(error, kind.model_json_schema())
+        faults = faults_of(error)
         raise InputError("; ".join(replace(fault, path=(*above, *fault.path)).told() for fault in faults)) from None
 
 
-_NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
-_NOT_A_MAPPING = {"model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type"}
+_TYPES = {
+    "string": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    **dict.fromkeys(("list", "tuple", "iterable"), "a list"),
+    **dict.fromkeys(("model", "dict", "mapping", "dataclass"), "a mapping"),
+}
+"""What is wanted, by the first word of the validation library's name of an error."""
+_BOUNDS = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 
 
-def faults_of(error: ValidationError, schema: dict[str, Any]) -> list[Fault]:
-    """Return one fault for each error, in the order in which they were found; schema: JSON Schema of the file."""
-    return [_fault(details, schema) for details in error.errors(include_url=False)]
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return one fault for each error, in the order in which they were found."""
+    return [_fault(details) for details in error.errors(include_url=False)]
 
 
-def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
+def _fault(details: ErrorDetails) -> Fault:
     path: Path = tuple(details["loc"])
-    kind, value = details["type"], details["input"]
-    on_key = path[-1:] == ("[key]",)
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == HOUSE:
-        return Fault(path[:-1] if on_key else path, details["msg"], on_key)
-    if kind == "missing":
-        return Fault(path, f"is missing{_meaning(schema, path)}")
+        is_key = path[-1:] == ("[key]",)
+        return Fault((*(path[:-1] if is_key else path), *context["path"]), details["msg"], is_key or context["on_key"])
     if kind == "union_tag_invalid":
-        context = details.get("ctx", {})
         tags = str(context.get("expected_tags", "")).replace("'", "")
-        return Fault(
-            (*path, str(context.get("discriminator", "kind")).strip("'")),
-            f"is {shown(context.get('tag'))}; allowed: {tags}",
-        )
-    if kind == "extra_forbidden":
-        comma = value is None and str(path[-1]).isdecimal()
-        hint = name_hint(str(path[-1]), sorted(_properties(schema, path[:-1])), "allowed")
-        return Fault(path, _COMMA if comma else f"is not a known key; {hint}", on_key=True)
-    sentence = "is not a list" if kind in _NOT_A_LIST else "cannot stand here"
-    if kind in _NOT_A_MAPPING:
-        keys = name_list(sorted(_properties(schema, path)))
-        sentence = f"is not a mapping{f'; write {{KEY: VALUE}} there, KEY one of: {keys}' if keys else ''}"
-    return Fault(path, f"{shown(value)} {sentence}")
-
-
-_COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
-
-
-def _meaning(schema: dict[str, Any], path: Path) -> str:
-    description = _properties(schema, path[:-1]).get(str(path[-1]), {}).get("description", "")
-    text = " ".join(description.split()).rstrip(".")
-    if not text:
-        return ""
-    return f" ({text})" if text[1:2].isupper() else f" ({text[0].lower()}{text[1:]})"
-
-
-def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the keys that the schema allows at `path`, with their schemas."""
-    nodes = list(_variants(schema, schema))
-    for place in path:
-        if isinstance(place, str) and place.startswith("<"):
-            continue
-        if isinstance(place, int):
-            steps = [node.get("items") for node in nodes]
-        else:
-            steps = [node.get("properties", {}).get(place, node.get("additionalProperties")) for node in nodes]
-        nodes = [variant for step in steps if isinstance(step, dict) for variant in _variants(step, schema)]
-    return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
-
-
-def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the node, and what it refers to or chooses from."""
-    yield node
-    if "$ref" in node:
-        yield from _variants(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
-    for word in ("anyOf", "oneOf", "allOf"):
-        for option in node.get(word, ()):
-            yield from _variants(option, schema)
+        place = str(context.get("discriminator", "kind")).strip("'")
+        return Fault((*path, place), f"is {shown(context.get('tag'))}; allowed: {tags}")
+    wanted = _TYPES.get(kind.partition("_")[0])
+    sentence = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)} cannot stand here"
+    if kind == "missing":
+        sentence = "is missing"
+    elif kind == "extra_forbidden":
+        sentence = "is not a known key"
+    elif kind == "too_short":
+        sentence = "is empty, but needs at least one value"  # nowhere are more needed
+    elif kind == "value_error":
+        sentence = str(context["error"])
+    elif kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        sentence = f"{shown(value)} is {words} {context[key]:g}"
+    elif kind in {"enum", "literal_error"}:
+        sentence = f"{shown(value)} is none of {context['expected']}"
+    return Fault(path, sentence, kind == "extra_forbidden")

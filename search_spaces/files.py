@@ -104,6 +104,8 @@ def _unreadable(where: str, error: OSError) -> InputError:
 
 
 _SIGNATURES = (
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
     (b"\x1f\x8b", "gzip-compressed"),
     (b"PK\x03\x04", "a zip archive, as .xlsx files are"),
     (b"\xd0\xcf\x11\xe0", "an old Office file (.xls)"),
@@ -116,22 +118,6 @@ _SIGNATURES = (
     (b"%PDF", "a PDF"),
 )
 """First bytes of files that are no text, by which they are told."""
-_MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""Byte-order marks of UTF-16, little end first and big end first."""
-_ALTERNATING = 16
-"""Bytes of which every other one is zero where text in Latin letters is UTF-16 without a mark."""
-
-
-def is_utf16(data: bytes) -> bool:
-    r"""Whether bytes are UTF-16, with a byte-order mark or without.
-
-    >>> is_utf16("name".encode("utf-16")), is_utf16("{}".encode("utf-16-be")), is_utf16(b"name"), is_utf16(b"\\0\\0")
-    (True, True, False, False)
-    """
-    if data.startswith(_MARKS):
-        return True
-    even, odd = data[:_ALTERNATING:2], data[1:_ALTERNATING:2]
-    return bool(odd) and any(not any(zeros) and all(letters) for zeros, letters in ((even, odd), (odd, even)))
 
 
 def kind_of_bytes(data: bytes) -> str:
@@ -140,8 +126,6 @@ def kind_of_bytes(data: bytes) -> str:
     >>> kind_of_bytes(b"PAR1...."), kind_of_bytes(b"isl,osl")
     ('a Parquet file', '')
     """
-    if is_utf16(data):
-        return "UTF-16 text"
     return next((kind for magic, kind in _SIGNATURES if data.startswith(magic)), "")
 
 

@@ -17,6 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
+from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .faults import Fault, Path, Source, check_kind
 from .fields import (
@@ -38,7 +39,6 @@ from .files import check_name, read_file
 from .loader import load_problem, override, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
-from .schema import ENGINES
 from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
 from .yaml_source import MAX_BYTES, read_source
 
@@ -212,7 +212,9 @@ def load_fleet(
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
     problem, base = _problem_served(source, path, file, None if workload is None else FilePath(workload), changes)
-    return _Reading(source, file, problem, base).fleet(file.name or path.stem)
+    overlay = problem.inputs["catalog"]
+    catalog = load_catalog(None if overlay is None else base / overlay)
+    return _Reading(source, file, problem, base, catalog).fleet(file.name or path.stem)
 
 
 def _problem_served(
@@ -242,12 +244,13 @@ def _below(source: Source, key: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A fleet file with the problem that it serves; base: folder of the files that the problem names."""
+    """A fleet file with the problem that it serves; base: folder of the files that the problem names; its catalog."""
 
     source: Source
     file: FleetFile
     problem: Problem
     base: FilePath
+    catalog: AcceleratorCatalog
 
     def fleet(self, name: str) -> StatedFleet:
         """The fleet, its pools held to the rules of the search."""
@@ -265,11 +268,11 @@ class _Reading:
 
     def _name_faults(self) -> Iterator[Fault]:
         """GPU types and SLO classes are known, and a GPU type has one price."""
-        catalog, prices = self._catalog(), dict[str, float | None]()
+        prices = dict[str, float | None]()
         classes = [slo.name for slo in self.problem.slos]
         for index, pool in enumerate(self.file.pools):
             try:
-                gpu = self._gpu(catalog, pool)
+                gpu = self._gpu(pool)
             except InputError as error:
                 yield Fault(("pools", index, "gpu"), str(error).removeprefix("accelerator "))
                 continue
@@ -280,22 +283,18 @@ class _Reading:
                     unknown = UnknownNameError("SLO class", class_name, classes)
                     yield Fault(("pools", index, "slo_classes", place), str(unknown))
 
-    def _catalog(self) -> AcceleratorCatalog:
-        overlay = self.problem.inputs["catalog"]
-        return load_catalog(None if overlay is None else self.base / overlay)
-
-    def _gpu(self, catalog: AcceleratorCatalog, pool: PoolSection) -> str:
+    def _gpu(self, pool: PoolSection) -> str:
         """Name of the pool's GPU type among the offers, owned ones too, or else in the catalog."""
         names = {offer.accelerator.name for offer in self.problem.offers}
-        return pool.gpu if pool.gpu in names else catalog.accelerator(pool.gpu).name
+        return pool.gpu if pool.gpu in names else self.catalog.accelerator(pool.gpu).name
 
     def _at_its_prices(self) -> Problem:
         """The problem with the GPU types of the fleet among its accelerators, at the prices that the fleet states."""
-        inputs, catalog = whole_echo(self.problem), self._catalog()
+        inputs = whole_echo(self.problem)
         entries = {entry["name"]: entry for entry in inputs["accelerators"]}
         names = {offer.accelerator.name for offer in self.problem.offers}
         for pool in self.file.pools:
-            gpu = self._gpu(catalog, pool)
+            gpu = self._gpu(pool)
             entry = dict(entries.get(gpu, {"name": gpu}))
             if pool.price is not None:
                 entry = {key: value for key, value in entry.items() if key != "catalog_price"} | {"price": pool.price}
@@ -305,10 +304,10 @@ class _Reading:
 
     def _pools_by_role(self, problem: Problem) -> dict[int, StatedPool]:
         """The pools in the order prefill, decode, colocated, with ids such as decode-1, by their place in the file."""
-        catalog, pools = self._catalog(), self.file.pools
+        pools = self.file.pools
         places = {role: [index for index, pool in enumerate(pools) if pool.role is role] for role in Role}
         return {
-            index: _pool_of(f"{role.value}-{number}", self._gpu(catalog, pools[index]), pools[index], problem)
+            index: _pool_of(f"{role.value}-{number}", self._gpu(pools[index]), pools[index], problem)
             for role in Role
             for number, index in enumerate(places[role], 1)
         }
@@ -338,7 +337,10 @@ class _Reading:
         inputs = whole_echo(problem)
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
-        search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
+        space, settings = problem.full_space, _settings(pools)
+        has_all = all(set(values) <= set(getattr(space, key)) for key, values in settings.items())
+        has_all = has_all and max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
+        search = inputs["search"] if has_all else _exact_search(problem, pools)
         sections = {"accelerators": offers, "constraints": limits, "search": search}
         return problem_of(inputs | sections, self.source.name, self.base)
 
@@ -390,13 +392,6 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
     """The settings of the pools, each value once, by the key of the search section."""
     return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
-
-
-def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:
-    """Whether the search space has every setting of the pools."""
-    space = problem.full_space
-    largest = max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
-    return largest and all(set(values) <= set(getattr(space, key)) for key, values in _settings(pools).items())
 
 
 def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:

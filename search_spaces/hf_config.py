@@ -15,6 +15,7 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 
+from .json_source import value_at
 from .yaml_source import shipped_table
 
 LARGEST = 10**8
@@ -244,7 +245,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     section = text_section(config)
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
-    values = {**values, **_spelled(values, notation().spells.get(family, {}))}
+    elsewhere = {field: value_at(values, path) for field, path in notation().spells.get(family, {}).items()}
+    values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = fields.not_understood()
     if gaps and not lenient:
@@ -253,18 +255,6 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
             f"config.json has {', '.join(gaps[:MOST_SHOWN])}{more}, which pdplan does not model; {WAY_OUT}"
         )
     return fields
-
-
-def _spelled(values: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    """The fields that a family has in another place: by the dotted path of each."""
-    spelled: dict[str, Any] = {}
-    for field, path in paths.items():
-        value: Any = values
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None:
-            spelled[field] = value
-    return spelled
 
 
 def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:

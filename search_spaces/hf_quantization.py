@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from costmodel.engine import Parallelism
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import (
+    DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
     Attention,
@@ -77,110 +79,81 @@ WHOLE_CHANNEL = -1
 """GPTQ's word for one scale per output channel."""
 
 
-def weight_format(quantization: object, where: str) -> str:
-    """The dtype of a `quantization_config`: fp8, int8, int4, int3, int2 or fp4; bf16 where there is none."""
+@dataclass(frozen=True, slots=True)
+class WeightRule:
+    """How some matrices of a checkpoint are stored; targets: names of these, none: of every linear layer."""
+
+    dtype: str
+    scale: WeightScale | None
+    targets: tuple[str, ...] = ()
+
+
+def stored_weights(
+    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
+) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]], WeightScale | None]:
+    """What a `quantization_config` says: the dtype of most weights, the parts that have it, and dtypes of other parts.
+
+    The dtype is fp8, int8, int4 or fp4, and bf16 where nothing is quantised. Parts that are not named stay at 16 bit.
+    Last the block of weights of that dtype that shares a scale; None where whole channels or tensors do. apart: experts
+    stand beside the dense block rather than in it (Gemma 4).
+    """
     if quantization is None or quantization == {}:
-        return "bf16"
+        return "bf16", QUANTIZABLE, frozenset(), None
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
-    method = _method(quantization)
-    if method not in _METHODS:
-        raise ArchitectureError(
-            f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
-            f"(known: {', '.join(sorted(_METHODS))})"
-        )
-    rule = _METHODS[method]
-    return rule if isinstance(rule, str) else rule(quantization, where)
-
-
-def weight_scale(quantization: object, dtype: str, where: str) -> WeightScale | None:
-    """Blocks of weights that share a scale in a `quantization_config`; None where whole channels or tensors do.
-
-    dtype: as `weight_format` has it.
-    """
-    if dtype == "bf16" or not isinstance(quantization, Mapping):
-        return None
-    specs = _weight_specs(quantization)
-    if quantization.get("config_groups"):  # of several formats, the scale of the main one
-        specs = [spec for spec in specs if _spec_format(spec, where) == dtype] or specs
-    scales = {_scale(spec, dtype, where) for spec in specs}
+    rules = _rules(quantization, where)
+    formats = _listed_formats(quantization, where) or _ruled_formats(quantization, rules, layers, where, apart)
+    by_part = (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats)
+    dtype = next(by_part, rules[0].dtype)
+    if dtype == "bf16":
+        return dtype, QUANTIZABLE, frozenset(), None
+    scales = {rule.scale for rule in rules if rule.dtype == dtype} or {rule.scale for rule in rules}
     if len(scales) != 1:
         raise ArchitectureError(
             f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
         )
-    return scales.pop()
+    if dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
+        return "int4", frozenset(formats), frozenset(formats.items()), scales.pop()
+    main_parts = frozenset(part for part, stored in formats.items() if stored == dtype)
+    others = frozenset((part, stored) for part, stored in formats.items() if stored != dtype)
+    return dtype, main_parts, others, scales.pop()
 
 
-def quantized_parts(
+def _listed_formats(quantization: Mapping[str, Any], where: str) -> dict[Part, str]:
+    """Dtype of most modules of each part, where these are listed one by one; with method fp8 all others are fp8."""
+    modules = quantization.get("quantized_layers")
+    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
+    for module, spec in modules.items() if isinstance(modules, Mapping) else ():
+        part = part_of(str(module))
+        if part is not None and isinstance(spec, Mapping):
+            votes[part][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
+    listed = {part: count.most_common(1)[0][0] for part, count in votes.items() if count}
+    rest = dict.fromkeys(QUANTIZABLE, "fp8") if listed and _method(quantization) == "fp8" else {}
+    return rest | listed
+
+
+def _ruled_formats(
     quantization: Mapping[str, Any],
+    rules: Sequence[WeightRule],
     layers: Sequence[tuple[Attention, FeedForward]],
     where: str,
-    *,
-    apart: bool = False,
-) -> frozenset[Part]:
-    """The parts that the checkpoint quantises: those whose matrices are mostly meant and not excepted.
+    apart: bool,
+) -> dict[Part, str]:
+    """Dtype of most modules of each part that are quantised by the rules and not excepted.
 
-    apart: experts stand beside the dense block rather than in it (Gemma 4). Where an exception spares single layers
-    only, the part counts as quantised throughout.
+    A rule for named modules outweighs one for all. Parts of which at least half stay at 16 bit are left out; where an
+    exception spares single layers only, the part counts as quantised throughout.
     """
     is_ignored = _matcher(_exceptions(quantization, where), where)
-    targets = [target for group in _groups(quantization) for target in _entries(group, "targets", where)]
-    is_target = _matcher(targets, where) if targets and not _by_class(targets) else None
-    modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer, apart)]
-    spared_modules: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
-    for piece, name in modules:
-        spared_modules[piece].append(is_ignored(name) or (is_target is not None and not is_target(name)))
-    return frozenset(piece for piece, flags in spared_modules.items() if 2 * sum(flags) < len(flags))
-
-
-def mixed_formats(
-    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
-) -> dict[Part, str]:
-    """Dtype of each part in a checkpoint with several of them; empty in any other, and of parts that stay at 16 bit.
-
-    A part has the format of most of its modules. These are listed one by one (`quantized_layers`: with quant_method
-    fp8 the others are fp8), or meant by the targets of several groups (`config_groups`).
-    """
-    if not isinstance(quantization, Mapping):
-        return {}
-    modules = quantization.get("quantized_layers")
-    if not isinstance(modules, Mapping):
-        return _grouped_formats(quantization, layers, where, apart)
-    votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
-    for module, spec in modules.items():
-        piece = part_of(str(module))
-        if piece is not None and isinstance(spec, Mapping):
-            votes[piece][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
-    rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
-    return rest | {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
-
-
-def _grouped_formats(
-    quantization: Mapping[str, Any], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
-) -> dict[Part, str]:
-    """Format of most modules of each part, where groups have several; a group of named modules outweighs one of all."""
-    rules: list[tuple[bool, Callable[[str], bool], str]] = []
-    for group in _groups(quantization):
-        targets = _entries(group, "targets", where)
-        if isinstance(group.get("weights"), Mapping):
-            whole = {"format": quantization.get("format"), **group["weights"]}
-            rules.append((_by_class(targets), _matcher(targets, where), _spec_format(whole, where)))
-    if len({dtype for _, _, dtype in rules}) < 2:
-        return {}
-    rules.sort(key=lambda rule: rule[0])
-    is_ignored = _matcher(_exceptions(quantization, where), where)
-    votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
+    matchers = [(_matcher(list(rule.targets), where) if rule.targets else None, rule.dtype) for rule in rules]
+    matchers.sort(key=lambda rule: rule[0] is None)
+    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
     for number, layer in enumerate(layers):
-        for piece, name in _modules(number, *layer, apart):
-            formats = (dtype for by_class, matches, dtype in rules if by_class or matches(name))
-            votes[piece]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
-    main = {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
-    return {piece: dtype for piece, dtype in main.items() if dtype != "bf16"}
-
-
-def _by_class(targets: Sequence[str]) -> bool:
-    """Whether targets mean every linear layer, by the name of a class."""
-    return any(not target.startswith("re:") and "." not in target for target in targets)
+        for part, name in _modules(number, *layer, apart):
+            formats = (dtype for matches, dtype in matchers if matches is None or matches(name))
+            votes[part]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
+    spared = {part: count.pop("bf16", 0) for part, count in votes.items()}
+    return {part: count.most_common(1)[0][0] for part, count in votes.items() if count.total() > spared[part]}
 
 
 def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
@@ -204,13 +177,47 @@ def part_of(module: str) -> Part | None:
     return next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(module)), None)
 
 
-def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Where a config says how weights are grouped: in its groups (compressed-tensors), for all (Quark), at its top."""
-    weights, everywhere = _group_weights(quantization), _global_weight(quantization)
-    if everywhere is not None:
-        weights.append(everywhere)
-    whole = {key: quantization.get(key) for key in ("format", "quant_algo")} | {"quant_method": _method(quantization)}
-    return [{**whole, **spec} for spec in weights] or [{**quantization, **whole}]
+def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
+    """How a `quantization_config` stores weights: by its groups, by single layers, or by one format for all."""
+    method = _method(quantization)
+    if method not in _METHODS:
+        raise ArchitectureError(
+            f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
+            f"(known: {', '.join(sorted(_METHODS))})"
+        )
+    rules = []
+    for dtype, spec, targets in _specs(quantization, method, where):
+        by_class = any(not target.startswith("re:") and "." not in target for target in targets)
+        scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype, where)
+        rules.append(WeightRule(dtype, scale, () if by_class else tuple(targets)))
+    if not rules:
+        raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
+    return rules
+
+
+_Spec = tuple[str, Mapping[str, Any], Sequence[str]]
+"""Dtype of weights, what says how they are grouped, and the names of the modules that it is for."""
+
+
+def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator[_Spec]:
+    """What a config says of weights: in its groups (compressed-tensors), of single layers, or at its top."""
+    groups, layers = quantization.get("config_groups"), quantization.get("quantized_layers")
+    of_method = _METHODS[method]
+    if isinstance(groups, Mapping) and groups:
+        for group in groups.values():
+            if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping):
+                whole = {key: quantization.get(key) for key in ("format", "quant_algo")}
+                spec = {**whole, **group["weights"]}
+                kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
+                yield _by_bits(kind, spec.get("num_bits"), where), spec, _entries(group, "targets", where)
+    elif isinstance(layers, Mapping) and layers:
+        for spec in layers.values():
+            if isinstance(spec, Mapping):
+                yield _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where), spec, ()
+    elif isinstance(of_method, str):
+        yield of_method, quantization, ()
+    else:
+        yield from of_method(quantization, where)
 
 
 def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
@@ -290,15 +297,18 @@ def _by_bits(kind: object, bits: object, where: str) -> str:
     return _format_of("num_bits", f"{kind}{bits}", "bits", where)
 
 
-def _integers(quantization: Mapping[str, Any], where: str) -> str:
+def _integers(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     if str(quantization.get("data_type", "int")) in {"mx_fp", "nv_fp", "mx_fp4", "nv_fp4"}:  # AutoRound
-        return _by_bits("float", quantization.get("bits"), where)
-    loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
-    return _by_bits("int", quantization.get("bits", quantization.get("w_bit", loaded)), where)
+        kind, bits = "float", quantization.get("bits")
+    else:
+        loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
+        kind, bits = "int", quantization.get("bits", quantization.get("w_bit", loaded))
+    yield _by_bits(kind, bits, where), quantization, ()
 
 
-def _quark(quantization: Mapping[str, Any], where: str) -> str:
-    weight = _global_weight(quantization)
+def _quark(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    everywhere = quantization.get("global_quant_config")
+    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
     single = quantization.get("layer_quant_config") or {}
     if not isinstance(single, Mapping) or any(
         not isinstance(own, Mapping) or own.get("weight") != weight for own in single.values()
@@ -307,18 +317,42 @@ def _quark(quantization: Mapping[str, Any], where: str) -> str:
             f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
             "which pdplan does not model"
         )
-    return _format_of("dtype", None if weight is None else weight.get("dtype"), "quark", where)
+    spec = weight if isinstance(weight, Mapping) else {}
+    yield _format_of("dtype", spec.get("dtype"), "quark", where), spec, ()
 
 
-def _global_weight(quantization: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    everywhere = quantization.get("global_quant_config")
-    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
-    return weight if isinstance(weight, Mapping) else None
+def _hqq(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    """The same for all layers, or by the name of one."""
+    whole = quantization.get("quant_config")
+    layers = whole.values() if isinstance(whole, Mapping) and "weight_quant_params" not in whole else [whole]
+    specs = [layer.get("weight_quant_params") for layer in layers if isinstance(layer, Mapping)]
+    formats = {_by_bits("int", spec.get("nbits"), where) for spec in specs if isinstance(spec, Mapping)}
+    if len(formats) > 1:
+        words = ", ".join(sorted(formats))
+        raise ArchitectureError(
+            f"{where}: 'quantization_config' states several weight formats ({words}), but pdplan needs exactly one"
+        )
+    yield from ((dtype, spec, ()) for dtype in formats for spec in specs if isinstance(spec, Mapping))
 
 
-def _torchao(quantization: Mapping[str, Any], where: str) -> str:
+def _torchao(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     """The weight format by the class name of torchao's config, such as Int4WeightOnlyConfig."""
-    return _format_of("quant_type", _torchao_name(quantization), "torchao", where)
+    kind = quantization.get("quant_type")
+    kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
+    name = kind.get("_type") if isinstance(kind, Mapping) else kind
+    name = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
+    yield _format_of("quant_type", name, "torchao", where), quantization, ()
+
+
+def _quanto(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    word = str(quantization.get("weights")).removesuffix("_e4m3fn")
+    yield _format_of("weights", word, "bits", where), quantization, ()
+
+
+def _modelopt(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
+    word = quantization.get("quant_algo")
+    yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms", where), quantization, ()
 
 
 def _torchao_group(quantization: Mapping[str, Any]) -> object:
@@ -327,45 +361,6 @@ def _torchao_group(quantization: Mapping[str, Any]) -> object:
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
     values = kind.get("_data") if isinstance(kind, Mapping) else quantization.get("quant_type_kwargs")
     return values.get("group_size") if isinstance(values, Mapping) else None
-
-
-def _torchao_name(quantization: Mapping[str, Any]) -> object:
-    kind = quantization.get("quant_type")
-    kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
-    name = kind.get("_type") if isinstance(kind, Mapping) else kind
-    return name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-
-
-def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    groups = quantization.get("config_groups")
-    return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
-
-
-def _group_weights(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """How each group of layers stores its weights."""
-    if _method(quantization) == "hqq":  # the same for all layers, or by the name of one
-        whole = quantization.get("quant_config")
-        layers = whole.values() if isinstance(whole, Mapping) and "weight_quant_params" not in whole else [whole]
-        specs = (layer.get("weight_quant_params") for layer in layers if isinstance(layer, Mapping))
-        return [{**spec, "num_bits": spec.get("nbits")} for spec in specs if isinstance(spec, Mapping)]
-    return [group["weights"] for group in _groups(quantization) if isinstance(group.get("weights"), Mapping)]
-
-
-def _grouped(quantization: Mapping[str, Any], where: str) -> str:
-    formats = {
-        _spec_format({"format": quantization.get("format"), **weights}, where)
-        for weights in _group_weights(quantization)
-    }
-    if len(formats) != 1:
-        formats_text = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
-        raise ArchitectureError(f"{where}: 'quantization_config' states {formats_text}, but pdplan needs exactly one")
-    return formats.pop()
-
-
-def _spec_format(spec: Mapping[str, Any], where: str) -> str:
-    """Weight format of a group of compressed-tensors or ModelOpt."""
-    kind = "float" if "fp4" in str(spec.get("format")) else "int"
-    return _by_bits(spec.get("type", kind), spec.get("num_bits"), where)
 
 
 def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
@@ -421,25 +416,14 @@ def _mixer_modules(attention: Attention) -> tuple[str, ...]:
     return tuple(f"self_attn.{name}" for name in names)
 
 
-_METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], str]] = {
-    "fp8": "fp8",
-    "fbgemm_fp8": "fp8",
+_METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], Iterable[_Spec]]] = {
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), "fp8"),
     "mxfp4": "fp4",
-    "awq": _integers,
-    "gptq": _integers,
-    "auto-round": _integers,
-    "autoround": _integers,
-    "bitsandbytes": _integers,
-    "hqq": _grouped,
-    "quanto": lambda quantization, where: _format_of(
-        "weights", str(quantization.get("weights")).removesuffix("_e4m3fn"), "bits", where
-    ),
+    **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "bitsandbytes"), _integers),
+    "hqq": _hqq,
+    "quanto": _quanto,
     "torchao": _torchao,
-    "compressed-tensors": _grouped,
-    "modelopt": lambda quantization, where: (
-        "bf16"  # only the KV cache is quantised
-        if quantization.get("quant_algo", "") is None
-        else _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
-    ),
+    "compressed-tensors": lambda _quantization, _where: (),  # all in its groups
+    "modelopt": _modelopt,
     "quark": _quark,
 }

@@ -15,7 +15,6 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 from costmodel.transformer import (
-    DTYPE_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -35,7 +34,7 @@ from search_spaces.hf_config import (
     other_towers,
     shorten,
 )
-from search_spaces.hf_quantization import QUANTIZABLE, mixed_formats, quantized_parts, weight_format, weight_scale
+from search_spaces.hf_quantization import stored_weights
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -65,7 +64,11 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, main_parts, own_dtypes = _quantization(fields, layers)
+    weight_dtype, main_parts, own_dtypes, scale = stored_weights(
+        fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
+    )
+    if fields.text("expert_dtype") == "fp4" != weight_dtype != "bf16" and not own_dtypes:
+        own_dtypes = frozenset({(Part.EXPERTS, "mxfp4")})
     return Transformer(
         name=name,
         hidden=hidden,
@@ -80,7 +83,7 @@ def parse_config(
         native_weight_dtype=weight_dtype,
         quantized=main_parts,
         own_dtypes=own_dtypes,
-        weight_scale=weight_scale(fields.get("quantization_config"), weight_dtype, fields.where),
+        weight_scale=scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -95,8 +98,10 @@ def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
-    """Token mixer and feed-forward of every layer, first to last."""
-    layers = _layer_count(fields)
+    """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
+    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
+    is_listed = stated is None and isinstance(kinds, list) and kinds  # Nemotron 3 Ultra
+    layers = len(kinds) if is_listed else fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
@@ -135,12 +140,6 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
     embedding, laurel = fields.optional("hidden_size_per_layer_input") or 0, fields.optional("laurel_rank") or 0
     streams = fields.optional("altup_num_inputs", low=1) or 1
     return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers)
-
-
-def _layer_count(fields: ConfigFields) -> int:
-    """Layers, by the list of their kinds where no number is stated (Nemotron 3 Ultra)."""
-    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
-    return len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
 
 
 def _patterned_layers(
@@ -317,30 +316,6 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
     if is_tied is None:
         raise fields.missing("tie_word_embeddings", "it says whether the output head shares the embedding")
     return is_tied
-
-
-def _quantization(
-    fields: ConfigFields, layers: list[tuple[Attention, FeedForward]]
-) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]]]:
-    """The checkpoint's dtype, the parts that have it, and the dtypes of parts that have another one."""
-    quantization = fields.get("quantization_config")
-    apart = bool(fields.flag("enable_moe_block"))
-    formats = mixed_formats(quantization, layers, fields.where, apart=apart)
-    if formats:
-        main = (
-            Part.EXPERTS if Part.EXPERTS in formats and any(block.experts for _, block in layers) else Part.FEED_FORWARD
-        )
-        weight_dtype = formats.get(main) or next(iter(formats.values()))
-        main_parts = frozenset(piece for piece, dtype in formats.items() if dtype == weight_dtype)
-        return weight_dtype, main_parts, frozenset((piece, formats[piece]) for piece in formats.keys() - main_parts)
-    weight_dtype = weight_format(quantization, fields.where)
-    if weight_dtype == "bf16":
-        return weight_dtype, QUANTIZABLE, frozenset()
-    parts = quantized_parts(quantization, layers, fields.where, apart=apart)
-    if weight_dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
-        return "int4", parts, frozenset((piece, weight_dtype) for piece in parts)
-    own = frozenset({(Part.EXPERTS, "mxfp4")}) if fields.text("expert_dtype") == "fp4" != weight_dtype else frozenset()
-    return weight_dtype, parts, own
 
 
 # Token mixers: which kind each layer has, and its widths.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,27 @@ def json_shown(value: object) -> str:
     return json_kind(value) if value is None or isinstance(value, list | dict) else shown(value)
 
 
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
+
+
+def value_at(content: Any, path: str) -> Any:
+    """The value under a key, or under keys and indexes of lists joined by dots; None where there is none.
+
+    >>> value_at({"usage": {"prompt_tokens": [5, 6]}}, "usage.prompt_tokens.1")
+    6
+    """
+    while path and content is not None:
+        if isinstance(content, Mapping) and path in content:
+            return content[path]
+        first, _, path = path.partition(NESTED)
+        if isinstance(content, list):
+            content = content[int(first)] if first.isdecimal() and int(first) < len(content) else None
+        else:
+            content = content.get(first) if isinstance(content, Mapping) else None
+    return content
+
+
 @dataclass(frozen=True, slots=True)
 class JsonText:
     """A JSON value in a text: what stands for the file in messages, and where the value begins.
@@ -61,8 +82,9 @@ class JsonText:
         constants: whether Infinity and NaN are numbers, as Python's own writer has them.
         """
         it = f"{self.clause}it " if self.clause else ""
+        read_constant = float if constants else int  # which refuses them all
         try:
-            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=float if constants else _no_constant)
+            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=read_constant)
         except json.JSONDecodeError as error:
             if not self.text.strip():
                 raise InputError(f"{self.name}: {it}is empty") from error
@@ -72,22 +94,17 @@ class JsonText:
             path, place = self._second_key()
             sentence = Fault(path, "stands here again; keep one of them").told()
             raise self._error(place, f"{self.clause}{sentence}") from None
-        except _ConstantError as error:
-            place = next((match.start() for match in _CONSTANT.finditer(self.text) if match[1]), 0)
-            raise self._error(place, f"{it}is not valid JSON: {error} is not a number there") from None
         except RecursionError as error:
             raise InputError(f"{self.name}: {it}is nested too deeply") from error
-        except ValueError as error:  # an integer of thousands of digits
-            sentence = f"{it}is not valid JSON: a number has thousands of digits"
-            raise InputError(f"{self.name}: {sentence}") from error
+        except ValueError as error:  # a word of JavaScript that JSON lacks, or an integer of thousands of digits
+            word = next((match for match in _CONSTANT.finditer(self.text) if match[1]), None)
+            if word is not None and not constants:
+                raise self._error(word.start(), f"{it}is not valid JSON: {word[1]} is not a number there") from None
+            raise InputError(f"{self.name}: {it}is not valid JSON: a number has thousands of digits") from error
 
     def error(self, sentence: str, path: Path = ()) -> InputError:
         """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
-        return self.fault(Fault(path, sentence))
-
-    def fault(self, fault: Fault) -> InputError:
-        """The same, of a fault."""
-        return self._error(self._place(fault.path), f"{self.clause}{fault.told()}")
+        return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
 
     def line(self, path: Path = ()) -> int:
         """The line where a value stands, counted from 1."""
@@ -131,19 +148,11 @@ class _TwiceError(ValueError):
     """A key that stands twice."""
 
 
-class _ConstantError(ValueError):
-    """A word of JavaScript that JSON lacks."""
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise _TwiceError
     return fields
-
-
-def _no_constant(word: str) -> float:
-    raise _ConstantError(word)
 
 
 def _children(text: str, place: int) -> Iterator[_Child]:

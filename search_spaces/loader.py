@@ -130,7 +130,7 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         raise InputError(source.render(all_faults))
     offers = tuple(_offer(file, *pair) for pair in zip(file.accelerators, accelerators, strict=True))
     problem = _problem(file, name, model, demand, offers)
-    problem = replace(problem, engine_changes=catalog.engines, source=source)
+    problem = replace(problem, engine_changes=catalog.engines, source=source, base=base.resolve())
     problem = replace(problem, inputs=inputs_echo(file, problem, base))
     impossible = feasibility_faults(problem)
     if impossible:

@@ -270,11 +270,6 @@ class Batch:
     load: ClosedLoad
     pools: WorkerPools
 
-    @property
-    def split(self) -> bool:
-        """Whether prefill and decode are apart."""
-        return self.deployments[0].decode is not None
-
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
@@ -318,25 +313,18 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
-def deployment_of(
-    row: ServingRow,
-    published_model: Transformer,
-    catalog: AcceleratorCatalog,
-    *,
-    kv_dtype: str | None = None,
-    memory_fraction: float | None = None,
-) -> MeasuredDeployment:
-    """One row made concrete, of the model as it was published; the engine's habits where a flag is None.
+def deployment_of(row: ServingRow, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
+    """One row made concrete, of the model as it was published; the engine's habits where the row states no flag.
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
     """
     model, dtype = in_dtype(published_model, row.gemm_dtype, row.moe_dtype)
-    engine = _engine(row)
+    engine, engine_note = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings
-    usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
     if settings.kv_dtype:
-        usual = "bf16" if weight_dtype(settings.kv_dtype) == "bf16" else "fp8"
+        kv_dtype = "bf16" if weight_dtype(settings.kv_dtype) == "bf16" else "fp8"
     workers = {Role.COLOCATED: row.prefill}
     if row.decode is not None:
         workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
@@ -347,8 +335,8 @@ def deployment_of(
             model,
             layout,
             dtype,
-            kv_dtype=kv_dtype or usual,
-            memory_fraction=memory_fraction or settings.memory_fraction or policy.memory_fraction,
+            kv_dtype=kv_dtype,
+            memory_fraction=settings.memory_fraction or policy.memory_fraction,
             engine=engine,
             role=role,
         )
@@ -375,29 +363,24 @@ def deployment_of(
         waves=math.inf if row.median else MANY_WAVES,
         fits=fits,
         transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
-        notes=(*_assumptions(row, engine), *memory_notes),
+        notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
     )
 
 
-def _engine(row: ServingRow) -> str:
-    """The catalog's engine of a row: the one of that name or alias, one that the name contains, else the fallback."""
+def _engine(row: ServingRow) -> tuple[str, str]:
+    """The catalog's engine of a row, and in words what had to be assumed: of that name or alias, or in the name."""
     try:
-        return engine_name(row.engine)
+        return engine_name(row.engine), ""
     except UnknownNameError:
-        return next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
+        engine = next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
+        if not row.engine:
+            return engine, f"engine is not given and taken as {engine}"
+        words = "is taken" if engine in row.engine else "is not known and taken"
+        return engine, f"engine {row.engine!r} {words} as {engine}"
 
 
-def _assumptions(row: ServingRow, engine: str) -> Iterator[str]:
-    """What a row does not say, or says twice, and how that is taken."""
-    try:
-        engine_name(row.engine)
-    except UnknownNameError:
-        engine_words = "is taken" if engine in row.engine else "is not known and taken"
-        yield (
-            f"engine {row.engine!r} {engine_words} as {engine}"
-            if row.engine
-            else f"engine is not given and taken as {engine}"
-        )
+def _assumptions(row: ServingRow) -> Iterator[str]:
+    """What a row does not say of its load, or says twice, and how that is taken."""
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)
         try:

@@ -123,8 +123,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
-            suspect = doubt.rule if doubt else ""
-            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, suspect))
+            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, doubt))
     return _in_order(rows_out, refusals)
 
 
@@ -146,49 +145,34 @@ LEAST_BYTES = 0.5
 """Least bytes of a weight [byte]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
-    """What is odd about a row: `rule` says it in words; figure: how far beyond its limit the row is [1]."""
-
-    rule: str
-    figure: float
-
-
 UNSTATED = "load not stated"
 TOO_FAST = "more prompts than the kernels can compute"
 TOO_QUICK = "tokens faster than the memory"
 TOO_SLOW = "first token later than any queue"
 
 
-def suspicions(batch: Batch, steady: Steady) -> list[Suspicion | None]:
-    """For every deployment of a batch the first rule that its measurement breaks, or None."""
-    columns = (steady.prefill, steady.shared, steady.line)
-    return [
-        _suspicion(deployment, *values)
-        for deployment, *values in zip(
-            batch.deployments,
-            *(np.broadcast_to(column, steady.ttft.shape)[:, 0].tolist() for column in columns),
-            strict=True,
-        )
-    ]
+def suspicions(batch: Batch, steady: Steady) -> list[str]:
+    """For every deployment of a batch the first rule that its measurement breaks; empty where it breaks none."""
+    columns = np.broadcast_arrays(steady.prefill, steady.shared, steady.line, steady.ttft)[:3]
+    figures = zip(*(column[:, 0].tolist() for column in columns), strict=True)
+    return [_suspicion(deployment, *values) for deployment, values in zip(batch.deployments, figures, strict=True)]
 
 
-def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> Suspicion | None:
+def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> str:
     row, engine = deployment.row, deployment.decode or deployment.prefill
     if row.concurrency is None:
-        return Suspicion(UNSTATED, math.nan)
+        return UNSTATED
     if not (row.ttft > 0 and row.tpot > 0):
-        return None
+        return ""
     rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
     workers = row.prefill.workers if deployment.decode else 1
     least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
     queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
-    limits = (
-        Suspicion(TOO_FAST, rate * shared / workers / MOST_PREFILL),
-        Suspicion(TOO_QUICK, least_read / row.tpot),
-        Suspicion(TOO_SLOW, row.ttft / queue if line <= 0 else 0.0),
-    )
-    return next((limit for limit in limits if limit.figure > 1), None)
+    if rate * shared / workers > MOST_PREFILL:
+        return TOO_FAST
+    if least_read > row.tpot:
+        return TOO_QUICK
+    return TOO_SLOW if line <= 0 and row.ttft > queue else ""
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:

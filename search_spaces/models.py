@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, asdict, astuple, fields, replace
 from functools import cache, reduce
 from importlib import resources
 from operator import or_
@@ -450,20 +450,14 @@ class ArchitectureFile(FileSection):
 
     def transformer(self) -> Transformer:
         """The model that the file describes."""
-        return Transformer(
-            name=self.name,
-            hidden=self.hidden,
-            vocab=self.vocab,
-            layers=tuple(map(self._group, self.layers)),
-            tied_embeddings=self.tied_embeddings,
-            max_position=self.max_position,
-            looked_up=self.looked_up,
-            native_weight_dtype=self.weights,
-            quantized=self.quantized,
-            source=self.source,
-            own_dtypes=frozenset(self.own_dtypes.items()),
-            weight_scale=None if self.weight_scale is None else WeightScale(*self.weight_scale),
-        )
+        facts = {name: getattr(self, name) for name in type(self).model_fields if name not in {"schema_", "weights"}}
+        facts |= {
+            "layers": tuple(map(self._group, self.layers)),
+            "native_weight_dtype": self.weights,
+            "own_dtypes": frozenset(self.own_dtypes.items()),
+            "weight_scale": None if self.weight_scale is None else WeightScale(*self.weight_scale),
+        }
+        return Transformer(**facts)
 
     def _group(self, section: LayersSection) -> LayerGroup:
         mixer = section.attention.model_dump()
@@ -495,19 +489,14 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         }
         for group in model.layers
     ]
-    scale = model.weight_scale
+    facts = ("name", "hidden", "vocab", "tied_embeddings", "max_position", "looked_up")
     content = {
         "schema": ARCHITECTURE_SCHEMA,
-        "name": model.name,
-        "hidden": model.hidden,
-        "vocab": model.vocab,
-        "tied_embeddings": model.tied_embeddings,
-        "max_position": model.max_position,
-        **({"looked_up": model.looked_up} if model.looked_up else {}),
+        **{name: getattr(model, name) for name in facts},
         "weights": model.native_weight_dtype,
         "quantized": sorted(map(str, model.quantized)),
-        **({"own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)}} if model.own_dtypes else {}),
-        **({"weight_scale": [scale.outputs, scale.inputs, scale.size]} if scale else {}),
+        "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
+        "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
         "source": model.source,
         "layers": layers,
     }

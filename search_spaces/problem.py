@@ -14,7 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator, Price
 from costmodel.engine import Role
@@ -27,7 +30,8 @@ from costmodel.workload import Workload
 from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, Source
 from .recorded import Recorded
-from .target_names import TARGET_NAMES, TargetName
+from .target_names import TARGET_NAMES
+from .yaml_source import shipped_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,7 @@ class Problem:
 
     `recorded` holds the requests of a trace where these are simulated and no random ones.
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
+    `base` is the folder from which files that a scenario of it names are looked up.
 
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `speculation` says how tokens are drafted where the search space drafts any.
@@ -298,6 +303,7 @@ class Problem:
     speculation: Speculation | None = None
     recorded: Recorded | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
+    base: Path = field(default=Path(), compare=False, repr=False)
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:
@@ -396,52 +402,8 @@ class Target:
         return replace(full_space, roles=(Role.COLOCATED,)) if apart else full_space
 
 
-_APART: Final = frozenset({Role.PREFILL, Role.DECODE})
-_ALONE: Final = frozenset({Role.COLOCATED})
-_BOTH: Final = frozenset({"nvidia", "amd"})
-TARGETS: Final[tuple[Target, ...]] = (
-    Target(
-        TargetName.VLLM.value,
-        "vLLM",
-        ("vllm",),
-        _ALONE,
-        by_class=True,
-        stage_by_stage=("vllm",),
-        vendors=_BOTH,
-        cpu=True,
-    ),
-    Target(
-        TargetName.DYNAMO.value,
-        "NVIDIA Dynamo",
-        ("vllm", "sglang", "trtllm"),
-        _APART,
-        stage_by_stage=("sglang", "trtllm"),
-        pods=True,
-        workers=True,
-    ),
-    Target(
-        TargetName.LLMD.value,
-        "llm-d",
-        ("vllm",),
-        counts=Balancing.FEWEST_TOKENS,
-        stage_by_stage=("vllm",),
-        vendors=_BOTH,
-        pods=True,
-        scales=True,
-    ),
-    Target(
-        TargetName.SGLANG.value, "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH
-    ),
-    Target(
-        TargetName.TRTLLM.value,
-        "TensorRT-LLM",
-        ("trtllm",),
-        _ALONE,
-        by_class=True,
-        stage_by_stage=("trtllm",),
-        spans=False,
-    ),
-)
+TARGETS: Final = TypeAdapter(tuple[Target, ...]).validate_python(shipped_table("search_spaces", "targets.yaml"))
+"""Every target, in the order of `TARGET_NAMES`."""
 
 
 def undeployed(accelerator: Accelerator) -> str:

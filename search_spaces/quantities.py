@@ -1,26 +1,23 @@
 """Numbers with units at the edge: `500ms`, `80GiB`, `400Gb/s`, `10/s`, `50kW`, `$2.50/h` -> floats in SI base units.
 
-One table of units, one parser, one formatter. A number without a unit is in the base unit of its kind.
-Units are case-sensitive, because b (bit) and B (byte), m (milli) and M (mega) differ.
+One table of units (`units.yaml`), one parser, one formatter. A number without a unit is in the base unit of its kind.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from types import MappingProxyType
+from fractions import Fraction
 from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
+from costmodel.units import GIB, MICRO, MILLI
 from costmodel.words import join_words
 
-SECONDS_PER_MINUTE = 60.0
-SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
-BYTES_PER_BIT = 0.125
+from .yaml_source import shipped_table
 
 
 class Kind(StrEnum):
@@ -35,78 +32,19 @@ class Kind(StrEnum):
     PERCENTAGE = "percentage"
 
 
-BASE_UNIT: Mapping[Kind, str] = MappingProxyType(
-    {
-        Kind.DURATION: "s",
-        Kind.SIZE: "B",
-        Kind.BANDWIDTH: "B/s",
-        Kind.RATE: "/s",
-        Kind.POWER: "W",
-        Kind.PRICE: "$/h",
-        Kind.PERCENTAGE: "%",
-    }
-)
+_TABLE = shipped_table("search_spaces", "units.yaml")
+UNITS: Mapping[Kind, Mapping[str, float]] = {
+    kind: {unit: float(Fraction(str(size))) for unit, size in _TABLE[kind]["units"].items()} for kind in Kind
+}
+"""Size of each unit in the base unit of its kind; the only place where a unit's size stands."""
+_SYNONYMS: Mapping[Kind, Mapping[str, str]] = {kind: _TABLE[kind].get("synonyms", {}) for kind in Kind}
+EXAMPLES: Mapping[Kind, Sequence[str]] = {kind: _TABLE[kind]["examples"] for kind in Kind}
+BASE_UNIT: Mapping[Kind, str] = {
+    kind: next(unit for unit, size in units.items() if size == 1.0) for kind, units in UNITS.items()
+}
 """The unit of a plain number, and of every number inside pdplan."""
 
-_SIZES = {
-    "B": 1.0,
-    "kB": KILO,
-    "MB": MEGA,
-    "GB": GIGA,
-    "TB": TERA,
-    "KiB": float(KIB),
-    "MiB": float(MIB),
-    "GiB": float(GIB),
-    "TiB": float(TIB),
-}
-_BITS = {"b": 1.0, "kb": KILO, "Mb": MEGA, "Gb": GIGA, "Tb": TERA}
-
-UNITS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
-    {
-        Kind.DURATION: {
-            "ns": 1e-9,
-            "us": MICRO,
-            "ms": MILLI,
-            "s": 1.0,
-            "min": SECONDS_PER_MINUTE,
-            "h": SECONDS_PER_HOUR,
-            "d": SECONDS_PER_DAY,
-        },
-        Kind.SIZE: _SIZES,
-        Kind.BANDWIDTH: {
-            **{f"{unit}/s": scale for unit, scale in _SIZES.items()},
-            **{f"{unit}/s": scale * BYTES_PER_BIT for unit, scale in _BITS.items()},
-        },
-        Kind.RATE: {
-            "/s": 1.0,
-            "/min": 1 / SECONDS_PER_MINUTE,
-            "/h": 1 / SECONDS_PER_HOUR,
-            "/d": 1 / SECONDS_PER_DAY,
-        },
-        Kind.POWER: {"W": 1.0, "kW": KILO, "MW": MEGA},
-        Kind.PRICE: {"$/h": 1.0},
-        Kind.PERCENTAGE: {"%": 1.0},
-    }
-)
-"""Size of each unit in the base unit of its kind; the only place where a unit's size stands."""
-
-_SYNONYMS: Mapping[Kind, Mapping[str, str]] = MappingProxyType(
-    {
-        Kind.DURATION: {"sec": "s", "seconds": "s", "msec": "ms", "µs": "us", "μs": "us", "minutes": "min"},
-        Kind.BANDWIDTH: {
-            **{f"{unit}it/s": f"{unit}/s" for unit in _BITS},
-            **{f"{unit}ps": f"{unit}/s" for unit in _BITS},
-        },
-        Kind.RATE: {
-            **dict.fromkeys(("req/s", "requests/s", "rps", "qps", "/sec", "req/sec"), "/s"),
-            "req/min": "/min",
-            "req/h": "/h",
-        },
-        Kind.PRICE: {"USD/h": "$/h", "$": "$/h", "/h": "$/h"},
-    }
-)
-
-SUFFIXES: Mapping[str, float] = MappingProxyType({"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)})
+SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)}
 """Units in the keys of the catalog's files, in the base unit."""
 
 
@@ -123,24 +61,10 @@ def in_base_units(row: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-_BIT_UNITS = frozenset(f"{unit}/s" for unit in _BITS)
-
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 _AFTER_COMMA = re.compile(r",[0-9]")
 """What follows the digits of 5,50, which is five and a half, and of 1,000, which is a thousand."""
-
-EXAMPLES: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
-    {
-        Kind.DURATION: ("500ms", "2s", "3min"),
-        Kind.SIZE: ("80GiB", "141GB"),
-        Kind.BANDWIDTH: ("400Gb/s", "450GB/s"),
-        Kind.RATE: ("10/s", "600/min"),
-        Kind.POWER: ("700W", "50kW"),
-        Kind.PRICE: ("2.50", "$2.50/h"),
-        Kind.PERCENTAGE: ("95", "95%"),
-    }
-)
 
 
 class QuantityError(InputError):
@@ -202,7 +126,7 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
         return float(match.group())
     if _AFTER_COMMA.match(unit):
         raise QuantityError(f"{shown(text)} has a comma; write a decimal point, and thousands closed up: {forms}")
-    scale = UNITS[kind].get(_SYNONYMS.get(kind, {}).get(unit, unit))
+    scale = unit_size(unit, kind)
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
@@ -210,6 +134,15 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
         hint = f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed_units(kind)}{hint}")
     return _in_base(float(match.group()), scale)
+
+
+def unit_size(unit: str, kind: Kind) -> float | None:
+    """The size of a unit in the base unit of its kind; None where it is none.
+
+    >>> unit_size("msec", Kind.DURATION), unit_size("W", Kind.DURATION)
+    (0.001, None)
+    """
+    return UNITS[kind].get(_SYNONYMS[kind].get(unit, unit))
 
 
 def as_share(text: str) -> float | None:
@@ -263,7 +196,7 @@ def format_quantity(value: float, kind: Kind) -> str:
     texts = []
     for unit, scale in sorted(UNITS[kind].items(), key=lambda item: item[1], reverse=True):
         text = f"{value / scale if scale >= 1 else value * round(1 / scale):.15g}"
-        if scale <= abs(value) and unit not in _BIT_UNITS and _in_base(float(text), scale) == value:
+        if scale <= abs(value) and not unit.endswith("b/s") and _in_base(float(text), scale) == value:
             texts.append(f"{text}{unit}")
     if texts:
         return min(texts, key=len)

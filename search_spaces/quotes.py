@@ -166,7 +166,7 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
         try:
             quotes.append(Quote.model_validate({"source": where} | values, context=name_of))
         except ValidationError as error:
-            sentences = (fault.told() for fault in faults_of(error, Quote.model_json_schema()))
+            sentences = (fault.told() for fault in faults_of(error))
             faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))

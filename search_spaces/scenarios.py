@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -63,11 +62,8 @@ class Lever:
         if not self.path:
             SETTERS[head](inputs, head, name, value)
             return
-        *above, last = self.path.split(".")
-        here: Any = inputs
-        for number, step in enumerate(above):
-            here = below(here, name, f"{above[number - 1]}.{name}") if step == "*" else below(here, step, key)
-        here[last] = value
+        *path, last = (name if step == "*" else step for step in self.path.split("."))
+        holder(inputs, path, key)[last] = value
 
 
 def below(here: Any, name: str, key_path: str) -> Any:
@@ -79,6 +75,14 @@ def below(here: Any, name: str, key_path: str) -> Any:
     near = nearest_name(name, LEVERS)
     hint = f"did you mean {shown(near)}? " if near else ""
     raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
+
+
+def holder(inputs: Inputs, path: Sequence[str], key_path: str) -> Any:
+    """What stands at a path of the inputs."""
+    here: Any = inputs
+    for name in path:
+        here = below(here, name, key_path)
+    return here
 
 
 def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
@@ -95,9 +99,7 @@ def _of_classes(inputs: Inputs, lever: str, name: str, value: Any) -> None:
 
 def _scale(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
     """The demand, all prompts or outputs, links out of a node, or limits times a factor."""
-    factor = _share(value)
-    if factor is None or not 0.0 < factor < math.inf:
-        raise InputError(f"{lever}={shortened(str(value))} is not a factor above zero")
+    factor = _above(0.0, lever, value, "a factor above zero")
     what = lever.removesuffix("_scale")
     if what == "rate":
         _demand(inputs["workload"], lambda rate: rate * factor)
@@ -136,9 +138,7 @@ def _mean_length(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
     """The mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
     rows = _histogram(lever, inputs["workload"])
     mean = sum(row["share"] * row[lever] for row in rows) / sum(row["share"] for row in rows)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
-        raise InputError(f"{lever}={shortened(str(value))} is not a number of tokens above zero")
-    _scale_lengths(inputs["workload"], lever, value / mean)
+    _scale_lengths(inputs["workload"], lever, _above(0.0, lever, value, "a number of tokens above zero") / mean)
 
 
 def _rate(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
@@ -153,9 +153,7 @@ def _growing(inputs: Inputs, _lever: str, months: str, value: Any) -> None:
     """The demand after so many months of growth: growth.MONTHS = share per month."""
     if not months.isdigit():
         raise InputError(f"name the months, such as growth.6={value}")
-    share = _share(value)
-    if share is None or not -1.0 < share < math.inf:
-        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
+    share = _above(-1.0, f"growth.{months}", value, "a share per month such as 0.05 or 5%")
     _scale(inputs, "rate_scale", "", (1.0 + share) ** int(months))
 
 
@@ -206,6 +204,19 @@ def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     inputs["confidence"] = EFFICIENCIES[value]
 
 
+def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """How slow all steps are: a quantile of what past predictions were wrong by."""
+    inputs["confidence"] = 2.0 * _above(0.0, lever, value, "a share such as 95%") - 1.0
+
+
+def _above(least: float, lever: str, value: Any, noun: str) -> float:
+    """A finite number or share above the least; noun: what the refusal of anything else calls it."""
+    number = _share(value)
+    if number is None or not least < number < math.inf:
+        raise InputError(f"{lever}={shortened(str(value))} is not {noun}")
+    return number
+
+
 def _share(value: Any) -> float | None:
     """A number, or a text such as 5%; None for anything else."""
     if isinstance(value, bool):
@@ -224,6 +235,7 @@ SETTERS: Mapping[str, Setter] = {
     "rate": _rate,
     "growth": _growing,
     "efficiency": _efficiency,
+    "step_time_quantile": _step_times,
     **dict.fromkeys(("isl", "osl"), _mean_length),
     **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
     **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
@@ -398,13 +410,13 @@ def _with_extended(definitions: Mapping[str, Mapping[str, Any]], name: str, belo
     return changes | own
 
 
-def scenario_problem(problem: Problem, scenario: Scenario, base: Path) -> Problem:
-    """The problem with the scenario's changes made and everything checked again.
+def scenario_problem(problem: Problem, changes: Mapping[str, Any], name: str = "") -> Problem:
+    """The problem with some levers or values changed and everything checked again; name: of the scenario, if any.
 
-    base: folder from which files that the problem names are looked up. Raises InputError as `load_problem` does.
+    Raises InputError as `load_problem` does.
     """
-    inputs = changed(problem.inputs, scenario.changes)
-    return problem_of(inputs, f"scenario {shortened(scenario.name or told(scenario.changes))}", base)
+    inputs = changed(problem.inputs, changes)
+    return problem_of(inputs, f"scenario {shortened(name or told(changes))}", problem.base)
 
 
 def told(changes: Mapping[str, Any]) -> str:
@@ -449,9 +461,7 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
 def _set(inputs: Inputs, key_path: str, value: Any) -> None:
     """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
     *path, last = key_path.split(".")
-    here: Any = inputs
-    for key in path:
-        here = below(here, key, key_path)
+    here = holder(inputs, path, key_path)
     if isinstance(here, list):
         here[place_in(here, last, key_path)] = value
     elif isinstance(here, dict) and last in here:

@@ -36,7 +36,7 @@ from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
 from costmodel.quoting import shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
-from search_spaces.engines import SpeculationSection
+from search_spaces.engines import ENGINES, SpeculationSection
 from search_spaces.faults import Path
 from search_spaces.fields import (
     ONE_OR_MORE,
@@ -179,11 +179,6 @@ class Lognormal(FileSection):
 _PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 90%: 2400, p99: 5500}"
 
 
-def _probability(key: str) -> float:
-    share_written = as_probability(key)
-    return float(key) if share_written is None else share_written
-
-
 def _read_quantiles(value: object) -> object:
     """Turn the keys, which YAML gives as text, into probabilities."""
     if not isinstance(value, dict):
@@ -191,7 +186,8 @@ def _read_quantiles(value: object) -> object:
     if not value:
         raise house_error(f"is empty, but {_PROBABILITIES}")
     try:
-        lengths = {_probability(str(key)): length for key, length in value.items()}
+        shares = ((as_probability(str(key)), key, length) for key, length in value.items())
+        lengths = {float(key) if share is None else share: length for share, key, length in shares}
     except ValueError:
         raise house_error(_PROBABILITIES) from None
     if len(lengths) < len(value):
@@ -315,7 +311,6 @@ class LengthsSection(FileSection):
 
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
-ENGINES = ("vllm", "sglang", "trtllm")
 
 Volume = Annotated[float, number(bounds.VOLUME)]
 Attainment = Annotated[float, share(bounds.ATTAINMENT, ("0.9", "90%", "p90"), as_probability)]

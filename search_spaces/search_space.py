@@ -7,7 +7,7 @@ degrees that the user writes are checked in `checks` and refused instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -39,12 +39,6 @@ SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "flo
 """Precisions that engines load into 16 bit by themselves (`--dtype auto`), which all compute as fast as bf16."""
 KV_DTYPES = ("bf16", "fp8")
 PRESETS = ("quick", "standard", "wide")
-
-
-def _ascending(values: list[int]) -> list[int]:
-    if not values:
-        raise house_error("is empty, but needs at least one value")
-    return sorted(set(values))
 
 
 class Span(FileSection):
@@ -82,7 +76,13 @@ KvDtype = Annotated[str, choice(*KV_DTYPES)]
 DraftedTokens = Annotated[int, count(SPECULATIVE_TOKENS)]
 _Whole = Annotated[int, count(WHOLE)]
 W = TypeVar("W")
-_Ascending = Annotated[list[W], at_most(MAX_VALUES, "values"), ONE_OR_MORE, AfterValidator(_ascending)]
+_Ascending = Annotated[
+    list[W],
+    Field(min_length=1),
+    at_most(MAX_VALUES, "values"),
+    ONE_OR_MORE,
+    AfterValidator(lambda values: sorted(set(values))),
+]
 _Sizes = Annotated[
     Annotated[_Ascending[_Whole], Tag("<values>")] | Annotated[Span, Tag("<span>")],
     Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
@@ -92,14 +92,8 @@ Chunks = Annotated[_Sizes, _within_bounds(MAX_NUM_BATCHED_TOKENS)]
 
 
 def _once_each(words: tuple[str, ...]) -> AfterValidator:
-    """At least one word, each once, in the order in which they are listed here."""
-
-    def check(values: list[str]) -> list[str]:
-        if not values:
-            raise house_error("is empty, but needs at least one dtype")
-        return [word for word in words if word in values]
-
-    return AfterValidator(check)
+    """Each word once, in the order in which they are listed here."""
+    return AfterValidator(lambda values: [word for word in words if word in values])
 
 
 class SearchSection(FileSection):
@@ -107,7 +101,7 @@ class SearchSection(FileSection):
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"
     """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[list[Annotated[Role, member(Role)]], ONE_OR_MORE] | None = None
+    roles: Annotated[list[Annotated[Role, member(Role)]], Field(min_length=1), ONE_OR_MORE] | None = None
     """Roles that engines may take."""
     tensor_parallel: _Ascending[Degree] | None = None
     """Tensor-parallel degrees; each must divide the model's heads."""
@@ -123,9 +117,11 @@ class SearchSection(FileSection):
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
     max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
-    weight_dtype: Annotated[list[WeightDtype], ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = None
+    weight_dtype: Annotated[list[WeightDtype], Field(min_length=1), ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = (
+        None
+    )
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
-    kv_dtype: Annotated[list[KvDtype], ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
+    kv_dtype: Annotated[list[KvDtype], Field(min_length=1), ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
     speculative_tokens: _Ascending[DraftedTokens] | None = None
     """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
@@ -133,8 +129,6 @@ class SearchSection(FileSection):
     @field_validator("roles")
     @classmethod
     def _serve(cls, roles: list[Role]) -> list[Role]:
-        if not roles:
-            raise house_error("is empty, but needs at least one role")
         if len(set(roles)) == 1 and Role.COLOCATED not in roles:
             raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
         return roles
@@ -240,46 +234,40 @@ KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTI
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
+    """An engine config that somebody asks about.
 
-    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that;
-    speculative_tokens: None where none are drafted, or as few as the space has.
-
-    offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
+    offer: index into `Problem.offers`; stated: settings by the key of the search section, and its role. Degrees that
+    are not stated are 1. Precisions are then the model section's, or the first of the space if it lacks that, drafted
+    tokens as few as the space has, and anything else whatever the space has.
     """
 
     offer: int
-    parallelism: Parallelism
-    role: Role | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-    speculative_tokens: int | None = None
-    unstated: tuple[str, ...] = ()
+    stated: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def role(self) -> Role | None:
+        """The role that is asked about; None: any of the space."""
+        return self.stated.get("role")
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """The degrees, and the other settings that are stated, by the key of the search section."""
+        return dict.fromkeys(DEGREES, 1) | {name: value for name, value in self.stated.items() if name != "role"}
+
+    def shape(self, problem: Problem) -> Shape:
+        """The engine shape that is asked about."""
+        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, problem.weight_dtypes)
+        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, problem.kv_dtypes)
+        split = Parallelism(*(self.stated.get(name, 1) for name in DEGREES))
+        return Shape(
+            self.offer, split, weights, cache, self.stated.get("speculative_tokens", problem.speculative_tokens[0])
+        )
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
         """Settings that nobody stated, and what they are taken for."""
         shape = self.shape(problem)
-        usual = {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
-        return dict.fromkeys(self.unstated, 1) | {
-            name: dtype for name, dtype in usual.items() if name not in self.settings
-        }
-
-    def shape(self, problem: Problem) -> Shape:
-        """The engine shape that is asked about."""
-        weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
-        cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
-        drafted = problem.speculative_tokens[0] if self.speculative_tokens is None else self.speculative_tokens
-        return Shape(self.offer, self.parallelism, weights, cache, drafted)
-
-    @property
-    def settings(self) -> dict[str, int | str]:
-        """The settings that are stated, by the key of the search section."""
-        split = self.parallelism
-        degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
-        numbers = {name: getattr(self, name) for name in RANGES if name not in DEGREES}
-        return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
+        usual = dict.fromkeys(DEGREES, 1) | {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
+        return {name: value for name, value in usual.items() if name not in self.stated}
 
 
 def _usual(own: str, choices: tuple[str, ...]) -> str:
@@ -306,9 +294,7 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
         faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     if faults:
         raise InputError("\n".join(faults))
-    default_degrees = tuple(name for name in DEGREES if name not in settings)
-    parallelism = Parallelism(*(settings.pop(name, 1) for name in DEGREES))
-    return Wanted(offer=settings.pop("accelerator"), parallelism=parallelism, unstated=default_degrees, **settings)
+    return Wanted(settings.pop("accelerator"), settings)
 
 
 def _offer(name: str, problem: Problem) -> int:
@@ -331,6 +317,6 @@ def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tu
         for name, values in missing.items()
     }
     roles = space.roles if config.role is None else tuple(role for role in Role if role in {*space.roles, config.role})
-    gpus = max(space.max_gpus_per_engine, config.parallelism.gpus)
+    gpus = max(space.max_gpus_per_engine, config.shape(problem).parallelism.gpus)
     space_of: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
     return replace(problem, space=space_of), missing

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
@@ -109,57 +109,21 @@ def interval_factors(table: ErrorTable, quantity: str, stratum: Stratum) -> tupl
     return nearest.low**stratum.widening, nearest.high**stratum.widening
 
 
-class _Shipped(BaseModel):
-    """An entry of a file of the catalog."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Errors(_Shipped):
-    """Errors of predictions whose parameters never saw the model: medians and bias in percent."""
-
-    rows: int
-    ttft_median_abs_pct: float
-    ttft_bias_pct: float
-    tpot_median_abs_pct: float
-    tpot_bias_pct: float
+@cache
+def shipped_errors() -> Mapping[str, Any]:
+    """The catalog's file of prediction errors: interval factors, and errors on rows that no fit has seen."""
+    errors: Mapping[str, Any] = shipped_table("costmodel.catalog", "serving_error.yaml")
+    return errors
 
 
-class HeldOut(_Errors):
-    """Those of a group of rows, with the share that the 90 % intervals cover."""
-
-    group: str
-    ttft_interval90_coverage: float
-    tpot_interval90_coverage: float
-
-
-class HeldOutOn(_Errors):
-    """Those on one accelerator: of one engine and one model; empty: of all."""
-
-    accelerator: str
-    mode: str
-    engine: str = ""
-    model: str = ""
-
-
-class ServingError(_Shipped):
-    """The whole of serving_error.yaml."""
-
-    source: str
-    date: str
-    held_out: tuple[HeldOut, ...]
-    held_out_on: tuple[HeldOutOn, ...] = ()
-    kendall_tau: float
-    quantities: dict[str, dict[str, Factors]]
-
-
+@cache
 def error_table() -> ErrorTable:
     """Interval factors by quantity and stratum.
 
     >>> error_table()["ttft"]["all"].low < 1 < error_table()["ttft"]["all"].high
     True
     """
-    return load_serving_error().quantities
+    return TypeAdapter(dict[str, dict[str, Factors]]).validate_python(shipped_errors()["quantities"])
 
 
 @cache
@@ -209,9 +173,3 @@ def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, 
     kind = "mla" if model.is_latent else "moe" if model.is_moe else "dense"
     width = step_widths()[kind]["fitted" if accelerator.measured else "assumed"]
     return interval_of(width if is_seen(accelerator) else width * ASSUMED_WIDENING)
-
-
-@cache
-def load_serving_error() -> ServingError:
-    """The catalog's file of prediction errors."""
-    return ServingError.model_validate(shipped_table("costmodel.catalog", "serving_error.yaml"))

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
-
-class TargetName(StrEnum):
-    """A deployment target, as users write it; `search_spaces.problem.TARGETS` says what each can do."""
-
-    VLLM = "vllm"
-    DYNAMO = "dynamo"
-    LLMD = "llmd"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-
-
-TARGET_NAMES: Final = tuple(name.value for name in TargetName)
+TARGET_NAMES: Final = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
+"""As users write them, in the order in which they are listed; `targets.yaml` says what each can do."""
 NO_TARGET: Final = "none"
 """In place of a target: fleets that no target runs may be planned too."""

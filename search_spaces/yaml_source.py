@@ -209,6 +209,8 @@ class _Walker:
             self.faults.append(Fault(path, f"the tag {shown(node.tag)} is not allowed; write the plain value"))
             return text
         value, sentence = resolve(text) if plain else (text, "")
+        if value in (math.inf, -math.inf) and any(map(str.isdigit, text)):
+            sentence = f"{shortened(text)} is larger than any number that is read here"
         if sentence:
             self.faults.append(Fault(path, sentence))
         return value

@@ -109,3 +109,13 @@ def lp_text(program: Program, *prefixes: str) -> str:
     lines += ["Bounds", *(f" {name} <= {most:.6g}" for name, most in upper if math.isfinite(most))]
     whole = zip(names, program.variables.integers, strict=True)
     return "\n".join([*lines, "General", *(f" {name}" for name, integer in whole if integer), "End"]) + "\n"
+
+
+def columns_of(matrices: Matrices, index: NDArray[np.int64]) -> Matrices:
+    """The columns at `index`, in that order."""
+    limits, pool_limits = (
+        tuple(replace(limit, weight=limit.weight[index]) for limit in rows)
+        for rows in (matrices.limits, matrices.pool_limits)
+    )
+    columns = {name: getattr(matrices, name)[index] for name in ("role", "domain", "price", "need", "late")}
+    return replace(matrices, limits=limits, pool_limits=pool_limits, talks=matrices.hand_over, **columns)

@@ -8,11 +8,7 @@ from pathlib import Path
 from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import (
     AccuracyRecord,
-    BreakEven,
-    Flip,
     JudgedFleet,
-    LeverSensitivity,
-    PricePiece,
     Quantiles,
     Sensitivity,
     SimulatedClass,
@@ -134,56 +130,10 @@ def simulated(plan: Plan) -> Plan:
     return plan.model_copy(update={"simulated": True, "simulation": found, "goodput_rps": 7.8, "alternatives": rows})
 
 
-def with_sensitivity(plan: Plan, *, complete: bool = True) -> Plan:
-    """The plan with a tornado of three levers, a price that another fleet takes over at, and one that none does."""
-    levers = [
-        LeverSensitivity(
-            lever="rate_scale",
-            value=1.0,
-            low=0.8,
-            high=1.2,
-            usd_per_hour_low=40.11,
-            usd_per_hour_high=None,
-            flips=[Flip(same_at=1.1, other_at=1.15, pools=[engines(9, "H200", 8, "colocated")], usd_per_hour=77.7)],
-        ),
-        lever("price.H200", 4.0, (3.2, 4.8), (43.21, 51.34)),
-        lever("ttft_scale", 1.0, (0.8, 1.2), (47.11, 47.11)),
-        lever("step_time_quantile", 0.5, (0.05, 0.95), (41.57, 63.19)),
-    ]
-    pieces = [
-        PricePiece(
-            low=1.0, high=3.6, usd_per_hour_low=12.5, usd_per_hour_high=45.1, pools=[engines(4, "H200", 4, "prefill")]
-        ),
-        PricePiece(
-            low=3.6, high=5.5, usd_per_hour_low=45.1, usd_per_hour_high=53.6, pools=[engines(2, "H100", 4, "prefill")]
-        ),
-        PricePiece(
-            low=5.5, high=16.0, usd_per_hour_low=53.6, usd_per_hour_high=53.6, pools=[engines(8, "H100", 2, "decode")]
-        ),
-    ]
-    always = [
-        PricePiece(
-            low=0.5, high=8.0, usd_per_hour_low=47.11, usd_per_hour_high=47.11, pools=[engines(2, "H100", 4, "prefill")]
-        )
-    ]
-    found = Sensitivity(
-        share=0.2,
-        complete=complete,
-        usd_per_hour=47.11,
-        pools=[engines(2, "H100", 4, "prefill")],
-        levers=levers if complete else levers[1:2],
-        break_even=[
-            BreakEven(accelerator="L40S", usd_per_gpu_hour=2.0, pieces=always),
-            BreakEven(accelerator="H200", usd_per_gpu_hour=4.0, pieces=pieces),
-        ],
-    )
+def with_sensitivity(plan: Plan) -> Plan:
+    """The plan with a tornado of four levers, a price that another fleet takes over at, and one that none does."""
+    found = Sensitivity.model_validate_json((PLANS / "sensitivity.json").read_bytes())
     return plan.model_copy(update={"sensitivity": found})
-
-
-def lever(key: str, value: float, ends: tuple[float, float], costs: tuple[float, float]) -> LeverSensitivity:
-    return LeverSensitivity(
-        lever=key, value=value, low=ends[0], high=ends[1], usd_per_hour_low=costs[0], usd_per_hour_high=costs[1]
-    )
 
 
 def with_accuracy(plan: Plan) -> Plan:

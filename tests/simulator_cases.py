@@ -60,14 +60,13 @@ WORKING = Working(STEPS.prefill_abc, STEPS.small, STEPS.large, STEPS.large_batch
 
 
 def on_lanes() -> GridSteps:
-    """Engines of four data-parallel lanes, which are uneven."""
+    """Engines of four data-parallel lanes."""
     nodes = np.array([1.0, 8.0, 4096.0])
     flat, square = np.ones((3, 3)), np.outer(nodes, nodes)
     return GridSteps(
         *(nodes, 1e-3 + 2e-5 * nodes, nodes, 1e-5 * nodes, nodes, 1e-6 * square, nodes, nodes, 1e-8 * flat),
         work=WORK,
         lanes=4.0,
-        uneven=1.2,
         lane_nodes=nodes,
         lane_times=1e-5 * nodes,
     )

@@ -18,10 +18,10 @@ def small(rate: float = 6.0, **changes: Any) -> Instance:
     return instance_of(problem(workload=workload(rate=rate), **changes))
 
 
-def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0) -> FleetPool:
+def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0, *, chunk: int = 0) -> FleetPool:
     shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
     seqs = limit(instance, int(role is not Role.PREFILL))
-    return FleetPool(name, role, shape, seqs, 0, replicas, 0, np.full(instance.flows.isl.size, route))
+    return FleetPool(name, role, shape, seqs, chunk, replicas, 0, np.full(instance.flows.isl.size, route))
 
 
 def apart(instance: Instance, prefill: int, decode: int) -> Fleet:

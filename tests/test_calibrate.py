@@ -11,8 +11,9 @@ from costmodel.calibration import Scales, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.calibration import Calibration, MeasuredRun, Setup, calibrate, measured, predictor
+from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
+from search_spaces.measured_engines import MeasuredDeployment
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
 
@@ -70,15 +71,15 @@ def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
 # What physics forbids
 
 
-def deployment_of(run: BenchmarkRun) -> MeasuredRun:
-    row = measured([run], SETUP)[0][0]
-    assert isinstance(row, MeasuredRun)
-    return row
+def deployment_of(run: BenchmarkRun) -> MeasuredDeployment:
+    deployment = measured([run], SETUP)[0][0].deployment
+    assert deployment is not None
+    return deployment
 
 
 def test_least_tpot_is_weights_over_bandwidth() -> None:
     row = deployment_of(run_at(128, 64, 1.0))
-    config, model = row.deployment.prefill, row.deployment.model
+    config, model = row.prefill, row.model
     embedding = model.vocab * model.hidden * 2.0  # looked up, not read
     weights = weight_bytes_per_gpu(model, config) - embedding
     assert least_tpot(model, config, 1.0, 1.0) == pytest.approx(0.95 * weights / config.accelerator.bandwidth, rel=0.01)
@@ -86,7 +87,7 @@ def test_least_tpot_is_weights_over_bandwidth() -> None:
 
 def test_least_ttft_is_flop_over_peak() -> None:
     row = deployment_of(run_at(2048, 64, 1.0))
-    config, model = row.deployment.prefill, row.deployment.model
+    config, model = row.prefill, row.model
     flop = 2.0 * 7.5e9 * 2048  # parameters of the layers; the head runs once
     assert least_ttft(model, config, 2048) == pytest.approx(flop / config.accelerator.peak_flops["bf16"], rel=0.1)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import math
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from costmodel.accelerator import Origin, PriceBasis
+from costmodel.accelerator import Accelerator, KernelEfficiency, Origin, PriceBasis
+from costmodel.roofline import KERNEL_CLASSES
+from costmodel.units import GIGA, TERA
 from search_spaces.catalog import load_catalog
+from search_spaces.efficiency import parse_efficiency
+from search_spaces.quotes import by_accelerator, shipped_quotes
 
 
 def overlay(tmp_path: Path, text: str) -> Path:
@@ -46,16 +56,6 @@ def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
 # --- overlays
 
 
-def test_parts_are_overridden_key_by_key(tmp_path: Path) -> None:
-    text = "accelerators:\n  H100:\n    scale_out: {gb_s: 12.5}\n    tflops: {bf16: 900}\n    aliases: [ours]\n"
-    found = load_catalog(overlay(tmp_path, text)).accelerator("ours")
-    assert found.name == "H100"
-    assert found.scale_out.bandwidth == 12.5e9
-    assert found.scale_out.latency == pytest.approx(5e-6)
-    assert (found.peak_flops["bf16"], found.peak_flops["fp8"]) == (900e12, 1979e12)
-    assert found.source.startswith("scale_out, tflops from gpus.yaml; else as shipped: NVIDIA H100")
-
-
 def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
     text = "accelerators:\n  H850: {like: H100, scale_up: {gb_s: 200}, price_usd_per_hour: $2.00/h, date: 2026-01-02}\n"
     catalog = load_catalog(overlay(tmp_path, text))
@@ -85,3 +85,113 @@ def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
         found = catalog.accelerator(name)
         assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}  # type: ignore[union-attr]
         assert (found.price.origin, found.price.remark(name)) == (Origin.STATED, "")
+
+
+# --- peaks, bandwidths and links pinned to data sheets, and the ridge point
+
+with (Path(__file__).parent / "data_sheets.csv").open(encoding="utf-8", newline="") as stream:
+    DATA_SHEETS = {row["accelerator"]: row for row in csv.DictReader(stream)}
+"""Peaks in dense TFLOP/s, bandwidth in TB/s, board power in W."""
+
+
+def accelerator(name: str) -> Accelerator:
+    return load_catalog().accelerator(name)
+
+
+def test_the_pinned_list_is_the_catalog() -> None:
+    assert list(load_catalog().accelerators) == list(DATA_SHEETS)
+
+
+@pytest.mark.parametrize("name", DATA_SHEETS)
+def test_figures_are_those_of_the_data_sheet(name: str) -> None:
+    row, found = DATA_SHEETS[name], accelerator(name)
+    peaks = {dtype: row[f"{dtype}_tflops"] for dtype in ("bf16", "fp8", "int8", "fp4")}
+    assert {dtype: peak / TERA for dtype, peak in found.peak_flops.items()} == pytest.approx(
+        {dtype: float(peak) for dtype, peak in peaks.items() if peak}, rel=1e-12
+    )
+    assert found.bandwidth == pytest.approx(float(row["bandwidth_tb_s"]) * TERA, rel=1e-12)
+    assert found.tdp == float(row["board_power_w"])
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_s", "size", "nic_gb_s"),
+    [
+        ("A100-80", 300, 8, 25),
+        ("H100-NVL", 300, 2, 5),
+        ("H800", 200, 8, 50),
+        ("GH200", 450, 1, 50),
+        ("GB200", 900, 72, 50),
+        ("L40S", 32, 8, 6.25),
+        ("VR200", 1800, 72, 200),
+    ],
+)
+def test_links_are_one_direction_per_gpu(name: str, gb_s: float, size: int, nic_gb_s: float) -> None:
+    found = accelerator(name)
+    assert (found.scale_up.bandwidth, found.scale_out.bandwidth) == pytest.approx((gb_s * GIGA, nic_gb_s * GIGA))
+    assert found.scale_up_size == size
+
+
+def test_ridge_points() -> None:
+    assert accelerator("H100").ridge_point("bf16") == pytest.approx(295.2, rel=1e-3)
+    assert accelerator("A100-80").ridge_point("bf16") == pytest.approx(153.0, rel=1e-3)
+    assert accelerator("H20").ridge_point("fp8") == pytest.approx(74.0, rel=1e-3)
+
+
+# --- what stands in for an efficiency that the catalog lacks, and its prices, which the script reproduces
+
+# --- efficiencies
+
+
+def figures(compute: float, origin: str = "fitted", **more: Any) -> dict[str, Any]:
+    return {"compute": compute, "memory": 0.5, "launch_us": 2, "origin": origin, "source": f"data {compute}", **more}
+
+
+def efficiency_table(**entries: Any) -> dict[str, Any]:
+    default = {kernel_class: {"bf16": figures(0.1, "assumed")} for kernel_class in KERNEL_CLASSES}
+    return {"default": default, **entries}
+
+
+def completed(entries: dict[str, Any], name: str, dtype: str) -> KernelEfficiency:
+    return parse_efficiency(entries, {}).complete(name)["gemm", dtype]
+
+
+def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
+    entries = efficiency_table(
+        Own={"gemm": {"bf16": figures(0.8, error=0.07), "fp8": figures(0.7, error=0.09)}, "like": "Kin"},
+        Wide={"gemm": {"bf16": figures(0.6)}},
+        Kin={"gemm": {"fp8": figures(0.5, error=0.01)}},
+        Grandchild={"like": "Child"},
+        Child={"like": "Kin"},
+    )
+    own = completed(entries, "Own", "fp8")
+    assert (own.compute, own.origin, own.error) == (0.7, Origin.FITTED, 0.09)
+    assert own.launch == pytest.approx(2e-6)
+    wide = completed(entries, "Wide", "fp8")
+    assert (wide.compute, wide.origin, wide.source) == (0.6, Origin.ASSUMED, "as Wide gemm in bf16 (data 0.6)")
+    kin = completed(entries, "Grandchild", "fp8")
+    assert (kin.compute, kin.origin, math.isnan(kin.error)) == (0.5, Origin.ASSUMED, True)
+    assert kin.source == "as Kin gemm in fp8 (data 0.5)"
+    assert completed(entries, "Child", "bf16").compute == 0.1
+    assert completed(entries, "Stranger", "fp4").compute == 0.1
+    assert completed(entries, "Own", "fp4").compute == 0.7
+
+
+# --- prices
+
+
+@pytest.fixture(scope="module")
+def make_prices(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_prices", root / "benchmarks" / "make_prices.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_prices"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_catalogs_quotes_are_what_the_script_makes(make_prices: ModuleType, data: Path) -> None:
+    made = by_accelerator(make_prices.quotes_of(make_prices.read_table(data / "prices" / "gpu_prices.csv")))
+    shipped = shipped_quotes()
+    assert set(made) == set(make_prices.SPELLINGS)
+    assert {name: shipped[name] for name in made} == made

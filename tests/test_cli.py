@@ -161,6 +161,9 @@ def test_init_writes_a_file_that_optimize_reads(tmp_path: Path) -> None:
     assert within("optimize", "mine.yaml", *QUICK, *SMALL, cwd=tmp_path).returncode in (0, 3)
     assert error_of(within("init", "mine.yaml", cwd=tmp_path), 2).startswith("mine.yaml exists")
     assert within("init", "mine.yaml", "--force", cwd=tmp_path).returncode == 0
+    assert within("init", "-o", "another.yaml", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "another.yaml").read_text("utf-8") == (tmp_path / "mine.yaml").read_text("utf-8")
+    assert error_of(within("init", "a.yaml", "-o", "b.yaml", cwd=tmp_path), 2).startswith("FILE and -o")
 
 
 def test_schema_accepts_the_example() -> None:

@@ -23,7 +23,7 @@ from reports.deploy.checking import checked_files, differences
 from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.formats import load_yaml
 from reports.deploy.lint import RULES, Started, emission_faults
-from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of, two_classes
+from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 29
@@ -148,23 +148,6 @@ def test_a_record_keeps_every_option() -> None:
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ("backoffLimit: 0", "backoffLimit: 9", "job.yaml: Job case-benchmark-class-2: spec: backoffLimit is 9, not 0"),
-        ("apiVersion:", "---\napiVersion:", None),
-        ("---", "---\n{kind: Job}\n---", "has 3 documents, not 2: they part at number 2, which is 'one without"),
-        ("---", "", "job.yaml: apiVersion stands twice"),
-    ],
-)
-def test_every_document_of_a_file_is_read(old: str, new: str, sentence: str | None) -> None:
-    planned = deployment_files(two_classes(), options("dynamo"))
-    before, mark, after = planned["benchmark/job.yaml"].rpartition(old)
-    assert mark
-    sentences = list(differences(planned, {**planned, "benchmark/job.yaml": before + new + after}))
-    assert any(sentence in each for each in sentences) if sentence else not sentences
-
-
 # --- broken files are refused, by the rule that is about what is broken; so are plans that a target cannot run
 
 
@@ -175,63 +158,9 @@ def test_sound_files_break_no_rule(name: str) -> None:
     assert checked_files(deployment, files, files).faults == 0
 
 
-YAML, SHELL, PODS = r"workers/decode.*yaml", r"workers/.*sh", r"^(dgd\.yaml|pools/)"
-PODS_TOO = ("dynamo", "llmd", "llmd-ranks", "dynamo-by-length")
-DEFECTS: list[tuple[str, str, str, str, str]] = [
-    ("vllm", "readable", YAML, "^gpu-memory-utilization.*\n", ""),
-    ("vllm", "readable", YAML, "^(dtype:.*)", r"\1\n\1"),
-    ("vllm", "readable", YAML, "^enable-prefix-caching", "disable-prefix-caching"),
-    ("vllm", "readable", r"prefill-1-1.sh", "prefill-1-1.yaml", "prefill-1-0.yaml"),
-    ("vllm", "settings_are_the_plans", YAML, "max-num-seqs: 128", "max-num-seqs: 512"),
-    ("vllm", "engines_start", YAML, "batched-tokens: 512", "batched-tokens: 64"),
-    ("vllm", "engines_start", YAML, "len: 8320", "len: 13107200"),
-    ("vllm", "engines_start", YAML, "len: 8320", "len: 131200"),
-    ("vllm", "pools_are_complete", YAML, "^kv-transfer-config.*\n", ""),
-    ("vllm", "ends_have_connectors", YAML, "kv_consumer", "kv_both"),
-    ("vllm", "ends_have_connectors", YAML, "NixlConnector", "P2pNcclConnector"),
-    ("vllm", "ends_have_connectors", YAML, '{"kv_connector"', '{"kv_rank":0,"kv_connector"'),
-    ("vllm", "ends_agree", YAML, "NixlConnector", "NixlPushConnector"),
-    ("vllm", "ends_agree", YAML, "kv-cache-dtype: bfloat16", "kv-cache-dtype: fp8"),
-    ("vllm", "ends_agree", YAML, "block-size: 16", "block-size: 64"),
-    ("vllm", "ends_agree", YAML, "FLASHINFER", "FLASH_ATTN"),
-    ("vllm", "ends_agree", YAML, "tensor-parallel-size: 2", "tensor-parallel-size: 3"),
-    ("vllm", "ends_agree", YAML, "pipeline-parallel-size: 1", "pipeline-parallel-size: 2"),
-    ("vllm", "flags_are_legal", YAML, "^dtype", "max-num-partial-prefills: 2\ndtype"),
-    ("vllm", "flags_are_legal", YAML, "^host:", "hostname:"),
-    ("vllm", "flags_are_legal", YAML, "chunked-prefill: true", "chunked-prefill: 7"),
-    ("vllm", "gpus_are_the_engines", SHELL, "DEVICES=0,1", "DEVICES=0"),
-    ("vllm", "weights_are_one_model", YAML, "meta-llama/.*", "other/model"),
-    ("vllm", "routers_pass_over_the_dead", r"router\.sh", "interval-secs 5", "interval-secs 60"),
-    ("vllm-by-length", "routers_pass_over_the_dead", r"router\.cfg", "inter 5s", "inter 60s"),
-    ("vllm-by-length", "routers_pass_over_the_dead", r"router\.cfg", "(server colocated-1-1 .*) check.*", r"\1"),
-    ("sglang", "readable", SHELL, r" --context-length \d+", ""),
-    ("sglang", "settings_are_the_plans", SHELL, r"static \S+", "static 0.8"),
-    ("sglang", "engines_start", SHELL, r"(prefill-size|prefill-tokens) \d+", r"\1 4"),
-    ("sglang", "pools_are_complete", r"prefill.*sh", "mode prefill", "mode decode"),
-    ("sglang", "ends_agree", r"decode.*sh", "backend nixl", "backend mooncake"),
-    ("sglang", "ends_agree", r"decode.*sh", "page-size 64", "page-size 16"),
-    ("sglang", "flags_are_legal", SHELL, "--dtype bfloat16", "--max-num-seqs 8 --dtype bfloat16"),
-    ("sglang", "flags_are_legal", SHELL, r"bootstrap-port \d+", "bootstrap-port x"),
-    ("sglang", "flags_are_legal", SHELL, "--dtype bfloat16", "--dtype bfloat16 --dtype bfloat16"),
-    ("sglang", "routers_pass_over_the_dead", "router", "failure-threshold 2", "failure-threshold 30"),
-    ("trtllm", "readable", YAML, "^ *free_gpu_memory_fraction: .*\\n", ""),
-    ("trtllm", "readable", YAML, "max_seq_len", "max_sequence_length"),
-    ("trtllm", "readable", YAML, "GUARANTEED_NO_EVICT", "MAX_UTILIZATION"),
-    ("trtllm", "settings_are_the_plans", YAML, "max_batch_size: 128", "max_batch_size: 512"),
-    ("trtllm", "pools_are_complete", YAML, r"^cache_transceiver_config:\n(  .*\n)+", ""),
-    ("trtllm", "ends_agree", YAML, "tokens_per_block: 32", "tokens_per_block: 64"),
-    ("dynamo", "readable", PODS, r"^ *- --max-model-len\n.*\n", ""),
-    ("dynamo", "pools_are_complete", PODS, r"^ *- --disaggregation-mode\n.*\n", ""),
-    ("dynamo", "flags_are_legal", PODS, r"^( *- )--dtype", r'\1--numa\n\1"2"\n\1--dtype'),
-    ("dynamo", "routers_pass_over_the_dead", PODS, r"^ *- --migration-limit\n.*\n", ""),
-    ("llmd-ranks", "gpus_are_the_engines", PODS, "size: 2", "size: 1"),
-    *((name, "readable", PODS, r"^ *- --gpu-memory-utilization\n.*\n", "") for name in PODS_TOO),
-    *((name, "settings_are_the_plans", PODS, r"(--max-num-seqs\n *- ).*", r"\1'512'") for name in PODS_TOO),
-    *((name, "ends_have_connectors", PODS, r"^ *- --kv-transfer-config\n.*\n", "") for name in PODS_TOO[:1]),
-    *((name, "gpus_are_the_engines", PODS, r"nvidia.com/gpu: '\d'", "nvidia.com/gpu: '3'") for name in PODS_TOO),
-    *((name, "labels_are_the_gpus", PODS, "NVIDIA-H200", "H200") for name in PODS_TOO),
-    *((name, "pools_are_complete", PODS, r"replicas: \d", "replicas: 7") for name in PODS_TOO),
-]
+DEFECTS: list[tuple[str, str, str, str, str]] = yaml.load(
+    (Path(__file__).parent / "deploy_defects.yaml").read_text("utf-8"), _LOADER
+)
 """What somebody may do to the files of a case by hand: the rule that is about it, the files, and the change."""
 
 

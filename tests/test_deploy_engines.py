@@ -19,7 +19,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import SimulatedPool
@@ -32,8 +31,6 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from reports.deploy.measurement import watches
-from reports.deploy.readme import setting_rows
 from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
@@ -131,20 +128,24 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
-def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
-    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
-    for dtype, engine, sentence in (
-        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
-        (
-            "int4",
-            "vllm",
-            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
-        ),
-    ):
-        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
-        target = engine if engine == "trtllm" else "vllm"
-        with pytest.raises(InputError, match=sentence):
-            WRITERS[target](deployment_of(plan, target, model="org/name"))
+@pytest.mark.parametrize(
+    ("accelerator", "role", "engine", "words"),
+    [
+        ("H100", "prefill", "vllm", "all2all-backend: deepep_high_throughput"),
+        ("H100", "decode", "vllm", "all2all-backend: deepep_low_latency"),
+        ("H100", "decode", "sglang", "--moe-a2a-backend deepep"),
+        ("H100", "colocated", "vllm", ""),  # kernels are for one role each
+        ("GB200", "decode", "vllm", ""),  # NVLink joins its servers
+    ],
+)
+def test_tokens_go_to_their_experts_alone_between_servers(accelerator: str, role: str, engine: str, words: str) -> None:
+    wide = Case(role, accelerator, dp=16, ep=16, seqs=256, tokens=16 * 1024)
+    cases = {"prefill": (wide, Case("decode")), "decode": (Case("prefill"), wide), "colocated": (wide,)}[role]
+    plan = plan_of(cases, Ask("DeepSeek-V3", "fp8", "bf16", engine))
+    files = WRITERS[engine](deployment_of(plan, engine))
+    text = "\n".join(files.values())
+    assert words in text
+    assert ("a2a" in text or "all2all" in text) == bool(words)
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
@@ -201,22 +202,6 @@ def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: 
     }
     sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
     assert any(sentence in fault for _, fault in faults(deployment, more))
-
-
-@pytest.mark.parametrize(
-    ("engine", "series"),
-    [("vllm", "vllm:spec_decode_num_accepted_tokens_total"), ("sglang", "sglang:spec_accept_length"), ("trtllm", "")],
-)
-def test_the_page_and_the_alerts_say_what_acceptance_is_assumed(engine: str, series: str) -> None:
-    """0.8 of first and 0.6 of second tokens: 1 + 0.8 + 0.48 tokens per step, so an alert from 1.1 / 2.28 steps on."""
-    deployment = deployment_of(plan_of(PAIR, replace(EAGLE3, engine=engine)), engine)
-    (row,) = (row for row in setting_rows(deployment) if row.setting == "speculative decoding")
-    assert row.value == "2 tokens drafted per step by org/draft"
-    assert row.why.startswith("the plan assumes an acceptance of 80 %, 60 % by position: 2.3 tokens made per step.")
-    assert series in row.why
-    found = [watch for watch in watches(deployment) if watch.name == "steps_per_token"]
-    assert [watch.limit for watch in found] == pytest.approx([1.1 / 2.28] if series else [])
-    assert all(series in watch.expression for watch in found)
 
 
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
@@ -327,35 +312,6 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
     legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
     assert {name for name in sglang if facts.legal_flag("sglang", "0.5.23", name) is not None} == legal
-
-
-@pytest.mark.parametrize(
-    ("target", "version", "engine"),
-    [(target, version, "vllm") for version in DUMPED for target in ("vllm", "llmd")]
-    + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
-)
-def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
-    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
-        deployment = deployment_of(plan_of(pools, ask), target, version)
-        started = launches(deployment, WRITERS[target](deployment))
-        for name, value in (pair for launch in started for pair in launch.words):
-            assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
-
-
-def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
-    """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
-    if target == "dynamo":
-        programs = loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]
-        if any(name in entry["flag"].split() for entry in programs[f"{engine}_worker"]):
-            return True
-    if engine == "sglang":
-        return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
-    for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
-        said = {**entry, **entry.get("differs", {}).get(version, {})}
-        options = [*said["options"], *(option.replace("--enable-", "--no-enable-") for option in said["options"])]
-        if version in entry["versions"] and name in options:
-            return said["choices"] is None or value in said["choices"]
-    return False
 
 
 # --- engines that span nodes: who is told what where, and what carries the traffic between them

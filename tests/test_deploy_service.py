@@ -44,20 +44,6 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
     assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
 
 
-def test_the_trace_is_the_planned_workload() -> None:
-    demand = PlannedWorkload(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
-    rows = rows_of(demand)
-    assert len(rows) == 3000
-    assert sum(row["input_length"] == 100 for row in rows) == 750
-    span = (rows[-1]["timestamp"] - rows[0]["timestamp"]) / 1e3
-    assert len(rows) / span == pytest.approx(10.0, rel=0.05)
-    assert rows == rows_of(demand)
-    assert rows != [
-        row
-        for _, row in drawn_rows(PlannedWorkload(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
-    ]
-
-
 @settings(deadline=None, max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from optimizer.loads import instance as deadlines
+from optimizer.loads.instance import Brake
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Brake, Level
-from tests.optimizer_cases import problem
-from tests.running import QUICK, tiny, within
+from optimizer.recommend.search import Level
+from pdplan.files import numbered
+from reports.words import distinct_alternatives
+from search_spaces.loader import load_problem
+from search_spaces.problem import Goal, Objective, Problem
+from tests.optimizer_cases import offer, problem, slo, workload
+from tests.report_cases import text_of as render_plan
+from tests.running import QUICK, ROOT, SECONDS, tiny, within
 
 
 @dataclass
@@ -67,3 +79,124 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     assert "by formula, not simulated" in told
     quick = within("optimize", tiny(tmp_path), "--json", *QUICK)
     assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
+
+
+# --- ctrl-C while a interrupted_search goes on: it ends the program, unless there is a fleet worth keeping
+
+SEARCH = """
+import os, signal, sys
+from optimizer.recommend.search import Brake
+from pdplan.exits import stop_on_interrupt
+from pdplan.exits import end, end_on_interrupt
+end_on_interrupt()
+brake = Brake(armed={armed})
+with stop_on_interrupt(brake):
+    for _ in range({strikes}):
+        os.kill(os.getpid(), signal.SIGINT)
+    print("stopped" if brake.stopped() else "goes on")
+assert signal.getsignal(signal.SIGINT) is end
+"""
+
+
+def interrupted_search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
+    """A interrupted_search that is interrupted so many times."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH.format(armed=armed, strikes=strikes)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=SECONDS,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize(
+    ("armed", "strikes", "end"),
+    [
+        (True, 1, (0, "stopped\n", "")),  # a proven fleet is kept
+        (False, 1, (130, "", "pdplan: error: interrupted\n")),
+        (True, 2, (130, "", "pdplan: error: interrupted\n")),
+        (True, 0, (0, "goes on\n", "")),
+    ],
+)
+def test_a_strike_ends_the_program_unless_there_is_a_proven_fleet(
+    armed: bool, strikes: int, end: tuple[int, str, str]
+) -> None:
+    assert interrupted_search(armed=armed, strikes=strikes) == end
+
+
+# --- the cheapest fleet that survives slow GPUs, beside the plan's own: which it is, and when it is sought
+
+SLOW = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet"
+MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+
+
+def posed(rate: float = 30.0, **changes: object) -> Problem:
+    fields: dict[str, object] = {"workload": workload(rate, MIX), "slos": (slo(1.0, 0.05, 0.95),)}
+    return problem(**(fields | changes))
+
+
+@cache
+def planned(rate: float = 30.0, inventory: int | None = None) -> Plan:
+    return optimize(posed(rate, offers=(offer(inventory=inventory),)))
+
+
+def safe_of(plan: Plan) -> SafeFleet:
+    assert plan.safe is not None
+    return plan.safe
+
+
+def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -> None:
+    plan = planned()
+    safe, cost = safe_of(plan), plan.cost_usd_per_hour or 0.0
+    assert safe.status is SafeStatus.OTHER
+    assert safe.cost_usd_per_hour is not None
+    assert safe.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour or 0.0 for pool in safe.pools))
+    assert safe.own_attainment < 0.95 <= (safe.attainment or 0.0)
+    more = safe.cost_usd_per_hour / cost - 1.0
+    assert safe.sentence == f"{SLOW} misses the SLO. A fleet that survives costs $15.96/h (+{100 * more:.1f} %)."
+    text = " ".join(render_plan(plan).split())
+    assert text.count("Risk:") == 1
+    assert f"Risk: {safe.sentence}" in text
+
+
+def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(tmp_path: Path) -> None:
+    plan = optimize(load_problem(tiny(tmp_path), {"workload.request_rate": "16/s"}))
+    safe = safe_of(plan)
+    rows = distinct_alternatives(plan)
+    number = next(number for number, row in enumerate(rows, 1) if row.kind == "safe")
+    row = rows[number - 1]
+    assert row.pools == safe.pools
+    assert row.cost_usd_per_hour == pytest.approx(safe.cost_usd_per_hour)
+    assert (row.attainment or 0.0) >= (safe.attainment or 0.0)
+    alone = numbered(plan, number, tmp_path)
+    assert not alone.simulated
+    assert alone.classes[0].attainment == row.latencies[0].attainment
+    text = " ".join(render_plan(alone).split())
+    assert "asked), simulated." in text
+    assert "not simulated" not in text
+
+
+@pytest.mark.parametrize("level", [Level.QUICK, Level.STANDARD])
+def test_it_costs_what_a_plan_at_that_confidence_costs(level: Level) -> None:
+    safe = safe_of(planned() if level is Level.STANDARD else optimize(posed(), level=level))
+    slow = optimize(posed(confidence=0.9), level=level, extras=False)
+    assert safe.cost_usd_per_hour == pytest.approx(slow.cost_usd_per_hour)
+    assert safe.sentence.endswith(", by formula.") == (level is Level.QUICK)
+
+
+def test_it_is_sought_for_the_least_cost_alone() -> None:
+    assert optimize(posed(3.0), extras=False).safe is None
+    most = posed(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
+    assert optimize(most).safe is None
+
+
+def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:
+    file = tiny(tmp_path, confidence=0.5)
+    plan = parse_plan(within("optimize", file, *QUICK, "--confidence", "90%", "--json").stdout.encode())
+    assert (plan.confidence, plan.provenance.inputs["confidence"]) == (0.9, 0.9)
+    refused = within("optimize", file, *QUICK, "--confidence", "2")
+    assert refused.returncode == 2
+    assert "--confidence" in refused.stderr

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.instance import ENDS, at_quantile, factor_at, step_intervals
-from optimizer.plans.plan import Plan
-from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from tests.optimizer_cases import accelerator, instance_of, problem, slo, space, workload
 from tests.toy import toy_config
-
-optimize = partial(optimize_at, level=Level.QUICK)
 
 GIVEN = problem(
     workload=workload(20.0, ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))),
@@ -45,16 +37,3 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
     for name in ("decode_base", "attention_slope", "mixed_base", "full_base"):
         np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * found.decode[1])
     np.testing.assert_array_equal(slow.kv_capacity, instance.tables.kv_capacity)
-
-
-@pytest.fixture(scope="module")
-def plans() -> list[Plan]:
-    """The same problem planned with more and more confidence."""
-    return [optimize(replace(GIVEN, confidence=level)) for level in (0.0, 0.6, 0.9)]
-
-
-def test_confidence_is_paid_for(plans: list[Plan]) -> None:
-    costs = [plan.cost_usd_per_hour or 0.0 for plan in plans]
-    assert costs == sorted(costs)
-    assert costs[0] < costs[-1]
-    assert [plan.confidence for plan in plans] == [0.0, 0.6, 0.9]

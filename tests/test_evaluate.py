@@ -8,16 +8,28 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from costmodel.engine import Role
+from costmodel.engine import Parallelism, Role
+from costmodel.queues.decode import Steps
 from costmodel.queues.prefill import Prompts, prompt_wait
+from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
+from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.loads.instance import Instance
+from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
+from optimizer.fleets.pool import PoolState, pool_state
+from optimizer.loads.engine_table import prompt_latency
+from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
+from optimizer.search.bound import HALF, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
-from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
+from optimizer.verification.judge import judge
+from search_spaces.engines import EngineChange, engine_names, load_engine_overhead, load_serving_policy
+from search_spaces.enumeration import engine_config
+from search_spaces.problem import Constraints, SearchSpace
+from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
+from tests.small_fleets import pool, small
 
 CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
 CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
@@ -202,3 +214,322 @@ class TestByHand:
         assert not result.stable
         assert not result.holds
         assert result.overall == 0.0
+
+
+# --- states of pools are worked out once for all that they do not depend on
+
+
+def dearer(instance: Instance) -> Instance:
+    return replace(instance, tables=replace(instance.tables, usd_per_hour=2.0 * instance.tables.usd_per_hour))
+
+
+def slower(instance: Instance) -> Instance:
+    times = {name: 1.1 * getattr(instance.tables, name) for name in ("prefill_time", "decode_base", "full_base")}
+    return replace(instance, tables=replace(instance.tables, **times))
+
+
+def burstier(instance: Instance, scv: float = 4.0) -> Instance:
+    return replace(instance, flows=replace(instance.flows, arrival_scv=scv))
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_all_else_gives_a_state_of_its_own(role: Role) -> None:
+    instance = small()
+    one = pool(instance, "one", role, 2)
+    state = pool_state(instance, one, 1.0)
+    others = [pool_state(instance, replace(one, replicas=3), 1.0), pool_state(instance, one, 1.001)]
+    others += [pool_state(other, one, 1.0) for other in (slower(instance), burstier(instance), burstier(instance, 9))]
+    assert all(other is not state for other in others)
+    assert not np.array_equal(others[1].rate, state.rate)
+
+
+# --- a request that decodes by itself takes the cost model's step of one request at its context, however long
+
+OUTPUT = 200.0
+SPLITS = (Parallelism(), Parallelism(tensor=2), Parallelism(pipeline=2))
+
+
+def contexts(
+    *isl: float, rate: float = 1e-4, burstiness: float = 1.0, seqs: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+) -> Instance:
+    """Prompts of these lengths, equally often, on H100 by one, two, and two in a pipeline."""
+    lengths = tuple((length, OUTPUT, 1.0 / len(isl)) for length in isl)
+    return instance_of(
+        problem(
+            workload=workload(rate, lengths, burstiness=burstiness, max_tokens=130_000),
+            space=space(roles=EVERY_ROLE, tensor_parallel=(1, 2), pipeline_parallel=(1, 2), max_num_seqs=seqs),
+        )
+    )
+
+
+def fleet(instance: Instance, split: Parallelism, replicas: int = 1) -> Fleet:
+    """Colocated engines of one split."""
+    shape = next(index for index, one in enumerate(instance.tables.shapes) if one.parallelism == split)
+    everything = np.ones(instance.flows.isl.size)
+    return Fleet((FleetPool("one", Role.COLOCATED, shape, limit(instance, 5), 0, replicas, 0, everything),))
+
+
+def apart(instance: Instance) -> Fleet:
+    """A prefill and a decode engine of one GPU."""
+    colocated = fleet(instance, Parallelism()).pools[0]
+    roles = ((Role.PREFILL, "prefill"), (Role.DECODE, "decode"))
+    return Fleet(tuple(replace(colocated, name=name, role=role) for role, name in roles))
+
+
+def steps_of(state: PoolState) -> Steps:
+    assert state.steps is not None
+    return state.steps
+
+
+def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The cost model's step of one request of each flow at its mean context [s]."""
+    given_ = instance.problem
+    shape = next(one for one in instance.tables.shapes if one.parallelism == split)
+    config = engine_config(given_, shape, Role.COLOCATED, 32, 8192)
+    load = StepLoad.decode(np.ones(instance.flows.isl.size), instance.flows.mean_context)
+    return np.asarray(step_time_one(given_.model, config, load_engine_overhead(given_.engine), load).total[0])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("isl", [1000.0, 8000.0, 38_000.0, 120_000.0])
+def test_a_lone_request_reads_its_own_cache(isl: float, split: Parallelism) -> None:
+    instance = contexts(isl)
+    expected = float(alone(instance, split)[0])
+    found = evaluate(instance, fleet(instance, split)).tpot[-1]
+    assert found[:2] == pytest.approx([expected, expected], rel=0.002)
+    several = evaluate(instance, fleet(instance, split, 4)).tpot[-1]
+    assert several[:2] == pytest.approx([expected, expected], rel=0.002)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelism) -> None:
+    """Half of the requests have short prompts, half long ones: the median is one, the slowest tenth the other."""
+    instance = contexts(1000.0, 100_000.0)
+    short, long = alone(instance, split)
+    assert long > 1.15 * short
+    steps = steps_of(pool_state(instance, fleet(instance, split).pools[0], 1.0))
+    np.testing.assert_allclose(steps.quiet + steps.time.own, [short, long], rtol=0.002)
+    assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
+    if split == Parallelism():
+        decode = steps_of(pool_state(instance, apart(instance).pools[1], 1.0))
+        np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    log_rate=st.floats(-4.0, 0.5),
+    isl=st.lists(st.sampled_from([200.0, 2000.0, 20_000.0]), min_size=1, max_size=3, unique=True),
+    burstiness=st.sampled_from([1.0, 3.0]),
+    replicas=st.sampled_from([1, 3, 20]),
+    split=st.sampled_from(SPLITS),
+    least=st.sampled_from([1, 16]),
+)
+def test_half_are_late_where_the_mean_quiet_step_is(
+    log_rate: float, isl: list[float], burstiness: float, replicas: int, split: Parallelism, least: int
+) -> None:
+    """What the certified floor takes for granted (`search.bound`)."""
+    instance = contexts(*isl, burstiness=burstiness, seqs=tuple(least * 2**k for k in range(6)))
+    pools = [fleet(instance, split, replicas).pools[0], replace(apart(instance).pools[1], replicas=replicas)]
+    for engines in pools:
+        steps = steps_of(pool_state(instance, engines, 10.0 ** (log_rate + 4.0)))
+        assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
+        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
+
+
+# --- engines whose prompts go first and alone (SGLang) beside those that mix them with decodes
+
+CHUNK = 1024
+
+
+@cache
+def served_by(engine: str, rate: float = 8.0) -> Instance:
+    """Prompts of 800 or 3000 tokens on single H100, in chunks of 1024."""
+    return instance_of(
+        problem(
+            workload=workload(rate, ((800.0, 150.0, 0.7), (3000.0, 250.0, 0.3))),
+            space=space(tensor_parallel=(1,), max_num_seqs=(2, 8, 32, 256), max_num_batched_tokens=(CHUNK,)),
+            engine=engine,
+        )
+    )
+
+
+def engines(replicas: int) -> Fleet:
+    """Colocated ones."""
+    seqs = limit(served_by("vllm"), 3)
+    return Fleet((FleetPool("colocated-1", Role.COLOCATED, 0, seqs, 0, replicas, 0, np.ones(2)),))
+
+
+def test_a_step_of_prompts_carries_no_decodes() -> None:
+    """Whatever runs, 800 tokens take one step and 3000 take three, as on a prefill engine."""
+    tables = served_by("sglang").tables
+    assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * tables.seqs.size
+    assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, -1])
+    assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0, 0], rel=1e-2)
+
+
+def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
+    """By kernels: it reads the weights once more, so engines keep up with less."""
+    needs = []
+    for engine in ("vllm", "sglang"):
+        instance = make_instance(served_by(engine).problem)
+        every = make_settings(instance)
+        needs.append(keeping_up(instance, every.take((every.role == COLOCATED) & (every.seqs >= limit(instance, 2)))))
+    mixed, first = needs
+    assert mixed.size
+    assert (first > mixed).all()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("rate", [6.0, 11.0])
+def test_the_evaluation_agrees_with_the_simulation(engine: str, rate: float) -> None:
+    instance = served_by(engine, rate)
+    found, seen = evaluate(instance, engines(2)), judge(instance, engines(2), requests=6000, seed=3)
+    one = seen.classes[0]
+    assert not seen.overload.overloaded
+    assert found.ttft[0][:2] == pytest.approx(one.ttft[:2], rel=0.12)
+    assert found.tpot[0][:2] == pytest.approx(one.tpot[:2], rel=0.08)
+
+
+# --- seats of prefill engines: as many as fill a step, in every stage of a pipeline
+
+SEQS = (1, 2, 4, 8, 16, 32, 64, 128)
+SPACE = SearchSpace(
+    roles=(Role.PREFILL, Role.DECODE),
+    tensor_parallel=(1,),
+    pipeline_parallel=(1, 4),
+    expert_parallel=(1,),
+    data_parallel=(1,),
+    max_num_seqs=SEQS,
+    max_num_batched_tokens=(2048,),
+    max_gpus_per_engine=8,
+)
+
+
+def unit(*buckets: tuple[float, float, float], rate: float = 10.0) -> Instance:
+    return instance_of(problem(workload=workload(rate, buckets), space=SPACE))
+
+
+def stages(instance: Instance, number: int) -> int:
+    return next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism.pipeline == number)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "single", "piped"),
+    [
+        (((512.0, 100.0, 1.0),), 4, 16),  # 4 prompts fill 2,048 tokens
+        (((300.0, 100.0, 1.0),), 8, 32),  # 7 do
+        (((128.0, 100.0, 0.5), (6000.0, 100.0, 0.5)), 16, 64),  # as many as if all were short
+        (((16.0, 100.0, 0.05), (512.0, 100.0, 0.95)), 4, 16),  # but for one in ten
+        (((8.0, 100.0, 1.0),), 128, 128),  # 256 do, for whom there are no seats
+        (((6000.0, 100.0, 1.0),), 1, 4),
+    ],
+)
+def test_prompts_that_fill_a_step_have_seats(
+    buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
+) -> None:
+    instance = unit(*buckets)
+    found = [SEQS[prefill_seqs(instance, stages(instance, number))] for number in (1, 4)]
+    assert found == [single, piped]
+
+
+# --- token budgets of prefill engines: what a smaller one costs, and what it brings a pipeline
+
+CHUNKS = (512, 1024, 2048, 8192)
+BUDGETS = replace(SPACE, max_num_seqs=(8, 64, 256), max_num_batched_tokens=CHUNKS)
+LENGTHS = ((1500.0, 50.0, 0.7), (6000.0, 50.0, 0.3))
+
+
+@pytest.fixture(scope="module")
+def instance() -> Instance:
+    return posed(CHUNKS)
+
+
+def posed(chunks: tuple[int, ...], rate: float = 20.0) -> Instance:
+    space = replace(BUDGETS, max_num_batched_tokens=chunks)
+    return instance_of(problem(workload=workload(rate, LENGTHS), space=space))
+
+
+def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Instance) -> None:
+    """6000 tokens in three chunks of 2048: t / k (1 + (k - 1) / 3), which is less than all at once takes."""
+    shape = np.array([stages(instance, 4)])
+    small, whole = np.array([CHUNKS.index(2048)]), np.array([CHUNKS.index(8192)])
+    chunks = [instance.flows.chunks_of(instance.tables.rank_chunks[shape, chunk]) for chunk in (small, whole)]
+    assert [count.tolist() for count in chunks] == [[[1.0, 3.0]], [[1.0, 1.0]]]
+    times = [instance.tables.prefill_alone[shape, chunk] for chunk in (small, whole)]
+    deep = np.array([4.0])
+    piped = prompt_latency(times[0], chunks[0], deep)
+    assert piped[0, 1] == pytest.approx(times[0][0, 1] / 4.0 * (1.0 + 3.0 / 3.0))
+    at_once = prompt_latency(times[1], chunks[1], deep)
+    assert at_once[0] == pytest.approx(times[1][0])
+    assert piped[0, 1] < 0.7 * at_once[0, 1]
+
+
+# --- what no load changes of a TTFT is one law: of fleets by formula, of the simulator, and of the closed loop
+
+STAGES = (Role.PREFILL, Role.DECODE)
+MODES = (STAGES, (Role.COLOCATED,))
+QUICK = EngineChange(arrival_ms=0.0, handover_ms=0.0)
+"""An engine whose clients and hand-overs take no time."""
+
+
+def timed_instance(engine: str, changes: EngineChange, ttft: float = 2.0) -> Instance:
+    """One request of a thousand tokens per second on H100."""
+    stated = problem(
+        engine=engine,
+        engine_changes={engine: changes},
+        workload=workload(1.0, ((1000.0, 100.0, 1.0),)),
+        slos=(slo(ttft=ttft),),
+        space=space(tensor_parallel=(1,)),
+    )
+    return make_instance(stated)
+
+
+def one_of_each(roles: tuple[Role, ...], seqs: int) -> Fleet:
+    """A replica of each role."""
+    return Fleet(tuple(FleetPool(role.value, role, 0, seqs, 0, 1, 0, np.ones(1)) for role in roles))
+
+
+@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("roles", MODES)
+def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles: tuple[Role, ...]) -> None:
+    """By what the user's file says: 7 ms until the queue, and 40 ms for a hand-over."""
+    shift = 0.047 if roles == STAGES else 0.007
+    there, here = (timed_instance(engine, change) for change in (EngineChange(arrival_ms=7, handover_ms=40), QUICK))
+    fleet = one_of_each(roles, int(here.tables.limits[-1]))
+    formula = [evaluate(instance, fleet) for instance in (there, here)]
+    np.testing.assert_allclose(formula[0].ttft, formula[1].ttft + shift, atol=1e-6)
+    np.testing.assert_allclose(formula[0].tpot, formula[1].tpot)
+    runs = [judge(instance, fleet, requests=300).runs[0].result for instance in (there, here)]
+    np.testing.assert_allclose(runs[0].ttft, runs[1].ttft + shift)
+    np.testing.assert_allclose(runs[0].e2e, runs[1].e2e + shift)
+    cell = np.ones((1, 1))
+    times = EngineTimes(
+        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, 0.0 * cell), lambda running: np.full_like(running, 0.01)
+    )
+    load = ClosedLoad(cell, 1000.0 * cell, 101.0 * cell, 0.0 * cell, 10.0 * cell)
+    pools = WorkerPools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == STAGES)
+    lone = [
+        closed_loop(times, replace(instance.policy, hand_over_steps=0.0), load, pools) for instance in (there, here)
+    ]
+    assert lone[0].ttft - lone[1].ttft == pytest.approx(shift)
+    residence = [1.0 / steady.rate for steady in lone]
+    change = (lone[0].tpot - lone[1].tpot) * 100.0  # of colocated prompts, the fewer per second the less a token waits
+    assert residence[0] - residence[1] == pytest.approx(shift + change)
+
+
+def test_a_catalog_file_that_says_nothing_of_them_leaves_the_fitted_figures() -> None:
+    shipped = load_serving_policy("vllm")
+    changed = load_serving_policy("vllm", {"vllm": EngineChange(arrival_ms=7.5)})
+    assert shipped.fixed_ttft(False) == pytest.approx(0.0185)
+    assert shipped.fixed_ttft(True) == pytest.approx(0.0185 + 0.0853)
+    assert changed.fixed_ttft(True) == pytest.approx(0.0075 + 0.0853)
+
+
+def test_no_engine_is_faster_than_what_no_load_changes() -> None:
+    """A limit of 80 ms leaves time for a prompt of 1000 tokens, about 30 ms, but not for a hand-over of 85 ms."""
+    usual, quick = (timed_instance("vllm", changes, ttft=0.08) for changes in (EngineChange(), QUICK))
+    settings = make_settings(usual)
+    late = late_first_tokens(usual, settings)
+    assert late[settings.role == PREFILL].all()
+    assert not late[settings.role == COLOCATED].any()
+    assert not late_first_tokens(quick, settings).any()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.engine import Parallelism, Role
+from costmodel.engine import Role
 from optimizer.recommend.explain import Explanation, explain_each
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
@@ -48,7 +48,8 @@ def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) ->
 def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Problem) -> None:
     plan = optimize(problem, level=Level.QUICK)
     pool = plan.pools[0]
-    wanted = Wanted(0 if pool.accelerator == "H100" else 1, Parallelism(pool.tensor_parallel), Role(pool.role))
+    stated = {"tensor_parallel": pool.tensor_parallel, "role": Role(pool.role)}
+    wanted = Wanted(0 if pool.accelerator == "H100" else 1, stated)
     (standing,) = explained(problem, wanted).standings
     assert standing.rank == 1
     assert standing.cost == pytest.approx(plan.cost_usd_per_hour)
@@ -60,7 +61,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
     seen: dict[Role, list[tuple[int, float]]] = {}
     for offer in (0, 1):
         for tensor in (1, 2):
-            for one in explained(problem, Wanted(offer, Parallelism(tensor))).standings:
+            for one in explained(problem, Wanted(offer, {"tensor_parallel": tensor})).standings:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best
@@ -74,7 +75,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
 def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(file), "--config", "gpu=H100,tp=1"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("gpu=H100,tp=1: possible, at best number ")
+    assert said.startswith("gpu=H100,tp=1: possible; as a ")
     assumed = "pipeline_parallel 1, expert_parallel 1, data_parallel 1, weight_dtype bf16, kv_dtype bf16."
     assert f"Assumed, as the config does not say: {assumed}" in " ".join(said.split())
     assert f"All {len(RULES)} feasibility rules pass" in said

@@ -30,7 +30,6 @@ from optimizer.search.program import (
     fleet_limits,
     pool_limits,
     solve,
-    undominated,
     write_model,
 )
 from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
@@ -38,6 +37,7 @@ from tests.fleet_matrices import (
     MOST_EACH,
     billed_by_node,
     by_trying_all,
+    columns_of,
     cost_of,
     lp_text,
     random_matrices,
@@ -85,7 +85,7 @@ def toy_matrices(asked: Problem, columns: slice = slice(4)) -> Matrices:
     flows, role, shape = instance.flows, np.array([PREFILL, DECODE, COLOCATED, PREFILL]), np.array([0, 1, 3, 3])
     share = np.bincount(flows.slo, flows.share, classes)
     possible = np.isfinite(load).all(axis=1, keepdims=True)
-    return Matrices(
+    matrices = Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
         price=engine_cost(instance)[shape],
@@ -98,7 +98,8 @@ def toy_matrices(asked: Problem, columns: slice = slice(4)) -> Matrices:
         spares=asked.constraints.spare_replicas,
         pool_limits=pool_limits(asked, role),
         most=10_000.0 if asked.constraints.max_gpus is None else float(asked.constraints.max_gpus),
-    ).take(np.arange(4)[columns])
+    )
+    return columns_of(matrices, np.arange(4)[columns])
 
 
 def program(asked: Problem, aim: Aim | None = None) -> Program:
@@ -204,16 +205,8 @@ class TestByHand:
         assert cheapest(matrices, Aim(), replace(EXACT, columns=0)).bound == pytest.approx(4.4)
         assert cheapest(matrices, Aim(), EXACT, 5.0).bound == pytest.approx(5.0)
 
-    def test_two_cheap_engines_beat_a_dear_one(self) -> None:
-        need = np.array([[[1.0, 2.0]], [[0.5, 1.0]], [[0.4, 1.0]]])
-        matrices = colocated(need, [1.0, 2.0, 2.0])
-        assert undominated(matrices).tolist() == [0, 2]
-        assert undominated(replace(matrices, spares=1)).tolist() == [0, 1, 2]
-        assert undominated(replace(matrices, domain=np.array([0, 1, 0]))).tolist() == [0, 1, 2]
-        assert undominated(colocated(np.ones((3, 1, 2)), [1.0, 1.0, 1.0])).tolist() == [0]
-
     def test_no_columns_are_no_fleet(self) -> None:
-        none = random_matrices(0).take(np.zeros(0, dtype=np.int64))
+        none = columns_of(random_matrices(0), np.zeros(0, dtype=np.int64))
         assert cheapest(none, Aim(), EXACT).outcome is SolveStatus.INFEASIBLE
 
 

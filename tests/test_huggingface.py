@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
+from pdplan.cli import cli
+from search_spaces import reference_count
+from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
-from search_spaces.models import load_model, model_entry
+from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -50,9 +54,7 @@ LINEAR: dict[str, Any] = {
     "linear_conv_kernel_dim": 4,
 }
 MOE: dict[str, Any] = {**MLA, **EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
-QWEN_WINDOW: dict[str, Any] = {"model_type": "qwen3", "sliding_window": 512, "max_window_layers": 6}
 ROUTED: dict[str, Any] = {**EXPERTS, "n_routed_experts": 4}
-LLAMA4: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 256}
 
 
 def parse(*parts: dict[str, Any], without: str = "", **fields: Any) -> Transformer:
@@ -81,10 +83,6 @@ def windows(model: Transformer) -> dict[int | None, int]:
     return found
 
 
-def experts(model: Transformer) -> list[tuple[int, int, int]]:
-    return [(group.count, group.feed_forward.experts, group.feed_forward.intermediate) for group in model.layers]
-
-
 # ── attention ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -95,26 +93,6 @@ def test_missing_kv_heads_mean_multi_head_only_where_the_family_says_so() -> Non
     assert "lacks 'num_key_value_heads'" in error_of(without="num_key_value_heads", model_type="mistral")
     (group,) = parse(without="num_key_value_heads", model_type="mistral", multi_query=True).layers
     assert group.attention.kv_shards == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"model_type": "mistral", "sliding_window": 512}, {512: 8}),
-        ({"model_type": "mistral", "sliding_window": None}, {None: 8}),
-        ({"model_type": "gemma2", "sliding_window": 512}, {512: 4, None: 4}),
-        ({"model_type": "gemma3_text", "sliding_window": 512}, {512: 7, None: 1}),
-        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 4}, {512: 6, None: 2}),
-        ({**QWEN_WINDOW}, {None: 8}),
-        ({**QWEN_WINDOW, "use_sliding_window": True}, {None: 6, 512: 2}),
-        ({"layer_types": ["sliding_attention", "full_attention"] * 4, "sliding_window": 128}, {128: 4, None: 4}),
-        ({"model_type": "llama4_text", "attention_chunk_size": 256}, {256: 6, None: 2}),
-        ({"attention_chunk_size": 256, "no_rope_layers": [1, 0] * 4}, {256: 4, None: 4}),
-        ({"sliding_window": 4096}, {None: 8}),
-    ],
-)  # fmt: skip
-def test_windows(fields: dict[str, Any], expected: dict[int | None, int]) -> None:
-    assert windows(parse(**fields)) == expected
 
 
 NOMINAL = {"MiniMaxAI__MiniMax-M3.json", "tf__falcon_mamba.json"}
@@ -164,26 +142,6 @@ def test_every_config_is_right(data: Path) -> None:
 # ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"num_local_experts": 4, "num_experts_per_tok": 2}, [(8, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4}, [(8, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "decoder_sparse_step": 2}, [(4, 0, 128), (4, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "mlp_only_layers": [0, 1, 7]}, [(3, 0, 128), (5, 4, 0)]),
-        ({**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 48}, [(8, 4, 48)]),
-        ({**ROUTED, "n_shared_experts": 2, "first_k_dense_replace": 3}, [(3, 0, 128), (5, 4, 64)]),
-        ({**ROUTED, "first_k_dense_replace": 1, "moe_layer_freq": 2}, [(5, 0, 128), (3, 4, 0)]),
-        ({**ROUTED, "moe_layer_freq": [0] + [1] * 7}, [(1, 0, 128), (7, 4, 0)]),
-        ({**ROUTED, "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 6}, [(2, 0, 128), (6, 4, 0)]),
-        ({**LLAMA4, "interleave_moe_layer_step": 2}, [(4, 0, 256), (4, 4, 128)]),
-        ({"num_experts": 0}, [(8, 0, 128)]),
-    ],
-)  # fmt: skip
-def test_experts(fields: dict[str, Any], expected: list[tuple[int, int, int]]) -> None:
-    assert experts(parse(**fields)) == expected
-
-
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
 
 
@@ -208,18 +166,6 @@ def test_published_sizes(model_type: str) -> None:
     common = {"hidden_act": "silu", "max_position_embeddings": 8192, "tie_word_embeddings": False}
     model = parse(common, published["config"], model_type=model_type)
     assert model.parameters == pytest.approx(published["parameters"], rel=5e-3)
-
-
-def test_layers_that_read_another_layers_kv_keep_none() -> None:
-    """The last four of eight layers read what earlier ones keep, or every second one does; all attend as many pairs."""
-    plain = parse()
-    for fields in ({"num_kv_shared_layers": 4}, {"use_cla": True, "cla_share_factor": 2}):
-        model = parse(**fields)
-        assert model.kv_bytes_per_token("bf16") == plain.kv_bytes_per_token("bf16") / 2
-        assert plain.parameters - model.parameters == 4 * 64 * 2 * 2 * 8
-        assert {group.attention.prefill_flop_per_pair for group in model.layers} == {
-            plain.layers[0].attention.prefill_flop_per_pair
-        }
 
 
 def test_fields_that_differ_by_layer() -> None:
@@ -307,26 +253,108 @@ def test_any_config_is_understood_or_refused(base: dict[str, Any], changes: dict
     assert refusal.startswith("fuzz: ")
 
 
-YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+# --- rotary embeddings as engines are told them: whole, in the notation of transformers 5
+
+PLAIN: dict[str, Any] = {"model_type": "qwen3", "max_position_embeddings": 40_960, "rope_theta": 1e6}
+ROTARY = yaml.safe_load((Path(__file__).parent / "rotary_embeddings.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("row", ROTARY["scalings"])
+def test_a_scaling_is_one_that_extends_what_the_model_was_trained_on(row: dict[str, Any]) -> None:
+    scaling = None if row["expected"] is None else ContextScaling(**row["expected"])
+    assert context_scaling({**PLAIN, **row["fields"]}, "x") == scaling
+
+
+@pytest.mark.parametrize("row", ROTARY["embeddings"])
+def test_a_rotary_embedding_is_told_whole(row: dict[str, Any]) -> None:
+    assert rope_parameters({**PLAIN, **row["fields"]}, "x") == row["expected"]
+
+
+# --- the catalog of models, and a user's own config.json
+
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 8,
+    "vocab_size": 1000,
+}
+TINY_LAYERS = parse_config(TINY, "tiny").layers
 
 
 @pytest.mark.parametrize(
-    ("fields", "context"),
+    ("name", "expected", "dtype"),
     [
-        ({}, 4096),
-        ({"rope_scaling": YARN}, 8192),
-        ({"rope_parameters": YARN, "rope_scaling": YARN}, 8192),
-        ({"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}}, 163_840),
-        ({"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}}, 8192),
-        (
-            {"rope_scaling": {**YARN, "original_max_position_embeddings": 32_768}, "max_position_embeddings": 40_960},
-            131_072,
-        ),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
-        ({"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}, 4096),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 4096),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "context_is_scaled": True}, 4096),
+        ("meta-llama/Llama-3.1-70B-Instruct", "Llama-3.1-70B", "bf16"),
+        ("META-LLAMA/llama-3.1-70B", "Llama-3.1-70B", "bf16"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "fp4"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3-235B-A22B-FP8", "fp8"),
+        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
     ],
 )
-def test_the_context_is_what_the_rotary_embedding_extends_it_to(fields: dict[str, Any], context: int) -> None:
-    assert parse(**fields).max_position == context
+def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
+    model = load_model(name)
+    assert (model.name, model.native_weight_dtype) == (expected, dtype)
+
+
+def test_a_file_or_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "My-Model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY), "utf-8-sig")
+    for name in ("My-Model", "./My-Model", "My-Model/config.json", str(folder)):
+        model = load_model(name, tmp_path)
+        assert (model.name, model.source, model.layers) == ("My-Model", name, TINY_LAYERS)
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}', "utf-8")
+    assert load_model("My-Model", tmp_path).native_weight_dtype == "fp8"
+
+
+def test_published_configs_equal_the_catalog(data: Path) -> None:
+    paths = sorted((data / "models").glob("*/*/config.json"))
+    assert paths
+    for path in paths:
+        published, ours = load_model(str(path)), load_model("/".join(path.parent.parts[-2:]))
+        assert published.layers == ours.layers
+        assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
+        if "quantization_config" in path.read_text("utf-8"):
+            assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)
+
+
+@pytest.mark.parametrize("field", sorted(TINY.keys() - {"model_type"}))
+def test_the_way_out_of_a_missing_field(tmp_path: Path, field: str) -> None:
+    """The refusal names a command; the file that it writes says what was assumed, and can be planned with."""
+    path, file = tmp_path / "config.json", tmp_path / "model.yaml"
+    path.write_text(json.dumps({key: value for key, value in TINY.items() if key != field}), "utf-8")
+    with pytest.raises(ArchitectureError, match=f"lacks '{field}'.*pdplan models --from CONFIG -o my-model.yaml"):
+        load_model(str(path))
+    file.write_text(architecture_text(*model_to_edit(str(path))), "utf-8")
+    assert f"# Missing, and assumed: '{field}' = " in file.read_text("utf-8")
+    assert read_architecture(file).parameters > 0
+
+
+# --- `pdplan models CONFIG --check`: parameters counted by transformers, on no memory
+
+
+def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), "utf-8")
+    return CliRunner().invoke(cli, ["models", str(path), "--check", *options], standalone_mode=False)
+
+
+def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_count, "EXTRA", ("no_such_module",))
+    message = str(check(tmp_path, LLAMA).exception)
+    assert message.startswith("--check needs")
+    assert message.endswith("pip install 'pdplan[transformers]'")
+
+
+def test_counts_agree_by_group(tmp_path: Path) -> None:
+    for name in reference_count.EXTRA:
+        pytest.importorskip(name)
+    result = check(tmp_path, LLAMA, "--json")
+    record = json.loads(result.stdout)
+    assert abs(record["difference"]) < 0.01
+    for group in ("embedding", "attention", "feed_forward"):
+        ours, theirs = record["groups"][group]
+        assert ours == theirs, group

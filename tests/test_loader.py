@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import time
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.engine import Role
+from costmodel.errors import InputError
 from optimizer.fleets.error_bars import hardware_remarks, price_remarks
+from search_spaces import bounds
 from search_spaces.echo import init_text
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing
+from search_spaces.quantities import Kind, format_quantity, parse
+from search_spaces.schema import json_schema
+from search_spaces.search_space import Span, sizes
+from search_spaces.yaml_source import parse_source, parse_value
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
@@ -203,3 +215,240 @@ def test_a_name_that_leaves_the_memory_open_is_told(folder: Path, written: str, 
     problem = load(SOUND.replace("H100", written, 1))
     assert remark in " ".join(hardware_remarks(problem))
     assert ("is read as" in " ".join(hardware_remarks(problem))) == bool(remark)
+
+
+# --- quantities: every unit, the round trip, and the words of each refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("500ms", Kind.DURATION, 0.5),
+        ("1.5 s", Kind.DURATION, 1.5),
+        ("3min", Kind.DURATION, 180.0),
+        ("5 µs", Kind.DURATION, 5e-6),
+        ("2", Kind.DURATION, 2.0),
+        ("80GiB", Kind.SIZE, 80 * 2**30),
+        ("80GB", Kind.SIZE, 80e9),
+        ("400Gb/s", Kind.BANDWIDTH, 50e9),
+        ("10/s", Kind.RATE, 10.0),
+        ("600/min", Kind.RATE, 10.0),
+        ("36000 req/h", Kind.RATE, 10.0),
+        ("50kW", Kind.POWER, 50e3),
+        ("$2.50/h", Kind.PRICE, 2.5),
+        ("2.5 $/h", Kind.PRICE, 2.5),
+    ],
+)
+def test_a_quantity_is_read_in_base_units(text: object, kind: Kind, value: float) -> None:
+    assert parse(text, kind) == pytest.approx(value, rel=1e-15)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(list(Kind)), st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+def test_formatting_and_reading_back_is_exact(kind: Kind, value: float) -> None:
+    assert parse(format_quantity(value, kind), kind) == value
+
+
+def test_a_quantity_is_shown_in_the_unit_that_reads_best() -> None:
+    assert format_quantity(180.0, Kind.DURATION) == "3min"
+    assert format_quantity(80 * 2**30, Kind.SIZE) == "80GiB"
+    assert format_quantity(50e3, Kind.POWER) == "50kW"
+    assert format_quantity(450e9, Kind.BANDWIDTH) == "450GB/s"
+    assert format_quantity(10.0, Kind.RATE) == "10/s"
+
+
+# --- yAML as it is read: what is no mapping of keys, what would blow up, and numbers and texts as they are meant
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
+        (b"- a\n", "w.yaml: contains a list, but must have keys and values such as 'name: chat'"),
+        (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
+        (b"a:\n\t- b\n", "w.yaml:2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
+        (
+            b"a: 1\n---\nb: 1\n",
+            "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
+        ),
+        (
+            b"a: &a [*a]",
+            "w.yaml:1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^",
+        ),
+    ],
+)
+def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: str) -> None:
+    Path("w.yaml").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        load_problem(Path("w.yaml"))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("bracket", ["[", "{a: "])
+def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
+    assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
+
+
+def test_a_billion_laughs_are_refused(folder: Path) -> None:
+    """Every line repeats the one before ten times."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    assert "aliases (*name) repeat more than" in refusal("\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *lines]))
+
+
+def test_a_tag_runs_nothing(folder: Path) -> None:
+    said = refusal("name: !!python/object/apply:os.system 'touch pwned'\n")
+    assert "w.yaml:1:" in said
+    assert "not allowed" in said
+    assert not Path("pwned").exists()
+
+
+def test_a_number_in_exponent_form_is_a_number() -> None:
+    assert parse_value("1e12") == 1e12
+    assert parse_value("-2E-3") == -0.002
+    assert parse_value("'1e12'") == "1e12"
+    assert parse_value("1_000") == 1000
+    assert parse_value("2024-01-01") == "2024-01-01"
+    assert math.isinf(parse_value(".inf"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**15), 10**15)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=8),
+        lambda children: (
+            st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
+        ),
+        max_leaves=15,
+    )
+)
+def test_json_is_read_as_json(value: Any) -> None:
+    """JSON is YAML, so whatever JSON says must come out, with a place for every value."""
+    source, faults = parse_source(json.dumps({"root": value}), "j.yaml")
+    assert faults == []
+    assert source.value == {"root": value}
+    assert ("root",) in source.values
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InputError):
+        source, _ = parse_source(text, "t.yaml")
+        assert isinstance(source.value, dict)
+
+
+# --- the JSON Schema of workload.yaml, and the search spaces that presets and ranges give
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def validator() -> Any:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def texts() -> dict[str, str]:
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.yaml"))} | {
+        "init": init_text()
+    }
+
+
+@pytest.mark.parametrize("name", ["chat", "long-context", "code", "init"])
+def test_the_schema_accepts_what_the_loader_accepts(name: str) -> None:
+    value = parse_source(texts()[name], name)[0].value
+    assert list(validator().iter_errors(value)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nmae": "x"},
+        {"slo": {"ttft": "2s", "tpot": "50ms", "x": 1}},
+        {"slo": {"ttft": "2s"}},
+        {"accelerators": [{"name": "H100", "inventory": -1}]},
+        {"engine": "vlm"},
+        {"schema": "pdplan.workload/9"},
+    ],
+)
+def test_the_schema_rejects_unknown_keys_and_bad_values(change: dict[str, Any]) -> None:
+    value = parse_source(init_text(), "init")[0].value | change
+    assert list(validator().iter_errors(value)) != []
+
+
+def test_every_key_is_described_and_every_section_is_closed() -> None:
+    schema = json_schema()
+    for name, section in {"root": schema, **schema["$defs"]}.items():
+        if section.get("type") != "object":
+            continue
+        assert section["additionalProperties"] is False, name
+        assert all(prop.get("description") for prop in section["properties"].values()), name
+
+
+def test_a_span_keeps_its_ends() -> None:
+    assert sizes(Span(low=5, high=100), 2**0.5)[0] == 5
+    assert sizes(Span(low=5, high=100), 2**0.5)[-1] == 100
+    assert sizes(Span(low=512, high=8192), 2.0) == (512, 1024, 2048, 4096, 8192)
+    assert sizes(Span(low=8, high=8), 2.0) == (8,)
+
+
+# --- the edge of the input: bounds of every number, and a histogram too long
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+ABSURD = [
+    ("workload.request_rate", 1e300, "must be at least 1e-06/s and at most 1000000/s"),
+    ("workload.prefix_hit_share", 0.9999999999999999, "at most 0.999999"),
+    ("workload.lengths.histogram.0.isl", 1e300, "at most 16,777,216 tokens"),
+    ("slo.e2e", "1e30s", "at most 7d"),
+    ("slo.attainment", 0.9999999999999999, "must be at least 0.01 and at most 0.999999"),
+    ("accelerators.0", {"name": "H100", "inventory": 1e300}, "at most 10,000,000 GPUs"),
+    ("search", {"max_num_batched_tokens": [1]}, "must be at least 16 and at most 1,048,576 tokens"),
+    ("search", {"max_gpus_per_engine": 1e300}, "at most 4,096 GPUs"),
+    ("objective", {"goal": "max_goodput_per_dollar", "min_volume": 1e-9}, "must be at least 0.001 and at most 1,000"),
+    ("constraints.power", "1e30W", "at most 100000MW"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), ABSURD, ids=lambda value: str(value)[:40])
+def test_an_absurd_number_is_refused_with_its_range(folder: Path, key: str, value: Any, words: str) -> None:
+    said = refusal(SOUND, {key: value})
+    assert said.startswith(f"w.yaml (overridden by {key}")
+    assert f"): {key}" in said
+    assert "is out of range" in said
+    assert words in said
+
+
+def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
+    def unbounded(node: Any, path: str) -> list[str]:
+        if isinstance(node, list):
+            return [found for index, item in enumerate(node) for found in unbounded(item, f"{path}.{index}")]
+        if not isinstance(node, dict):
+            return []
+        open_ended = node.get("type") in ("number", "integer") and not {"minimum", "maximum"} <= node.keys()
+        return [path] * open_ended + [found for key in node for found in unbounded(node[key], f"{path}.{key}")]
+
+    assert unbounded(json_schema(), "") == []
+
+
+# --- how many -------------------------------------------------------------------------------------------------------
+
+
+def table(rows: int) -> str:
+    return "isl,osl,share\n" + "".join(f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
+
+
+def test_a_long_histogram_is_merged_and_keeps_its_means(folder: Path) -> None:
+    rows = 20_000
+    Path("h.csv").write_text(table(rows))
+    started = time.process_time()
+    workload = load(SOUND, {"workload.lengths": {"histogram": "h.csv"}}).workload
+    assert time.process_time() - started < 5
+    assert workload.share.size == bounds.BUCKETS.high
+    assert workload.share @ workload.isl == pytest.approx(sum(100 + k % 5000 for k in range(rows)) / rows)
+    assert workload.share @ workload.osl == pytest.approx(sum(50 + k % 777 for k in range(rows)) / rows)
+    assert workload.max_tokens == max(150 + k % 5000 + k % 777 for k in range(rows))

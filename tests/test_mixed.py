@@ -8,17 +8,30 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, evaluate, still_holds
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost
+from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, still_holds
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import COLOCATED
-from optimizer.search.bound import keeping_up
-from optimizer.search.mixtures import leanest
-from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
-from search_spaces.problem import Constraints, Problem, Routing
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
+from optimizer.search.bound import keeping_up, sending_work
+from optimizer.search.mixtures import MORE, best_serving, goodput_gap, leanest
+from optimizer.search.search import (
+    AS_MUCH,
+    FleetSearch,
+    Picks,
+    cheapest_held,
+    evaluated,
+    pool_survives,
+    settled,
+    unmixed,
+)
+from optimizer.verification.verify import Waiting
+from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+from tests.small_fleets import apart, small
 
 Buckets = tuple[tuple[float, float, float], ...]
 
@@ -161,3 +174,202 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
         served = np.flatnonzero(pool.route)
         assert set(pool.route.tolist()) <= {0.0, 1.0}
         assert np.diff(served).tolist() == [1] * (served.size - 1)
+
+
+# --- most goodput, or most per dollar: against every small fleet, and bounds that no fleet exceeds
+
+SHORT_AND_LONG = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+ENGINES = space(tensor_parallel=(1,), max_num_seqs=(32, 128))
+OFFERS = (offer("H100"), offer("L40S"))
+
+
+@cache
+def any_limits() -> tuple[Instance, FleetSearch]:
+    """One request per second on H100s and L40S."""
+    instance = instance_of(
+        problem(workload=workload(1.0, SHORT_AND_LONG), slos=(slo(1.0, 0.05, 0.9),), space=ENGINES, offers=OFFERS)
+    )
+    return instance, evaluated(instance)
+
+
+def sought(goal: Objective, limits: Constraints) -> FleetSearch:
+    instance, search = any_limits()
+    asked = replace(instance.problem, objective=goal, constraints=limits)
+    return FleetSearch.of(replace(instance, problem=asked), search.settings)
+
+
+def every_fleet(search: FleetSearch, most: int = 4) -> list[Fleet]:
+    """All fleets of one pool or two of up to `most` engines each, within the limits."""
+    counts = range(1, most + 1)
+    ends = [np.flatnonzero(search.settings.role == role).tolist() for role in (PREFILL, DECODE, COLOCATED)]
+    picks = [((at, n),) for at, n in product(ends[2], counts)]
+    pairs = [((p, n), (d, m)) for p, d, n, m in product(*ends[:2], counts, counts)]
+    fleets = [search.fleet(row) for row in (*picks, *pairs)]
+    return [fleet for fleet in fleets if keeps_limits(search.instance, fleet)]
+
+
+@pytest.mark.parametrize("limits", [Constraints(budget=8.0), Constraints(max_gpus=3), Constraints(budget=3.0)])
+def test_no_small_fleet_serves_more(limits: Constraints) -> None:
+    search = sought(Objective(Goal.MAX_GOODPUT), limits)
+    instance = search.instance
+    fleet, most = best_serving(search)
+    assert keeps_limits(instance, fleet)
+    assert evaluate(instance, fleet, most * (1.0 - 5e-3)).holds
+    enough = most * (1.0 + 2.0 * MORE)
+    assert not [other for other in every_fleet(search) if evaluate(instance, other, enough).holds]
+    gap = goodput_gap(search, (fleet, most), 10.0)
+    assert gap is not None
+    assert 0.0 <= gap < 0.5
+
+
+@pytest.mark.parametrize(("least", "most"), [(5.0, 10.0), (10.0, 40.0), (2.0, 4.0)])
+def test_no_small_fleet_has_more_per_dollar(least: float, most: float) -> None:
+    search = sought(Objective(Goal.MAX_GOODPUT_PER_DOLLAR, least, most), Constraints())
+    instance, best = search.instance, best_serving(search)
+    able = [(fleet, goodput_volume(instance, fleet)) for fleet in every_fleet(search, 3)]
+    assert best[1] >= least
+    per_dollar, *ratios = (
+        min(serves, most) / fleet_cost(instance, fleet) for fleet, serves in (best, *able) if serves >= least
+    )
+    assert per_dollar >= max(ratios) * (1.0 - 2.0 * MORE)
+    assert goodput_gap(search, best, 10.0) is not None
+
+
+def test_nothing_is_served_without_engines() -> None:
+    none = (Fleet(()), 0.0)
+    assert best_serving(sought(Objective(Goal.MAX_GOODPUT), Constraints(max_gpus=0))) == none
+    without = sought(Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 100.0, 100.0), Constraints(max_gpus=0))
+    assert best_serving(without) == none
+
+
+# --- fleets that hold by evaluation: the cheapest against all others, engines that keep up, and no engine too many
+
+MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))
+UNLIKE = ((6000.0, 20.0, 0.5), (200.0, 600.0, 0.5))
+"""Prompts that take network cards long and decode steps hardly at all, and the other way round."""
+SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
+
+
+@cache
+def unit(*cards: str) -> Instance:
+    """Llama-3.1-8B at one request per second."""
+    offers = tuple(offer(card) for card in cards)
+    return instance_of(problem(workload=workload(1.0, MIX), slos=(slo(1.0, 0.05, 0.9),), space=SMALL, offers=offers))
+
+
+def at(rate: float, *cards: str, **limits: float) -> Instance:
+    instance = at_volume(unit(*cards), rate)
+    load = replace(instance.problem.workload, request_rate=rate)
+    constraints = Constraints(**limits)  # type: ignore[arg-type]
+    return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))
+
+
+def every_cheaper(known: FleetSearch, below: float, most: int = 6) -> list[float]:
+    """Costs of all fleets of one or two pools that hold and cost less: brute force."""
+    role = known.settings.role
+    counts = range(1, most + 1)
+    alone = [((int(c), n),) for c in np.flatnonzero(role == 2) for n in counts]
+    ends = (np.flatnonzero(role == 0), np.flatnonzero(role == 1))
+    shapes = known.settings.shape
+    pairs = [
+        ((int(p), n), (int(d), m))
+        for p, d, n, m in product(*ends, counts, counts)
+        if known.instance.tables.talks[shapes[p], shapes[d]]
+    ]
+    costs = {picks: fleet_cost(known.instance, known.fleet(picks)) for picks in (*alone, *pairs)}
+    return [cost for picks, cost in costs.items() if cost < below and known.holds(picks)]
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.floats(0.5, 45.0))
+def test_the_cheapest_that_holds_is_found(rate: float) -> None:
+    instance = at(rate, "H100", "L40S")
+    found = cheapest_held(evaluated(instance), instance.problem)
+    assert found is not None
+    fresh = evaluated(instance)
+    fleet = fresh.fleet(found[0])
+    assert evaluate(instance, fleet).holds
+    assert found[1] == pytest.approx(fleet_cost(instance, fleet))
+    assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(0.5, 60.0), st.integers(0, 99), st.integers(1, 12))
+def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: int, engines: int) -> None:
+    """The bound from which the search starts: below it no pool is stable; and one engine more never makes it miss."""
+    instance = at(rate, "H100")
+    every = make_settings(instance)
+    known = FleetSearch.of(instance, every)
+    setting = index % every.size
+    if engines < keeping_up(instance, every)[setting] @ instance.flows.rate * (1.0 - 1e-9):
+        assert not known.state(setting, engines).stable
+    misses = [evaluate(instance, known.fleet(((setting, count),))) for count in (engines, engines + 1)]
+    if every.role[setting] == 2:
+        assert misses[1].attainment[0] >= misses[0].attainment[0] - 1e-6
+
+
+@pytest.mark.parametrize("cards", [1.3, 2.0])
+def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
+    """Cards so many times as busy as steps, with other flows: as few engines hold as the busier of the two takes."""
+    load, limits = workload(40.0, UNLIKE), (slo(4.0, 0.1, 0.9),)
+    made = instance_of(problem(workload=load, slos=limits, space=SMALL, offers=(offer("H100"),)))
+    every, rate = make_settings(made), made.flows.rate
+    first, later = (int(np.flatnonzero(every.role == role)[0]) for role in (0, 1))
+    steps = keeping_up(made, every)[later]
+    slower = (steps @ rate) / (sending_work(made, every)[later] @ rate) * cards
+    instance = replace(made, tables=replace(made.tables, link=made.tables.link / slower))
+    known, sent = FleetSearch.of(instance, every), sending_work(instance, every)[later]
+    fewest = next(count for count in range(1, 9) if still_holds(instance, known.fleet(((first, 40), (later, count)))))
+    assert fewest == known.least[later] == np.ceil(max(steps @ rate, sent @ rate))
+    assert fewest < np.maximum(steps, sent) @ rate
+
+
+# --- fleets that cost the same: the one with the most room is taken, then the simplest
+
+
+def tied(known: FleetSearch, cost: float, most: int = 8) -> list[Fleet]:
+    """All fleets of one pool or two that hold at just this cost: brute force."""
+    role, shapes, counts = known.settings.role, known.settings.shape, range(1, most + 1)
+    alone = [((int(c), n),) for c in np.flatnonzero(role == 2) for n in counts]
+    pairs = [
+        ((int(p), n), (int(d), m))
+        for p in np.flatnonzero(role == 0)
+        for d in np.flatnonzero(role == 1)
+        if known.instance.tables.talks[shapes[p], shapes[d]]
+        for n in counts
+        for m in counts
+    ]
+    fleets = [(picks, known.fleet(picks)) for picks in (*alone, *pairs)]
+    same = [(picks, fleet) for picks, fleet in fleets if abs(fleet_cost(known.instance, fleet) - cost) < 1e-4]
+    return [fleet for picks, fleet in same if known.holds(picks)]
+
+
+@pytest.mark.parametrize("rate", [27.0, 39.0, 52.0])
+def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rate: float) -> None:
+    instance = at(rate, "H100")
+    known = evaluated(instance)
+    found = cheapest_held(known, instance.problem)
+    assert found is not None
+    rivals = tied(evaluated(instance), found[1])
+    assert len(rivals) > 1
+    fleet = known.fleet(found[0])
+    survivors = [one for one in rivals if all(pool_survives(instance, each) for each in one.pools)]
+    assert all(pool_survives(instance, each) for each in fleet.pools) is bool(survivors)
+    best = max(goodput_volume(instance, one) for one in survivors or rivals)
+    assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * AS_MUCH)
+    assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
+
+
+def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:
+    """At 6 req/s prompts are what is short: one prefill engine more is worth more than one decode engine more."""
+    instance: Instance = small()
+    fleets = [apart(instance, 2, 4), apart(instance, 4, 2), apart(instance, 3, 3)]
+    assert all(pool_survives(instance, one) for fleet in fleets for one in fleet.pools)
+    rooms = [goodput_volume(instance, fleet) for fleet in fleets]
+    waiting = Waiting(instance)
+    for fleet in fleets:
+        waiting.add(fleet)
+    first = waiting.next()
+    assert first is not None
+    assert first.fleet is fleets[int(np.argmax(rooms))]
+    assert sum(not waiting.dominated(candidate.fleet) for candidate in waiting.candidates) == 2

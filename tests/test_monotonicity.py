@@ -141,23 +141,6 @@ def unpriced(pools: list[Pool], **changes: Any) -> list[Pool]:
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(problems(), st.sampled_from([2.0, 3.0, 0.1, 1e3]))
-def test_dearer_by_a_factor_is_the_same_fleet(given_: Problem, factor: float) -> None:
-    """Twice the prices, twice the cost, and nothing else changes."""
-    scaled = tuple(replace(one, usd_per_hour=one.usd_per_hour * factor) for one in given_.offers)
-    one, other = plan_of(given_), plan_of(replace(given_, offers=scaled))
-    assert (one is None) == (other is None)
-    if one is None or other is None or one.cost_usd_per_hour is None:
-        return
-    assert other.cost_usd_per_hour == pytest.approx(factor * one.cost_usd_per_hour, rel=1e-9)
-    assert (other.bound_usd_per_hour is None) == (one.bound_usd_per_hour is None)
-    if one.bound_usd_per_hour is not None:
-        assert other.bound_usd_per_hour == pytest.approx(factor * one.bound_usd_per_hour, rel=1e-6)
-    assert unpriced(other.pools) == unpriced(one.pools)
-    assert other.goodput_per_dollar == pytest.approx(one.goodput_per_dollar / factor, rel=1e-9)
-
-
-@settings(deadline=None, max_examples=EXAMPLES)
 @given(problems())
 def test_names_mean_nothing(given_: Problem) -> None:
     renamed = tuple(

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from costmodel.engine import Role
 from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.explain import FEATURES, formula_price, without, worths
+from optimizer.recommend.optimize import plan_below_floor
+from optimizer.recommend.search import Level
 from search_spaces.problem import Billing, Constraints, Goal, Objective
-from tests.optimizer_cases import offer
-from tests.small_problems import SOLVED, given, optimize, plan_of
+from tests.optimizer_cases import instance_of, offer, slo
+from tests.report_cases import text_of as render_plan
+from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 
 BOTH = (offer("H100"), offer("L40S"))
 
@@ -104,6 +111,16 @@ class TestLimits:
         assert plan.cost_usd_per_hour == pytest.approx(nodes * 8 * 3.99)
         assert sum(pool.usd_per_hour for pool in plan.pools) == pytest.approx(plan.cost_usd_per_hour)
 
+    def test_a_disaggregated_fleet_that_the_limits_forbid_says_so(self) -> None:
+        def why(**limits: object) -> str:
+            plan = optimize(given(2.0, slos=(slo(1.0, 0.05, 0.9),), space=ONE, **limits))
+            return next(row.why_not for row in plan.alternatives if row.kind == "disaggregated_only")
+
+        few = "a prefill and a decode replica take 2 GPUs or more, which the limits on the fleet forbid"
+        assert why(offers=(offer("H100", inventory=1),)) == few
+        assert why(constraints=Constraints(max_gpus=1)) == few
+        assert why(constraints=Constraints(max_pools=1)) == "it takes two pools, more than the limits on pools allow"
+
 
 class TestObjectives:
     def test_most_goodput_for_the_money(self) -> None:
@@ -128,3 +145,97 @@ class TestObjectives:
         volume = per_million(plan) / plan.usd_per_million_output_tokens
         assert least * (1 - 1e-6) <= volume <= most * (1 + 1e-6)
         assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
+
+
+# --- what is said where no fleet meets the goals: exit, nearest miss, and what is in the way
+
+
+class TestNoFleet:
+    @pytest.mark.parametrize(
+        ("limit", "changes"),
+        [
+            ("budget", {"constraints": Constraints(budget=4.0)}),
+            ("power", {"constraints": Constraints(power=700.0)}),
+            ("max_gpus", {"constraints": Constraints(max_gpus=1)}),
+            ("inventory", {"offers": (offer("H100", inventory=1),)}),
+        ],
+    )
+    def test_the_limit_in_the_way_is_named(self, limit: str, changes: dict[str, Any]) -> None:
+        plan = optimize(given(200.0, **changes))
+        assert plan.status is Status.INFEASIBLE
+        assert plan.cost_usd_per_hour is None
+        assert plan.pools == []
+        assert plan.goodput_rps == 0.0
+        assert limit in {row.constraint for row in plan.binding}
+        assert all(row.slack < 0.0 and row.used > row.limit for row in plan.binding)
+        assert plan.binding[0].slack == min(row.slack for row in plan.binding)
+        (nearest,) = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+        assert nearest.pools
+        assert nearest.cost_usd_per_hour
+        assert limit in nearest.why_not
+
+    def test_a_demand_far_beyond_the_inventory_is_refused_by_what_that_can_serve(self) -> None:
+        """What any could serve is more than the best one does; what is offered in its place holds when simulated."""
+        stock = (offer("H100", inventory=2),)
+        plan = optimize(given(60.0, offers=stock), level=Level.STANDARD)
+        assert plan.status is Status.INFEASIBLE
+        assert plan.binding[0].constraint == "inventory"
+        most = re.search(r"At most ([\d.]+) req/s can be served with 2 H100 GPUs\.$", plan.binding[0].sentence)
+        assert most is not None
+        best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
+        assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps
+        (nearest,) = plan.alternatives
+        assert (nearest.simulated, nearest.confirmed) == (True, True)
+        enough = (offer("H100", inventory=int(plan.binding[0].used)),)
+        assert optimize(given(60.0, offers=enough), level=Level.STANDARD).pools
+
+    def test_latencies_out_of_reach_are_loosened_until_they_are_not(self) -> None:
+        """A hair above the floor, one prompt is in time on an idle engine, but not 99.99 % of a hundred per second.
+
+        A step that reads the KV of one request alone is 2.2 % longer than the weights take.
+        """
+        instance = instance_of(given(100.0, space=ONE))
+        tables, fixed = instance.tables, instance.policy.fixed_ttft(False)
+        step = float(tables.decode_base[:, tables.limits].min())
+        hard = slo(fixed + float(tables.prefill_time.min(axis=0).max()) * 1.02, step * 1.05, 0.9999)
+        plan = optimize(given(100.0, slos=(hard,), space=ONE))
+        assert plan.status is Status.TIME_LIMIT
+        assert {row.constraint for row in plan.binding} == {"ttft"}
+        nearest, *tried = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+        assert nearest.label.startswith("with ttft x ")
+        assert all(row.simulated and row.attainment < 0.9999 for row in tried if row.attainment is not None)
+        mended = optimize(given(100.0, slos=(slo(plan.binding[0].used * 1.001, hard.tpot, 0.9999),), space=ONE))
+        assert mended.pools
+        assert nearest.attainment is not None
+        assert nearest.attainment >= 0.9999
+
+    def test_the_plan_of_limits_below_the_floor_names_the_least_possible(self) -> None:
+        plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4, itl_p99=2e-4),)))
+        assert (plan.status, plan.pools, plan.cost_usd_per_hour) == (Status.INFEASIBLE, [], None)
+        assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4, "itl_p99": 2e-4}
+        assert all(row.used > row.limit and "below the physical floor" in row.sentence for row in plan.binding)
+        assert "TPOT: 0.1 ms of class default is below the physical floor" in " ".join(render_plan(plan).split())
+
+
+# --- what chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared
+
+
+def test_each_feature_is_turned_off_alone() -> None:
+    asked = given()
+    whole, single, together = (without(feature, asked) for feature in FEATURES)
+    assert whole.space.max_num_batched_tokens[0] >= asked.workload.max_tokens
+    assert replace(whole.space, max_num_batched_tokens=asked.space.max_num_batched_tokens) == asked.space
+    assert single.space == replace(asked.space, max_num_seqs=(1,))
+    assert together.space == replace(asked.space, roles=(Role.COLOCATED,))
+
+
+def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
+    asked = given()
+    plan = plan_of(asked)
+    found = {item.feature: item for item in worths(asked)}
+    assert list(found) == list(FEATURES)
+    assert plan.cost_usd_per_hour is not None
+    assert found["batching"].with_usd_per_hour == pytest.approx(plan.cost_usd_per_hour, rel=0.05)
+    price = found["batching"].without_usd_per_hour
+    assert price is None or price > 2 * plan.cost_usd_per_hour
+    assert formula_price(without("disaggregation", asked)) == found["disaggregation"].without_usd_per_hour

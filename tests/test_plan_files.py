@@ -47,13 +47,13 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "gpu-of-no-pool": (("gpus", "L4"), 1, "gpus.L4: 1 is not 0, which its pools have"),
     "lengths": (("workload", "isl"), [1.0], "workload.isl, osl and share differ in length"),
     "text": (("cost_usd_per_hour",), "cheap", "cost_usd_per_hour: 'cheap' is not a number"),
-    "stranger-key": (("colour",), "red", "colour: is not known to this version of pdplan"),
+    "stranger-key": (("colour",), "red", "colour: is not a known key"),
     "status": (
         ("status",),
         "fine",
         "status: 'fine' is none of 'optimal', 'feasible', 'infeasible', 'time_limit' or 'stated'",
     ),
-    "object": (("workload",), 3, "workload: 3 is not an object"),
+    "object": (("workload",), 3, "workload: 3 is not a mapping"),
 }
 
 

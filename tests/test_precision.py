@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import fleet_of_plan
-from optimizer.fleets.fleet import pool_config
-from optimizer.loads.instance import make_settings
+from optimizer.fleets.fleet import fleet_cost, pool_config
+from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Plan
-from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
+from optimizer.plans.records import PrecisionSaving
+from optimizer.recommend.optimize import NOTABLE, precision_savings
+from optimizer.search.search import evaluated, unmixed
 from pdplan.cli import run
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
-
-optimize = partial(optimize_at, level=Level.QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +78,6 @@ def small(draw: st.DrawFn) -> Problem:
     )
 
 
-def cost_of(asked: Problem, weights: tuple[str, ...], cache: tuple[str, ...]) -> tuple[float, float]:
-    """Cost and bound [$/h]; infinite where there is no fleet."""
-    plan = optimize(replace(asked, space=replace(asked.space, weight_dtype=weights, kv_dtype=cache)))
-    return plan.cost_usd_per_hour or np.inf, plan.bound_usd_per_hour or 0.0
-
-
-@settings(deadline=None, max_examples=2)
-@given(small(), st.sampled_from([("weights", 0), ("weights", 1), ("cache", 0), ("cache", 1)]))
-def test_a_wider_list_never_costs_more(asked: Problem, change: tuple[str, int]) -> None:
-    every, fewer = ("bf16", "fp8"), (("bf16", "fp8")[change[1]],)
-    narrow = (fewer, every) if change[0] == "weights" else (every, fewer)
-    try:
-        cost, _ = cost_of(asked, *narrow)
-    except InputError:
-        return  # physics forbids the narrow one
-    wider, bound = cost_of(asked, every, every)
-    assert wider <= cost * (1.0 + 1e-4)
-    assert bound <= cost * (1.0 + 1e-9)
-
-
 def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", str(file), "--effort", "quick", "--json"]) == 0
     plan = Plan.model_validate(json.loads(capsys.readouterr().out))
@@ -121,3 +99,34 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     lost = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"weight_dtype": "int4"})]})
     with pytest.raises(InputError, match=r"int4 weights and .* KV cache is possible here"):
         fleet_of_plan(lost)
+
+
+# --- what fp8 weights and an fp8 KV cache save: by a search in that precision, told where it is notable
+
+LONG = workload(8.0, ((6000.0, 1500.0, 1.0),))
+"""Its KV cache fills the memory."""
+
+
+def formula_cost(given: Problem) -> float:
+    instance = instance_of(given)
+    return fleet_cost(instance, unmixed(evaluated(instance)))
+
+
+def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:
+    given = problem(workload=LONG, offers=(offer("H100"), offer("A100-80")), slos=(slo(3.0, 0.04),))
+    base = formula_cost(given)
+    savings = precision_savings(instance_of(given), base, never)
+    assert savings
+    for saving in savings:
+        asked = replace(given, weight_dtype=saving.weight_dtype, kv_dtype=saving.kv_dtype)
+        assert saving.cost_usd_per_hour == pytest.approx(formula_cost(asked))
+        assert saving.base_usd_per_hour == base
+        assert sum(pool.usd_per_hour or 0.0 for pool in saving.pools) == pytest.approx(saving.cost_usd_per_hour)
+    costs = [base, *(saving.cost_usd_per_hour for saving in savings)]
+    assert all(later <= before * (1.0 - NOTABLE) * (1.0 + 1e-5) for before, later in pairwise(costs))
+
+
+def saving(weights: str, cache: str, cost: float) -> PrecisionSaving:
+    return PrecisionSaving(
+        weight_dtype=weights, kv_dtype=cache, cost_usd_per_hour=cost, base_usd_per_hour=100.0, pools=[]
+    )

@@ -194,12 +194,6 @@ accelerators: H100
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> None:
     """Four turns every other second are two requests per second; the repeated inputs state the same problem."""
     stated = load(SESSIONS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,15 +104,36 @@ def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:
     assert "<table" not in none._repr_html_()
 
 
-def test_the_notebook_of_the_examples_runs(tmp_path: Path) -> None:
+def notebook_in(folder: Path) -> dict[str, Any]:
+    """The notebook of the examples, a copy of which lies in the folder with what it reads."""
+    shutil.copytree(ROOT / "examples", folder, dirs_exist_ok=True)
+    notebook: dict[str, Any] = json.loads((folder / "notebook.ipynb").read_text("utf-8"))
+    return notebook
+
+
+def test_the_notebook_of_the_examples_is_a_program(tmp_path: Path) -> None:
+    cells = [cell for cell in notebook_in(tmp_path)["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    program = "\n".join("".join(cell["source"]) for cell in cells)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "notebook.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert "replicas" in done.stdout
+    assert "files in deploy/" in done.stdout
     assert (tmp_path / "deploy" / "README.md").is_file()
+
+
+def test_the_notebook_of_the_examples_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    notebook = nbformat.reads(json.dumps(notebook_in(tmp_path)), as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    pages = [
+        output["data"].get("text/html", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "data" in output
+    ]
+    assert [page.count("<table") for page in pages] == [1, 1]

@@ -12,18 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.queues.prefill import (
-    CELLS,
     Prompts,
     all_busy,
-    cells_of,
     decay_rate,
     last_step,
     pipeline_idle,
-    placed,
     prompt_wait,
     shared_steps,
     shortest_of,
-    transform,
     with_seats,
 )
 
@@ -256,20 +252,3 @@ class TestSeats:
             late = full.chance * float(full.exceeds(slack))
             assert late == pytest.approx(before + 0.3 * (1.0 - before) * np.exp(-slack / 5.0), abs=0.02)
         assert with_seats(alone, 0.0, 5.0) is alone
-
-
-class TestGrid:
-    def test_what_lies_beyond_the_grid_does_not_come_back(self) -> None:
-        """Three times two thirds of the grid are two grids, of which a transform without tilt would see the whole."""
-        far = np.zeros(CELLS)
-        far[2 * CELLS // 3] = 1.0
-        np.testing.assert_allclose(cells_of(transform(far) ** 3), 0.0, atol=1e-7)
-
-    def test_a_part_of_a_cell_is_split_and_keeps_its_mean(self) -> None:
-        edges = np.linspace(0.0, float(CELLS), CELLS + 1)
-        sharp, moved_by = np.zeros(CELLS), placed(np.array([2.3]), ONE, edges)
-        sharp[[0, 40]] = 0.5
-        moved = cells_of(transform(sharp) * transform(moved_by))
-        assert moved.min() > -1e-8
-        assert moved.sum() == pytest.approx(1.0, abs=1e-7)
-        assert moved @ np.arange(CELLS) == pytest.approx(22.3, abs=1e-4)

@@ -2,94 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import melange_grid, splitwise_case
-from benchmarks.reference.fleet_cases import melange_matrices
-from benchmarks.reference.fleet_schemas import MelangeCase
-from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
+from benchmarks.reference.fleets import compare_melange
 from benchmarks.vllm_2023 import host_times
 from costmodel.host import EngineOverhead
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
 
-EXAMPLE: dict[str, Any] = {
-    "gpu_info": {
-        "small": {"cost": 1.01, "tputs": [[2, 1], [5, 0]]},
-        "large": {"cost": 3.67, "tputs": [[20, 20], [40, 20]]},
-    },
-    "workload_distribution": [[0.2, 0.0], [0.5, 0.3]],
-    "total_request_rate": 30.0,
-    "slice_factor": 1,
-}
 
-
-def pair_case(**changes: Any) -> dict[str, Any]:
-    """One prefill and one decode engine of NVIDIA, and a colocated one of AMD that is dearer."""
-    return {
-        "name": "pair",
-        "rho": 0.5,
-        "unit": "gpu",
-        "demand": [1.0, 3.0],
-        "buckets": [[128, 32], [512, 32]],
-        "types": [
-            {"name": "N", "price": 2.0, "inventory_nodes": 1, "domain": 0},
-            {"name": "A", "price": 20.0, "inventory_nodes": 1, "domain": 1},
-        ],
-        "columns": [
-            {"role": "p", "type": "N", "gpus": 1, "tp": 1, "pp": 1, "rate": [4.0, 6.0]},
-            {"role": "d", "type": "N", "gpus": 2, "tp": 2, "pp": 1, "rate": [8.0, 8.0]},
-            {"role": "c", "type": "A", "gpus": 1, "tp": 1, "pp": 1, "rate": [10.0, 10.0]},
-        ],
-        **changes,
-    }
-
-
-class TestMelange:
-    def test_buckets_that_nobody_asks_for_are_left_out_and_zero_throughput_serves_nothing(self) -> None:
-        matrices = melange_matrices(MelangeCase.model_validate(EXAMPLE))
-        np.testing.assert_allclose(matrices.need[:, 0], [[3.0, 3.0, np.inf], [0.3, 0.375, 0.45]])
-
-    def test_by_hand(self, tmp_path: Path) -> None:
-        """A large one would be used 1.125 times; one small one takes a third of the second bucket: 0.375 / 3 less."""
-        (tmp_path / "a.input.json").write_text(json.dumps(EXAMPLE))
-        (found,) = compare_melange(tmp_path)
-        assert found.cost == pytest.approx(3.67 + 1.01)
-        assert found.expected is None
-        assert found.bound == pytest.approx(found.cost)
-
-    @pytest.mark.skipif(not (DATA / "fleet").is_dir(), reason="reference fleets are not here")
-    def test_every_case_at_hand(self) -> None:
-        for one in compare_melange(DATA / "fleet"):
-            assert one.expected is not None
-            assert one.cost == pytest.approx(one.expected, abs=1e-6)
-            theirs = json.loads((DATA / "fleet" / f"{one.case}.melange.json").read_text())
-            assert one.cost <= theirs["result"]["cost"] + 1e-9
-
-
-class TestPrefillAndDecode:
-    def test_by_hand(self, tmp_path: Path) -> None:
-        """Prompts need (1/4 + 3/6) / 0.5 = 1.5 engines, so 2; tokens (4/8) / 0.5 = 1: 2 x 2 $ + 4 $."""
-        (tmp_path / "pair.json").write_text(json.dumps(pair_case()))
-        (found,) = compare_fleet_pd(tmp_path)
-        assert (found.case, found.cost, found.expected) == ("pair", pytest.approx(8.0), None)
-        assert found.gap == pytest.approx(0.0, abs=1e-4)
-
-    def test_whole_nodes_and_inventory(self, tmp_path: Path) -> None:
-        """A node of eight N is 16 $; without it, one A carries 4/10 / 0.5 = 0.8 in a node for 160 $."""
-        (tmp_path / "node.json").write_text(json.dumps(pair_case(name="node", unit="node")))
-        none_left = pair_case(name="none", unit="node")
-        none_left["types"][0]["inventory_nodes"] = 0
-        (tmp_path / "none.json.gz").write_bytes(gzip.compress(json.dumps(none_left).encode()))
-        assert [(one.case, one.cost) for one in compare_fleet_pd(tmp_path)] == [("node", 16.0), ("none", 160.0)]
+@pytest.mark.skipif(not (DATA / "fleet").is_dir(), reason="reference fleets are not here")
+def test_every_case_of_melange() -> None:
+    for one in compare_melange(DATA / "fleet"):
+        assert one.expected is not None
+        assert one.cost == pytest.approx(one.expected, abs=1e-6)
+        theirs = json.loads((DATA / "fleet" / f"{one.case}.melange.json").read_text())
+        assert one.cost <= theirs["result"]["cost"] + 1e-9
 
 
 # --- splitwise's clusters and corners of Mélange's grid, by our own search: the directions that they published

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
 from reports.answers.plan_charts import arrivals_chart, load_chart, loads
-from reports.asked import arrivals
+from reports.asked import day_rate
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
 from reports.figures import length_map
@@ -75,7 +75,7 @@ def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, 
 
 def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:
     points = loads(plan)
-    assert [(point.rate, point.holds) for point in points] == [(3.0, "yes"), (6.0, "yes"), (7.8, "yes"), (8.1, "no")]
+    assert [(point.x, point.outcome) for point in points] == [(3.0, "yes"), (6.0, "yes"), (7.8, "yes"), (8.1, "no")]
     chat, batch = plan.classes
     for point, (_, factor) in zip(points, RATES, strict=True):
         ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
@@ -99,9 +99,8 @@ def with_workload(plan: Plan, **workload: object) -> Plan:
 def test_a_daily_profile_is_drawn_and_the_mean_use_of_it_said() -> None:
     rates = [1.0] * 12 + [7.5] * 11 + [10.0]
     plan = with_workload(load("disaggregated"), diurnal={"requests_per_second_by_hour": rates, "percentile": 95})
-    figure, chart = arrivals(plan), arrivals_chart(plan)
-    assert figure is not None
-    assert figure.use == pytest.approx((12 + 7.5 * 12) / (24 * 7.5))
+    chart = arrivals_chart(plan)
+    assert day_rate(plan) == pytest.approx((12 + 7.5 * 12) / 24)
     assert chart is not None
     assert chart.title == "Planned for 7.5 req/s, of which the day's mean uses 56.7 %; 1 hour of the day is above it"
     assert [float(row[1].removesuffix(" req/s")) for row in chart.table.rows] == rates

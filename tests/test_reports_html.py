@@ -1,14 +1,25 @@
 """The report is one well-formed, offline, inert page, the same bytes for the same plan, whatever the names in it."""
 
+from __future__ import annotations
+
+import itertools
 import json
+import math
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
 
 from optimizer.plans.plan import Plan
+from reports import numbers
 from reports.answers.plan import plan_page
-from tests.report_cases import NAMES, load, simulated
+from reports.answers.plan_charts import attainable, fleet_points, loads
+from reports.figures import length_map, routed
+from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
+from tests.report_cases import NAMES, assert_golden, load, simulated, with_accuracy, with_sensitivity
+from tests.report_cases import markdown_of as render_markdown
+from tests.report_cases import markdown_of as render_plan
 
 VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {
@@ -113,3 +124,132 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     )  # fmt: skip
     assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)
     assert page.count("<figure") == page.count("<details><summary>Data") == len(labels)
+
+
+# --- every number with a unit that a reader sees is one of the plan's, or follows from them by a rule named here
+
+WITH_UNIT = re.compile(
+    r"[-+±<>]?\$?\d[\d,]*(?:\.\d+)?(?:/h| (?:%|req/s|µs|ms|s|min|h|[kMGTP]?B/s|[kMGT]B)(?![A-Za-z]))|[-+]?\$\d[\d,.]*\d"
+)
+TICKS = re.compile(r'<text [^>]*class="tick"[^>]*>[^<]*</text>')
+CONSTANTS = {"730 h"}
+"""Hours of the month that monthly prices are for."""
+
+
+def leaves(value: object) -> Iterator[float | str]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def derived(plan: Plan) -> Iterator[float]:
+    """Numbers that follow from the plan's, one rule a line."""
+    cost = plan.cost_usd_per_hour or math.nan
+    yield cost * 730
+    yield plan.goodput_rps / plan.demand_rps - 1
+    yield 1 - plan.goodput_rps / plan.demand_rps
+    yield from (item.slack for item in by_slack(plan))
+    yield from (1 - item.slack for item in by_slack(plan))
+    yield from ((row.cost_usd_per_hour or math.nan) / cost - 1 for row in distinct_alternatives(plan))
+    for row in plan.alternatives:  # what disaggregation saves
+        difference = (row.cost_usd_per_hour or math.nan) - cost
+        yield from (difference, difference / (row.cost_usd_per_hour or math.nan))
+    yield from (pool.usd_per_hour / cost for pool in plan.pools)
+    for role in {pool.role for pool in plan.pools}:
+        alike = [pool.usd_per_hour for pool in plan.pools if pool.role == role]
+        yield math.fsum(alike) / cost
+        yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
+    if plan.ttft_s is not None:
+        yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
+    yield from (attainable(pool.operating_point) for pool in plan.pools)
+    load = plan.workload
+    yield from length_map(load.isl, load.osl, load.share).shares.values()
+    shares: dict[tuple[str, str], float] = {}
+    for row in routed(plan):
+        yield from (row.share, row.attainment)
+        shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
+    yield from shares.values()
+    for item in plan.classes:
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        met = [route.attainment * route.share for route in routes]
+        lengths = [route.isl for route in routes], [route.osl for route in routes]
+        yield from length_map(*lengths, met, [route.share for route in routes]).shares.values()
+    for pool in dearest_of_each_role(plan.pools):
+        yield max(pool.operating_point.utilization.values())
+    yield from (getattr(point, name) for point in loads(plan) for name in ("ttft", "tpot"))
+    yield from moved(plan)
+    yield from (getattr(point, name) for point in fleet_points(plan) for name in ("ttft", "tpot"))
+    yield from (
+        row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.one_replica_less if plan.simulation else ())
+    )
+    yield from (row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.others if plan.simulation else ()))
+
+
+def moved(plan: Plan) -> Iterator[float]:
+    """Prices of the sensitivity over the price at hand."""
+    found = plan.sensitivity
+    for row in found.levers if found else ():
+        yield from (cost / found.usd_per_hour - 1 for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost)
+    for item in found.break_even if found else ():
+        yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
+
+
+def written(plan: Plan) -> set[str]:
+    """Every form in which the plan's numbers may be written, and what the planner's own sentences say."""
+    data = list(leaves(plan.model_dump(mode="json", by_alias=True)))
+    forms = set(CONSTANTS)
+    for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
+        for write in (
+            numbers.hourly, numbers.listed, numbers.money, numbers.percent, numbers.rate, numbers.duration,
+            numbers.signed_percent,
+        ):  # fmt: skip
+            forms.add(write(value))
+        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")} | {numbers.signed_percent(value, 0)}
+    for text in (item for item in data if isinstance(item, str)):
+        forms.update(WITH_UNIT.findall(text))
+    return forms
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
+def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) -> None:
+    plan = with_accuracy(with_sensitivity(simulated(load(name)))) if is_simulated else load(name)
+    known = written(plan)
+    page = " ".join(walk(TICKS.sub("", plan_page(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
+    for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):
+        seen = WITH_UNIT.findall(text)
+        assert len(seen) > 20
+        assert {number for number in seen if number not in known} == set()
+
+
+def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
+    plan = load("disaggregated")
+    other = plan.model_copy(update={"cost_usd_per_hour": 123.45})
+    assert "$123.45/h" not in written(plan)
+    assert "$123.45/h" in WITH_UNIT.findall(" ".join(walk(plan_page(other)).text))
+
+
+# --- the plan for a pull request: its numbers are the plan's, its tables are tables, whatever the names in it
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_has_rows_of_one_width(name: str) -> None:
+    widths: set[int] = set()
+    for line in render_plan(load(name)).splitlines():
+        if not line.startswith("|"):
+            widths = set()
+            continue
+        widths.add(line.count("|"))
+        assert len(widths) == 1
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])
+def test_golden_markdown(name: str) -> None:
+    assert_golden(f"plan-{name}.md", render_plan(load(name)))

@@ -1,17 +1,20 @@
 """Sentences say what the plan holds: cheapest is compared, binding is the least slack, a missed goal is not hidden."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 
-from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
+from optimizer.plans.records import EnginePool
 from reports import verdict, words
-
-PLANS = Path(__file__).parent / "plans"
-
-
-def load(name: str) -> Plan:
-    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
+from reports.answers.plan import plan_page
+from reports.deploy.files import SUMS, deploy_plan
+from reports.next_steps import deployment
+from tests.deploy_cases import plan_of
+from tests.engine_cases import engines
+from tests.report_cases import load, with_command
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def plan() -> Plan:
 
 
 def test_proof(plan: Plan) -> None:
-    dearer = "By formula a fleet for $48.34/h meets the SLO; the simulation confirmed none below this price."
+    dearer = "By formula a fleet for $48.34/h meets every SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
     least = "No fleet of any shape with bf16 weights and bf16 KV can cost less than $30.00/h under this model."
@@ -44,7 +47,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.proof_sentence(unknown) == "No lower bound on the price is known."
     below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
     assert verdict.proof_sentence(below) == (
-        "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLO, "
+        "No lower bound on the price is known: by formula no fleet below $60.00/h meets every SLO, "
         "but this one does in simulation."
     )
     assert verdict.gap_of_any_fleet(below) is None
@@ -82,3 +85,81 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
 )
 def test_proof_of_goodput(plan: Plan, objective: str, gap: float | None, sentence: str) -> None:
     assert verdict.proof_sentence(plan.model_copy(update={"objective": objective, "gap": gap})) == sentence
+
+
+# --- the first screen of a view: how sure the answer is, and what disaggregation saves
+
+PLAN = load("disaggregated")
+ONE, NINE = (engines(count, "H200", 1, "colocated") for count in (1, 9))
+
+
+def having(plan: Plan = PLAN, **changes: object) -> Plan:
+    return plan.model_copy(update=changes)
+
+
+def with_bars(low: float, high: float | None) -> Plan:
+    """The plan whose first class has this attainment at the slow end, where it has a TTFT or is overloaded."""
+    span = Range(low=0.1, high=high)
+    bars = ErrorBars(ttft_s=span, tpot_s=span, attainment=Range(low=low, high=1.0))
+    return having(classes=[PLAN.classes[0].model_copy(update={"error_bars": bars}), *PLAN.classes[1:]])
+
+
+def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | None) -> Alternative:
+    status = Status.FEASIBLE if cost is not None else Status.INFEASIBLE
+    return PLAN.alternatives[0].model_copy(
+        update={
+            "kind": kind,
+            "label": label,
+            "pools": pools,
+            "cost_usd_per_hour": cost,
+            "status": status,
+            "why_not": "it takes two pools",
+            "simulated": True,
+        }
+    )
+
+
+def test_how_sure_it_is_stands_on_the_first_screen() -> None:
+    slow = "If these GPUs are as slow as the worst 5 % of our predictions"
+    lost = with_bars(0.0, None)
+    missed = f"{slow}, 0 % of requests (95 % asked) meet the SLO"
+    assert verdict.risk_sentence(lost) == f"Risk: {missed}; --confidence 0.9 plans for that."
+    assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
+        "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
+    )
+    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""
+    assert verdict.risk_sentence(PLAN) == ""
+    assert "<b>Risk:</b> If these GPUs" in plan_page(lost)
+
+
+def test_the_answer_says_what_disaggregation_saves() -> None:
+    colocated = [PLAN.alternatives[0], alternative("colocated_only", "colocated only", [NINE], 12_021.875)]
+    near = having(cost_usd_per_hour=11_421.875, alternatives=colocated)
+    saved = "Disaggregation saves $600.00/h (5 %) against the cheapest colocated fleet found."
+    assert verdict.disaggregation_sentence(near) == saved
+    unproven = having(near, alternatives=[colocated[0], colocated[1].model_copy(update={"simulated": False})])
+    assert verdict.disaggregation_sentence(unproven) == saved.replace("found.", "found by formula.")
+    same = having(near, cost_usd_per_hour=12_021.9)
+    assert verdict.disaggregation_sentence(same) == "The cheapest colocated fleet found costs the same."
+    lost = having(alternatives=[alternative("colocated_only", "colocated only", [], None)])
+    assert verdict.disaggregation_sentence(lost) == "No colocated fleet is possible: it takes two pools."
+    apart = alternative("disaggregated_only", "disaggregated only", [ONE, NINE], 60.0)
+    together = having(load("colocated"), cost_usd_per_hour=50.0, alternatives=[apart])
+    dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
+    assert verdict.disaggregation_sentence(together) == dearer
+    assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
+
+
+# --- the deployment files of a plan: those that are written, by the command that writes them
+
+# --- deployment files -----------------------------------------------------------------------------------------------
+
+
+def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:
+    plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
+    files, command = deployment(plan)
+    assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
+    written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
+    assert set(files) == written - {SUMS}
+    assert "README.md" in plan_page(plan)
+    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"))[0] == ()

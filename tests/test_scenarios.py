@@ -44,7 +44,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 def with_change(problem: Problem, text: str) -> Problem:
     (scenario,) = grid([parse_axis(text)])
-    return scenario_problem(problem, scenario, Path())
+    return scenario_problem(problem, scenario.changes, scenario.name)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_pa
     problem, scenarios = named(tmp_path)
     assert list(scenarios) == ["cheap", "june", "both", "tight"]
     assert scenarios["june"].changes == {"price.H100": 1.5, "price.L4": 0.5, "rate_scale": 2}
-    both = scenario_problem(problem, scenarios["both"], tmp_path)
+    both = scenario_problem(problem, scenarios["both"].changes)
     assert [offer.usd_per_hour for offer in both.offers] == [1.5, 0.5]
     assert (both.workload.request_rate, both.workload.burstiness) == (12.0, 2.0)
     assert [(slo.ttft, slo.tpot) for slo in both.slos] == [(0.8, 0.04), (0.8, 0.07)]
@@ -167,13 +167,3 @@ def test_factors_multiply_a_whole_daily_profile(
     assert profile_of(grown) == pytest.approx([factor * hour for hour in HOURS])
     assert grown.workload.request_rate == pytest.approx(factor * planned)
     assert grown.inputs["workload"]["diurnal"]["percentile"] == percentile
-
-
-@pytest.mark.parametrize("percentile", [100.0, 90.0, 75.0, 1.0])
-@pytest.mark.parametrize("rate", [0.7, 20.0, 26.3, 1e-3, 1 / 3])
-def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentile: float, rate: float) -> None:
-    problem = daily(tmp_path, percentile)
-    other = with_change(problem, f"rate={rate!r}/s")
-    assert other.workload.request_rate == rate  # exactly: a frontier compares it
-    factor = rate / problem.workload.request_rate
-    assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])

@@ -20,7 +20,6 @@ from costmodel.queues.steady_state import (
     ClosedLoad,
     EngineTimes,
     Prompt,
-    Steady,
     WorkerPools,
     circulating_wait,
     closed_loop,
@@ -30,7 +29,6 @@ from costmodel.queues.steady_state import (
 )
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_engines import measured_engine
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
@@ -45,7 +43,6 @@ IDEAL = ServingPolicy(
     overhead=EngineOverhead(0.0, 0.0, Origin.ASSUMED, "none"),
     launch=0.0,
     arrival=0.0,
-    lane_balance=1.0,
     handover_burst=0.0,
     handover=0.0,
 )
@@ -216,14 +213,6 @@ def prompt_on_h100(users: ClosedLoad, policy: ServingPolicy) -> Prompt:
     return engine_times(model, engines, engines, policy, users).prompt
 
 
-def served(engine: str, users: ClosedLoad, workers: int, fits: float) -> Steady:
-    """Llama-3.1-8B on one H100, or on `workers` H100 for each phase."""
-    model, engines = h100_engine()
-    policy = load_serving_policy(engine)
-    deployment = pools(workers, workers, 0.01, fits) if workers else colocated(fits)
-    return closed_loop(engine_times(model, engines, engines, policy, users), policy, users, deployment)
-
-
 def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> None:
     """Kernels, not layers: 32 layers of Llama-3.1-8B have four matrices, three small kernels and attention each."""
     policy = replace(IDEAL, launch=1e-3)
@@ -231,26 +220,3 @@ def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> 
     assert prompt_on_h100(load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
     long = load(1, isl=30_000)
     assert prompt_on_h100(long, policy).alone == pytest.approx(prompt_on_h100(long, IDEAL).alone)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    engine=st.sampled_from(engine_names()),
-    concurrency=st.floats(0.01, 600),
-    more=st.floats(1.01, 8),
-    isl=st.floats(1, 20_000),
-    osl=st.floats(1, 3000),
-    spread=st.floats(0, 0.5),
-    workers=st.integers(0, 16),
-    fits=st.floats(1, 1000),
-)
-def test_times_are_positive_and_more_in_flight_never_start_sooner(
-    engine: str, concurrency: float, more: float, isl: float, osl: float, spread: float, workers: int, fits: float
-) -> None:
-    less, greater = (
-        served(engine, load(flight, isl, osl, spread), workers, fits) for flight in (concurrency, more * concurrency)
-    )
-    assert less.ttft[0, 0] > 0
-    assert less.tpot[0, 0] > 0
-    assert 0 < less.rate[0, 0] <= greater.rate[0, 0] * (1 + 1e-2)
-    assert greater.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)

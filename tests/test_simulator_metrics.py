@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +21,23 @@ from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, PdplanError
 from costmodel.host import NO_OVERHEAD
 from costmodel.metric import limits_of
-from costmodel.policy import VLLM_V1
-from costmodel.simulator import CoefficientSteps, Limits, StepNumbers, StepWork, make_trace, simulate, step_seconds
+from costmodel.policy import SARATHI, VLLM_V1
+from costmodel.queues.erlang import erlang_c
+from costmodel.simulator import (
+    CoefficientSteps,
+    Limits,
+    Result,
+    StepNumbers,
+    StepWork,
+    compiled,
+    make_trace,
+    records,
+    simulate,
+    step_seconds,
+)
 from costmodel.simulator.metrics import (
+    TAIL,
+    batch_ends,
     overload,
     percentiles,
     run_span,
@@ -31,7 +52,7 @@ from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arri
 from costmodel.step import StepLoad, step_time, step_time_one
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
-from tests.simulator_cases import STEPS, WORKING, colocated
+from tests.simulator_cases import ONLY_PROMPTS, STEPS, WORKING, colocated
 from tests.toy import llama_8b
 
 
@@ -268,3 +289,128 @@ def test_no_optimism_is_faster_than_physics(parallelism: Parallelism) -> None:
             make_trace(np.zeros(1), np.array([900]), np.array([9])),
             colocated(VLLM_V1, replace(steps, token_times=0.1 * steps.token_times), limits),
         )
+
+
+# --- the simulator against queueing theory: mean waits within the run's own confidence interval, and Little's law
+#
+# A prompt that yields the only output token is a job; its step time is proportional to its length, so lengths make the
+# service distribution. c slots of a decode engine whose step time does not depend on the batch are c servers.
+
+COUNT = 30_000
+UNIT = 1e-6
+"""Service time of one prompt token [s]; jobs of some 100,000 tokens make rounding vanish."""
+MEAN = 0.1
+"""Mean service time [s]."""
+
+
+def serve(lengths: np.ndarray, load: float, seed: int) -> Result:
+    """One server: one sequence at a time, no decode steps."""
+    isl = np.maximum(1, np.rint(lengths / UNIT)).astype(np.int64)
+    trace = make_trace(gamma_arrivals(isl.size, load / MEAN, seed=seed), isl, np.ones(isl.size, dtype=np.int64))
+    steps = CoefficientSteps((0.0, UNIT, 0.0), (1.0, 0.0, 0.0))
+    return simulate(trace, colocated(ONLY_PROMPTS, steps, Limits(max_num_seqs=1, max_num_batched_tokens=1 << 40)))
+
+
+def mean_of(values: np.ndarray) -> tuple[float, float]:
+    """Mean of values in order of time and half its 95 % confidence interval."""
+    mean = float(values.mean())
+    low, high = batch_ends([values], mean, TAIL)
+    return mean, (high - low) / 2.0
+
+
+@pytest.mark.parametrize("servers", [2, 5])
+def test_slots_are_m_m_c(servers: int) -> None:
+    """Geometric outputs in steps of fixed time: memoryless but for the grid, on which a request waits half a step.
+
+    The same arrivals through an exact queue of c servers (each request takes the server that is free first) wait as
+    long to within that step, request by request; so what is left between the mean and Erlang's is chance.
+    """
+    load, step = 0.8, 1e-3
+    osl = np.random.default_rng([servers, 4, 3]).geometric(step / MEAN, COUNT)
+    arrival = gamma_arrivals(COUNT, load * servers / MEAN, seed=54)
+    trace = make_trace(arrival, np.ones(COUNT, dtype=np.int64), osl)
+    fleet = colocated(
+        SARATHI, CoefficientSteps((step, 0.0, 0.0), (step, 0.0, 0.0)), Limits(servers, max_num_batched_tokens=64)
+    )
+    result = simulate(trace, fleet)
+    waits = float(erlang_c(servers, load)) * MEAN / (servers * (1 - load))
+    mean, half = mean_of(result.queue[COUNT // 20 :])
+    assert abs(mean - waits) <= half + step
+    free, exact = [0.0] * servers, []
+    for time, tokens in zip(arrival.tolist(), osl.tolist(), strict=True):
+        begin = max(time, heapq.heappop(free))
+        exact.append(begin - time)
+        heapq.heappush(free, begin + tokens * step)
+    assert 0.0 <= float((result.queue - np.array(exact)).mean()) <= step
+
+
+def test_littles_law_holds_on_a_run() -> None:
+    """Mean number in the system, integrated over time by sweeping events, equals throughput x mean time."""
+    result = serve(np.random.default_rng(9).exponential(MEAN, 5000), 0.9, seed=9)
+    times = np.concatenate([result.arrival, result.finish])
+    change = np.concatenate([np.ones(5000), -np.ones(5000)])
+    order = np.argsort(times, kind="stable")
+    inside = np.cumsum(change[order])[:-1]
+    span = float(np.ptp(times))
+    mean_inside = float(inside @ np.diff(times[order])) / span
+    assert mean_inside == pytest.approx(5000 / span * float(result.e2e.mean()), rel=1e-9)
+    busy = result.engines[0].busy / span
+    assert busy == pytest.approx(float(result.prefill.sum()) / span, rel=1e-9)
+    assert math.isclose(busy, 0.9, rel_tol=0.05)
+
+
+# --- the compiled loop: the same bytes as in plain Python, and kept until its sources change
+
+SCRIPT = """
+import hashlib
+from tests.simulator_cases import random_fleet, random_trace
+from costmodel.policy import POLICIES
+from costmodel.simulator import simulate
+
+digest = hashlib.sha256()
+for seed, policy in enumerate(POLICIES.values()):
+    for disaggregated in (False, True):
+        paged = seed % 2 == 1 and not policy.static
+        trace, fleet = random_trace(seed, 12, paged=paged), random_fleet(seed, policy, disaggregated, paged=paged)
+        result = simulate(trace, fleet, log_rows=500)
+        for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
+            digest.update(getattr(result, name).tobytes())
+        digest.update(repr((result.engines, result.events)).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_compiled_and_plain_loops_give_the_same_bytes(root: Path) -> None:
+    digests = set()
+    for disabled in ("0", "1"):
+        environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_numba_loads_with_the_first_run_only_and_from_one_module(root: Path) -> None:
+    """It takes half a second, which commands that simulate nothing are spared."""
+    script = "import sys, costmodel.simulator, optimizer.recommend.optimize; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True)
+    rooms = ("costmodel", "optimizer", "search_spaces", "reports", "pdplan")
+    sources = [path for room in rooms for path in root.glob(f"{room}/**/*.py")]
+    assert {path.name for path in sources if "import numba" in path.read_text("utf-8")} == {"compiled.py"}
+
+
+def twice(world: object, number: float) -> float:
+    return 2.0 * number
+
+
+def test_what_is_compiled_is_kept_until_a_source_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    world = {"rules": records.records(records.Rules, 1, {})}
+    entry = compiled.entry(twice)
+    assert not compiled.is_kept(entry)
+    assert entry(world, 4.0) == 8.0
+    assert compiled.is_kept(entry)
+    assert compiled.is_kept(compiled.entry(twice))
+    monkeypatch.setattr(compiled, "sources_digest", lambda: "other sources")
+    assert not compiled.is_kept(compiled.entry(twice))

@@ -8,8 +8,12 @@ the end of its prompt has processed prompt + 1 tokens.
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -372,3 +376,22 @@ def test_only_policies_that_promise_blocks_never_preempt(policy: str, least: int
         for seed in range(40)
     ]
     assert least <= sum(preempting) <= most
+
+
+# --- other simulators' cases, request by request: simdistserve to 1e-3 ms, Vidur to 1e-2 ms, steps equal
+
+
+@pytest.mark.parametrize(("peer", "tolerance", "cases"), [("simdistserve", 1e-3, 8), ("vidur", 1e-2, 12)])
+def test_every_case_is_exact(root: Path, data: Path, peer: str, tolerance: float, cases: int) -> None:
+    folder = data / "simulation" / peer
+    if not folder.is_dir():
+        pytest.skip(f"no cases at {folder}")
+    command = [sys.executable, "-m", "benchmarks.reference", peer, str(folder), "--json"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    comparisons = json.loads(done.stdout)
+    assert len(comparisons) == cases
+    for comparison in comparisons:
+        assert comparison["max_abs_error_ms"] <= tolerance, comparison
+        assert comparison["p99_abs_error_ms"] <= comparison["max_abs_error_ms"]
+        assert comparison["steps_equal"], comparison

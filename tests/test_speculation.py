@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +16,8 @@ from costmodel.simulator import step_seconds
 from costmodel.simulator.steps import cost_steps
 from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.build_plan import fleet_of_plan
-from optimizer.fleets.evaluate import evaluate
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.verification.judge import judge
 from reports.verdict import speculation_sentence
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_memory, load_serving_policy
@@ -109,13 +105,6 @@ def test_an_eagle_layer_is_dense_and_of_the_models_width() -> None:
     assert draft_layer(LLAMA, Draft.NGRAM) is None
 
 
-def test_engines_that_draft_nothing_are_as_they_were() -> None:
-    load = StepLoad.of(1.0, 700.0, 0.0, 32.0, 900.0)
-    nothing = step_time_one(R1, config(Speculation(Draft.MTP, 0, (0.8,))), OVERHEAD, load)
-    plain = step_time_one(R1, config(None), OVERHEAD, load)
-    assert np.array_equal(nothing.total, plain.total)
-
-
 @pytest.mark.parametrize("batch", [1, 24, 200])
 def test_the_simulator_counts_token_steps(batch: int) -> None:
     speculation = Speculation(Draft.MTP, 2, (0.8, 0.6))
@@ -126,16 +115,6 @@ def test_the_simulator_counts_token_steps(batch: int) -> None:
     assert step_seconds(steps, batch=batch, total_context=2000 * batch) == pytest.approx(decode / made, rel=0.01)
     expected = mixed - decode * (1.0 - 1.0 / made)
     assert step_seconds(steps, [512], batch=batch, total_context=2000 * batch) == pytest.approx(expected, rel=0.02)
-
-
-def test_formula_and_simulation_agree(tmp_path: Path) -> None:
-    problem = workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [3]")
-    plan = optimize(problem, level=Level.QUICK)
-    instance, fleet = fleet_of_plan(plan)
-    formula, simulation = evaluate(instance, fleet), judge(instance, fleet, requests=6000)
-    assert plan.pools[0].speculative_tokens == 3
-    assert simulation.classes[0].tpot[1] == pytest.approx(formula.tpot[0, 1], rel=0.1)
-    assert simulation.classes[0].ttft[1] == pytest.approx(formula.ttft[0, 1], rel=0.25)
 
 
 def test_a_plan_that_drafts_nothing_says_that_drafting_was_searched(tmp_path: Path) -> None:

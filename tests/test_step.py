@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
-from costmodel.engine import EngineConfig
+from costmodel.engine import EngineConfig, Role
 from costmodel.engine_arrays import (
     EXPANDING,
     SERVING,
@@ -233,6 +233,20 @@ def test_what_the_units_bound_takes_longer_inside_an_engine() -> None:
     before, after = (step_time_one(llama_8b(), config, NO_OVERHEAD, load) for config in (bare, slower))
     assert after.gemm[0, 0] / before.gemm[0, 0] == pytest.approx(1.25, rel=0.02)
     assert after.total[0, 1] == before.total[0, 1]
+
+
+def test_steps_of_workers_that_only_prefill_take_longer_than_their_kernels() -> None:
+    """Of models with routed experts; the host takes as long as ever."""
+    inside = replace(toy_config().accelerator, in_engine=InEngine(prefill_worker=1.5))
+    load = StepLoad.prefill(4096)
+    for model, factor in ((mixtral(), 1.5), (llama_8b(), 1.0)):
+        here, there = (
+            step_time_one(model, toy_config(inside, role=role), OVERHEAD, load)
+            for role in (Role.COLOCATED, Role.PREFILL)
+        )
+        assert there.total - there.host == pytest.approx(factor * (here.total - here.host))
+        assert there.experts == pytest.approx(factor * here.experts)
+        assert there.host == here.host
 
 
 def test_engines_and_points_broadcast() -> None:

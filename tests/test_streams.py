@@ -18,9 +18,8 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.console import Console, part_of
-from reports import whole_files
 from reports.json_text import plan_json
-from reports.whole_files import check_directory, write_whole
+from reports.whole_files import check_directory
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS
 
@@ -185,23 +184,6 @@ def test_the_program_is_ready_for_it_before_it_is_imported() -> None:
 
 
 # --- files appear whole or not at all, and what cannot be written is said before the work
-
-
-def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tmp_path / "plan.json", tmp_path / "report.html"
-    first.write_text("old")
-    synced: list[int] = []
-
-    def full(handle: int) -> None:
-        synced.append(handle)
-        if len(synced) == 2:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(whole_files.os, "fsync", full)
-    with pytest.raises(InputError, match=r"report\.html cannot be written: No space left on device"):
-        write_whole({first: "new", second: "new"})
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert first.read_text() == "old"
 
 
 def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.studies import batching, chunk_size, distserve
+from benchmarks.studies import batching, distserve
 from benchmarks.studies.common import GOAL, poisson_trace
-from costmodel.metric import limits_of
 from costmodel.simulator import simulate
 from costmodel.simulator.metrics import within
 
@@ -22,23 +21,6 @@ def test_gains_of_continuous_batching_grow_with_the_variation_of_outputs() -> No
     assert gains[1] > 2.0
     assert gains[2] < 5.0
     assert all(gain == pytest.approx(one.expected, rel=0.15) for gain, one in zip(gains, found, strict=True))
-
-
-def test_chunks_trade_prefill_efficiency_for_even_gaps() -> None:
-    points = [chunk_size.point(chunk, 250) for chunk in (128, 512, 2048)]
-    assert points[0].efficiency < 0.6 < points[1].efficiency < points[2].efficiency < 1.0
-    assert points[0].gaps[1] < points[1].gaps[1] < points[2].gaps[1]
-    assert points[0].gaps[2] < points[1].gaps[2] < points[2].gaps[2]
-
-
-@pytest.mark.parametrize(
-    ("gap", "rate", "best", "others"), [(0.05, 3.2, 256, (64, 2048)), (0.1, 4.0, 512, (128, 4096))]
-)
-def test_the_best_chunk_lies_between_256_and_512_tokens(
-    gap: float, rate: float, best: int, others: tuple[int, int]
-) -> None:
-    assert chunk_size.serves(best, 400, rate, gap)
-    assert not any(chunk_size.serves(chunk, 400, rate, gap) for chunk in others)
 
 
 CASES = {case.name: case for case in distserve.CASES}
@@ -58,19 +40,3 @@ def test_as_they_ran_it_distserve_serves_a_rate_that_vllm_does_not(name: str, ra
     fleets = distserve.as_published(case, data)
     share = {kind: short_share(fleet, case, rate * gpus, data) for kind, (fleet, gpus) in fleets.items()}
     assert share["whole"] < GOAL < share["split"]
-
-
-def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
-    """D2 with the cost model at half the SLOs: the best placements of each kind at 0.8 req/s per GPU."""
-    case, slo = CASES["D2"], limits_of(ttft=1.25, tpot=0.075)
-    lengths = distserve.lengths_of(case.workload, 1_000, data)
-    fleets = (
-        (distserve.colocated(case.model, (8, 1), None, 2), 16),
-        (distserve.colocated(case.model, (8, 1), 512, 2), 16),
-        (distserve.disaggregated(case.model, ((2, 1), (8, 1)), (3, 1)), 14),
-    )
-    whole, chunked, split = (
-        within(simulate(poisson_trace(lengths, 0.8 * gpus), fleet), slo).mean() for fleet, gpus in fleets
-    )
-    assert whole < chunked < split
-    assert whole < GOAL < split

@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.whatif.sweep import Journal, Row, Solver, Sweep, Task, local_executor, run_sweep
+from optimizer.whatif.sweep import Journal, Row, Solver, Sweep, local_executor, run_sweep
+from search_spaces.scenarios import Scenario
 
 KEY = "squares"
 
 
-def square(numbered: tuple[int, Task]) -> Row:
-    number, task = numbered
-    return {"number": number, "square": task["changes"]["x"] ** 2, "fleet": ""}
+def square(numbered: tuple[int, Scenario]) -> Row:
+    number, scenario = numbered
+    return {"number": number, "square": scenario.changes["x"] ** 2, "fleet": ""}
 
 
 def squares(
@@ -31,17 +32,17 @@ def squares(
     executor: Executor,
     jobs: int,
     journal: Journal | None = None,
-    solve: Callable[[tuple[int, Task]], Row] = square,
+    solve: Callable[[tuple[int, Scenario]], Row] = square,
 ) -> list[Row]:
-    tasks = tuple({"name": "", "changes": {"x": x}} for x in range(count))
-    return run_sweep(Sweep(tasks, cast("Solver", solve), 0, KEY), executor, jobs, journal)
+    scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
+    return run_sweep(Sweep(scenarios, cast("Solver", solve), 0, KEY), executor, jobs, journal)
 
 
 EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
 
 
-def is_killed_at_27(numbered: tuple[int, Task]) -> Row:
-    if numbered[1]["changes"]["x"] == 27:
+def is_killed_at_27(numbered: tuple[int, Scenario]) -> Row:
+    if numbered[1].changes["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)
     return square(numbered)
 

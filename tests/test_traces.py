@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces import TraceSummary, read_trace
+from pdplan.cli import run
+from pdplan.exits import ExitCode
+from search_spaces.echo import workload_yaml_text
+from search_spaces.loader import load_problem
 from search_spaces.traces.reader import NANOSECONDS, parse_date
-from tests.trace_files import AZURE, Write, jsonl, mooncake
+from search_spaces.traces.sessions import is_session_trace, read_sessions
+from search_spaces.traces.summary import TraceSummary, compact_rows, read_trace, trace_source
+from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
 
@@ -92,18 +100,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
 # Prefixes -------------------------------------------------------------------------------------------------------------
 
 
-def test_prefix_hits_by_hand(write: Write) -> None:
-    text = jsonl(
-        mooncake(0, 1000, 1, [1, 2]),  # nothing known: 0
-        mooncake(1000, 1000, 1, [1, 2]),  # both blocks, the second filled to 488: 1000
-        mooncake(2000, 1536, 1, [1, 3, 2]),  # 2 was seen, but 3 breaks the prefix: 512
-        mooncake(3000, 1100, 1, [1, 3, 9]),  # 1024
-        mooncake(4000, 512, 1, [7]),
-    )
-    summary = read_trace(write(text, "m.jsonl"))
-    assert summary.prefix_hit_share == pytest.approx((1000 + 512 + 1024) / (1000 + 1000 + 1536 + 1100 + 512))
-
-
 @given(prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=40))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]]) -> None:
@@ -136,3 +132,212 @@ def test_workload_takes_the_trace_unless_told_otherwise(small: TraceSummary) -> 
     assert own.mean_isl == pytest.approx(small.mean_isl, rel=1e-9)
     told = small.to_workload(request_rate=10.0, burstiness=2.0, prefix_hit_share=0.3)
     assert (told.request_rate, told.burstiness, told.prefix_hit_share) == (10.0, 2.0, 0.3)
+
+
+# --- traces: one clear sentence for every file that is none; those that are text are in bad_files.yaml
+
+FIRST = jsonl(mooncake(0, 10, 1, [1])).encode()
+ROW = "2023-11-16 18:00:00,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"arrival,isl,osl\n0,1,\xff\n" + b"0,1,1\n" * 20, ": the file is not UTF-8 text (offset 20)"),
+        (b"\x00\x01\x02weights", ": the file is binary (byte 0x00 at offset 0), a trace must be plain or gzip"),
+        (("arrival,isl,osl\n0,1,1\n").encode("utf-16"), ": the file is UTF-16 text, a trace must be"),
+        (b"PAR1\x15\x04", ": the file is a Parquet file"),
+        (FIRST + b'{"timestamp": 0, "input_length": ' + b"9" * 5000 + b"}\n", ":2: the line is not valid JSON"),
+    ],
+)
+def test_files_that_are_no_text_and_lines_without_end(write: Write, content: bytes, sentence: str) -> None:
+    assert refusal(write(content)).startswith(sentence)
+
+
+def test_missing_column_offers_the_nearest(write: Write) -> None:
+    path = write(AZURE.replace("ContextTokens", "ContextToken") + ROW)
+    assert refusal(path, format="azure") == ":1: there is no column 'ContextTokens'; did you mean 'ContextToken'?"
+    assert "did you mean 'GeneratedTokens'?" in refusal(path, columns={"isl": "ContextToken", "osl": "GenerateTokens"})
+
+
+# --- traces that people have: each is read as it is, by the names of its columns or keys
+
+FOLDER = Path(__file__).resolve().parent / "traces"
+CHAT = (812, 140), 5.0
+SAMPLES = {
+    "servegen.csv": ((1024, 20), 2.0),
+    "splitwise_sim.csv": ((4808, 10), 0.5),
+    "llmservingsim.jsonl": ((10, 70), 0.5),
+    "profile_export.jsonl": ((48, 20), 0.3969),
+    "litellm_payloads.jsonl": ((812, 140), 4.0),
+    "openai_chat_completions.jsonl": CHAT,
+    "openai_responses.jsonl": CHAT,
+    "openai_batch_output.jsonl": CHAT,
+}
+"""Of each file: ISL and OSL of its first request [token], and the time from its first arrival to its last [s]."""
+
+
+@pytest.mark.parametrize(("name", "expected"), SAMPLES.items())
+def test_samples_are_read_without_a_word(name: str, expected: tuple[tuple[int, int], float]) -> None:
+    summary = read_trace(FOLDER / name)
+    (isl, osl), duration = expected
+    assert (isl, osl) in zip(summary.rows.isl.tolist(), summary.rows.osl.tolist(), strict=True)
+    assert summary.requests >= 3
+    assert summary.arrivals.duration == pytest.approx(duration, abs=1e-3)
+
+
+def test_every_sample_has_a_row_in_the_docs() -> None:
+    page = (FOLDER.parents[1] / "docs" / "running.md").read_text("utf-8")
+    assert set(SAMPLES) == {path.name for path in FOLDER.iterdir()}
+    for name in SAMPLES:
+        summary = read_trace(FOLDER / name)
+        assert f"`{summary.columns.arrival}`, `{summary.columns.isl}`, `{summary.columns.osl}`" in page, name
+
+
+NESTED = ({"at": {"ms": 0}, "use": {"in": 5, "out": 6}}, {"at": {"ms": 2000}, "use": {"in": 7, "out": 8}})
+
+
+def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(jsonl(*NESTED), "log.jsonl")
+    named = {"arrival": "at.ms", "isl": "use.in", "osl": "use.out", "arrival_unit": "ms"}
+    summary = read_trace(path, columns=named)
+    assert (summary.mean_isl, summary.mean_osl, summary.arrivals.duration) == (6.0, 7.0, 2.0)
+    assert trace_source(summary, path.parent) == {"path": "log.jsonl", "format": "jsonl", "columns": named}
+    columns = ",".join(f"{role}={name}" for role, name in named.items())
+    assert run(["workload", str(path), "--columns", columns]) == ExitCode.DONE
+    assert "2 in 2 s (jsonl)" in capsys.readouterr().out
+
+
+# --- search_spaces.traces: exact figures of the public traces, and the histograms that are shipped of them
+
+# The public traces ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "requests", "isl", "osl", "longest"),
+    [
+        (CONV, "azure", 19_366, 1154.697, 211.126, 14_089),
+        (CODE, "azure", 8_819, 2047.848, 27.883, 7_841),
+        (MOONCAKE, "mooncake", 12_031, 12_035.06, 342.62, 126_527),
+    ],
+)
+def test_public_traces(
+    data: Path, name: str, format_: str, requests: int, isl: float, osl: float, longest: int
+) -> None:
+    summary = read_trace(data / "traces" / name)
+    assert (summary.format, summary.requests, summary.max_tokens) == (format_, requests, longest)
+    assert summary.mean_isl == pytest.approx(isl, abs=0.006)
+    assert summary.mean_osl == pytest.approx(osl, abs=0.006)
+    assert (summary.dropped, summary.out_of_order) == (0, 0)
+    buckets = summary.bucketed(48)
+    assert buckets.isl.size == 48
+    assert float(buckets.share @ buckets.isl) == pytest.approx(summary.mean_isl, rel=1e-9)
+    assert float(buckets.share @ buckets.osl) == pytest.approx(summary.mean_osl, rel=1e-9)
+    own_isl, own_osl = summary.rows.isl, summary.rows.osl
+    assert float(buckets.share @ buckets.isl**2) == pytest.approx((own_isl**2).mean(), rel=0.02)
+    assert float(buckets.share @ buckets.osl**2) == pytest.approx((own_osl**2).mean(), rel=0.02)
+    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx((own_isl * own_osl).mean(), rel=0.005)
+    mix = summary.to_workload()
+    assert mix.share.sum() == pytest.approx(1.0)
+    assert min(mix.isl.min(), mix.osl.min()) >= 1.0
+    assert mix.max_tokens >= int((mix.isl + mix.osl).max())
+
+
+def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
+    summary = read_trace(data / "traces" / MOONCAKE)
+    assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
+    assert summary.block_tokens == 512
+    arrivals = summary.arrivals
+    assert arrivals.quantum == pytest.approx(3.0, abs=0.001)
+    assert arrivals.tie_share > 0.9
+    assert arrivals.mean_rate == pytest.approx(12_031 / (3536.999 + 3.0), rel=1e-4)
+    assert arrivals.burstiness == pytest.approx(1.05, abs=0.01)
+    assert "the clock steps by 3 s" in summary.notes[0]
+
+
+@pytest.mark.parametrize(("name", "buckets"), [("chat", CONV), ("code", CODE), ("long-context", MOONCAKE)])
+def test_shipped_histograms_are_those_of_the_traces(root: Path, data: Path, name: str, buckets: str) -> None:
+    expected = compact_rows(read_trace(data / "traces" / buckets).bucketed(48))
+    shipped = np.loadtxt(root / "examples" / "histograms" / f"{name}.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(shipped, np.array(expected), atol=0.011)  # the second decimal may be a tie
+    assert round(float(shipped[:, 2].sum()), 9) == 1.0
+
+
+# --- traces of sessions: AIPerf's with delays and Bailian's with chat ids, and the workload.yaml made from them
+
+DELAYS: list[dict[str, Any]] = [
+    {"session_id": "a", "timestamp": 0, "input_length": 3000, "output_length": 100},
+    {"session_id": "b", "timestamp": 4000, "input_length": 2000, "output_length": 50},
+    {"session_id": "a", "delay": 1500, "input_length": 400, "output_length": 120},
+    {"session_id": "a", "delay": 2500, "input_length": 600, "output_length": 80},
+]
+CHATS: list[dict[str, Any]] = [
+    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 10.0, "input_length": 500, "output_length": 60, "turn": 1},
+    {"chat_id": 9, "parent_chat_id": 7, "timestamp": 40.0, "input_length": 760, "output_length": 90, "turn": 2},
+    {"chat_id": 12, "parent_chat_id": -1, "timestamp": 50.0, "input_length": 300, "output_length": 30, "turn": 1},
+]
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_delays_are_think_times_and_lengths_new_tokens(tmp_path: Path) -> None:
+    path = written(tmp_path, DELAYS)
+    summary = read_sessions(path)
+    assert is_session_trace(path)
+    assert summary.turns.tolist() == [3, 1]
+    assert summary.pause.tolist() == [1.5, 2.5]
+    assert summary.user.tolist() == [3000, 400, 600, 2000]
+    assert summary.rate == 0.25
+    assert not summary.answers_in
+
+
+def test_chats_repeat_what_was_before(tmp_path: Path) -> None:
+    summary = read_sessions(written(tmp_path, CHATS))
+    assert summary.turns.tolist() == [2, 1]
+    assert summary.pause.tolist() == [30.0]
+    assert summary.user.tolist() == [500, 760 - 500 - 60, 300]
+    assert summary.answers_in
+
+
+def test_what_is_written_is_a_problem_of_such_sessions(tmp_path: Path) -> None:
+    mapping = read_sessions(written(tmp_path, DELAYS)).mapping()
+    (tmp_path / "w.yaml").write_text(workload_yaml_text(mapping, "agents", "Llama-3.1-8B"), "utf-8")
+    load = load_problem(tmp_path / "w.yaml").workload
+    assert load.sessions is not None
+    assert load.request_rate == pytest.approx(0.25 * load.sessions.turns.mean)
+    assert load.sessions.pause.within(2.6) == 1.0
+
+
+HASHED = [
+    {"timestamp": 1000 * second, "input_length": 512 * len(blocks), "output_length": 5, "hash_ids": blocks}
+    for second, blocks in ((0, [1, 2]), (10, [1, 2, 3]), (40, [1, 2]), (41, [7, 2]))
+]
+
+
+def test_hash_blocks_tell_after_what_time_they_are_used_again(tmp_path: Path) -> None:
+    """Four of nine blocks hit, two after 10 s and two after 30 s; the last request has none of its beginning."""
+    summary = read_trace(written(tmp_path, HASHED))
+    assert summary.prefix_hit_share == pytest.approx(4 / 9)
+    interval = summary.reuse_interval
+    assert interval is not None
+    assert [interval[share] for share in (0.25, 0.5, 0.75, 1.0)] == pytest.approx([10, 10, 30, 30], rel=0.06)
+
+
+def test_a_trace_of_hash_blocks_states_its_problem_again(tmp_path: Path) -> None:
+    """What memory has to keep, and for how long, comes out of the repeated inputs as it went in."""
+    written(tmp_path, HASHED)
+    (tmp_path / "w.yaml").write_text(
+        "model: Llama-3.1-8B\nworkload: {lengths: {trace: {path: trace.jsonl}}}\n"
+        "slo: {ttft: 2s, tpot: 50ms}\naccelerators: H100\n", "utf-8")  # fmt: skip
+    first = load_problem(tmp_path / "w.yaml")
+    (tmp_path / "again.yaml").write_text(json.dumps(first.inputs), "utf-8")
+    again = load_problem(tmp_path / "again.yaml")
+    assert again.inputs == first.inputs
+    before, after = first.workload.reuse, again.workload.reuse
+    assert before is not None
+    assert after is not None
+    assert before.pause.seconds.tolist() == after.pause.seconds.tolist()

@@ -17,7 +17,6 @@ from costmodel.transfer import (
     kv_transfer_time,
     transfer_bandwidth,
 )
-from search_spaces.enumeration import cannot_talk
 from search_spaces.models import load_model
 from tests.toy import llama_8b, llama_70b, toy_config, windowed
 
@@ -89,26 +88,3 @@ def test_overlap_never_hurts_and_never_hides_the_last_layer(transfer: float, pre
 
 def of(tensor: int, pipeline: int = 1) -> Parallelism:
     return Parallelism(tensor, pipeline)
-
-
-@pytest.mark.parametrize(
-    ("model", "prefill", "decode", "reason"),
-    [
-        ("Llama-3.1-70B", of(2), of(4), None),
-        ("Llama-3.1-70B", of(4), of(2), None),
-        ("Llama-3.1-70B", of(2), of(3), "do not divide"),
-        ("Llama-3.1-70B", of(8), of(4), None),
-        ("Llama-3.1-70B", of(16), of(8), "TP 16 of prefill exceeds TP 8 of decode and the model's 8 KV heads"),
-        ("Llama-3.1-70B", of(8), of(16), None),
-        ("Qwen3-30B-A3B", of(8), of(4), "4 KV heads"),
-        ("DeepSeek-V3", of(8), of(1), None),
-        ("Llama-3.1-70B", of(2, 2), of(2), None),
-        ("Llama-3.1-70B", of(2), of(2, 2), "PP 2 of decode"),
-        ("Qwen3-Next-80B-A3B", of(2), of(2), None),
-        ("Qwen3-Next-80B-A3B", of(1), of(2), "states cannot be re-split"),
-        ("Qwen3-Next-80B-A3B", of(2, 2), of(2), "hybrid models are not sent from several pipeline stages"),
-    ],
-)
-def test_pairs(model: str, prefill: Parallelism, decode: Parallelism, reason: str | None) -> None:
-    found = cannot_talk(load_model(model), prefill, decode)
-    assert found is None if reason is None else reason in str(found)

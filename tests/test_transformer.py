@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,100 +30,9 @@ from costmodel.transformer import (
 )
 from search_spaces.models import load_model, model_names
 
-
-@dataclass(frozen=True)
-class Published:
-    """A publisher's own figures; counted: the embeddings that its active figure contains ("both", "head", "none")."""
-
-    total: float
-    source: str
-    active: float | None = None
-    counted: str = "both"
-    tolerance: float = 0.01
-    active_tolerance: float = 0.01
-
-
-PUBLISHED = {
-    "OPT-13B": Published(12_853_473_280, "counted by hand, with norms and biases"),
-    "OPT-66B": Published(66e9, "Zhang 2022, table 1"),
-    "OPT-175B": Published(175e9, "Zhang 2022, table 1"),
-    "BLOOM-176B": Published(176_247_271_424, "BLOOM model card"),
-    "Llama-2-7B": Published(6_738_415_616, "checkpoint metadata"),
-    "Llama-2-13B": Published(13_015_864_320, "checkpoint metadata"),
-    "Llama-2-70B": Published(68_976_648_192, "checkpoint metadata"),
-    "Llama-3.1-8B": Published(8_030_261_248, "checkpoint metadata"),
-    "Llama-3.1-70B": Published(70_553_706_496, "checkpoint metadata"),
-    "Llama-3.1-405B": Published(405e9, "Grattafiori 2024, table 3"),
-    "Mistral-7B": Published(7_248_023_552, "checkpoint metadata of v0.3"),
-    "Mixtral-8x7B": Published(46.7e9, "Mistral AI, Mixtral of Experts", 12.9e9),
-    "Qwen2.5-1.5B": Published(1.54e9, "Qwen2.5-1.5B model card"),
-    "Qwen2.5-14B": Published(14.77e9, "checkpoint metadata"),
-    "Qwen2.5-32B": Published(32.76e9, "checkpoint metadata"),
-    "Qwen2.5-7B": Published(7.61e9, "Qwen2.5-7B model card"),
-    "Qwen2.5-72B": Published(72.7e9, "Qwen2.5-72B model card"),
-    "Gemma-3-27B": Published(1.416e9 + 25.6e9, "Gemma 3 technical report, table 1, without the vision encoder"),
-    "Qwen3-8B": Published(8.2e9, "Qwen3-8B model card"),
-    "Qwen3-32B": Published(32.8e9, "Qwen3-32B model card"),
-    "Qwen3-30B-A3B": Published(30.5e9, "Qwen3-30B-A3B model card", 3.3e9, active_tolerance=0.02),
-    "Qwen3-235B-A22B": Published(235e9, "Qwen3-235B-A22B model card", 22e9),
-    "Qwen3-Next-80B-A3B": Published(
-        80e9, "Qwen3-Next model card; active to one digit", 3e9, "none", active_tolerance=0.1
-    ),
-    "gpt-oss-20b": Published(20.91e9, "gpt-oss model card, table 1", 3.61e9, "head"),
-    "gpt-oss-120b": Published(116.83e9, "gpt-oss model card, table 1", 5.13e9, "head"),
-    "DeepSeek-V3": Published(671e9, "DeepSeek-V3 technical report, section 1", 37e9, "head", active_tolerance=0.015),
-    # The report of V3.2 gives no count; the indexer adds 14 M a layer to V3's 671 B.
-    "DeepSeek-V3.2": Published(671e9 + 61 * 13.96e6, "DeepSeek-V3 plus indexer", 37.5e9, "head"),
-    # 1.04 T and 32.6 B in the report, while the checkpoint without its scales holds 1.026 T.
-    "Kimi-K2": Published(1.04e12, "Kimi K2 report, table 2", 32.6e9, tolerance=0.015),
-    "Kimi-K2.5": Published(1.04e12, "as Kimi K2", 32.6e9, tolerance=0.015),
-    "GLM-4.5": Published(355e9, "GLM-4.5 report, table 1 (with the MTP layer)", 32e9, "none"),
-    "GLM-4.5-Air": Published(106e9, "GLM-4.5 report, table 1", 12e9, "none", active_tolerance=0.02),
-    "GLM-5": Published(744e9, "GLM-5 model card", 40e9, "none"),
-    "MiniMax-M2": Published(230e9, "MiniMax-M2 model card", 10e9, "none", active_tolerance=0.03),
-    "MiniMax-M3": Published(428e9, "SGLang's page on MiniMax-M3", 23e9, "none", active_tolerance=0.03),
-    "DeepSeek-V4-Flash": Published(284e9, "DeepSeek-V4 model card", 13e9, "none", active_tolerance=0.03),
-    "GLM-5.2": Published(
-        743_377_000_704, "reference implementation; active as GLM-5", 40e9, "none", active_tolerance=0.02
-    ),
-    "Kimi-K3": Published(2.8e12, "Kimi K3 model card", 104e9, "head"),
-    "Gemma-4-26B-A4B": Published(25_233_141_760, "reference implementation; model card", 3.8e9),
-    "Nemotron-3-Nano-30B-A3B": Published(31_577_937_344, "reference implementation; model card", 3.6e9),
-    "Nemotron-3-Super-120B-A12B": Published(
-        120_668_687_360, "reference implementation; model card", 12e9, "none", active_tolerance=0.03
-    ),
-    "Llama-3.3-Nemotron-Super-49B": Published(49.87e9, "checkpoint metadata"),
-    "Qwen3-Coder-480B-A35B": Published(
-        480_154_875_392, "reference implementation; model card", 35e9, active_tolerance=0.015
-    ),
-    "Qwen3.5-122B-A10B": Published(122_111_526_912, "reference implementation; name", 10e9, active_tolerance=0.03),
-    "MiMo-V2-Flash": Published(308_778_768_832, "reference implementation; model card", 15e9, active_tolerance=0.03),
-    "Llama-4-Scout-17B-16E": Published(
-        107_769_861_120, "reference implementation; model card", 17e9, active_tolerance=0.015
-    ),
-    "DeepSeek-V4-Pro": Published(1.6e12, "DeepSeek-V4 model card", 49e9, tolerance=0.02, active_tolerance=0.02),
-    "GLM-4.7-Flash": Published(30e9, "name and model card", 3.9e9, active_tolerance=0.03),
-    "Qwen3.5-397B-A17B": Published(397e9, "name", 17e9, active_tolerance=0.03),
-    "Qwen3.6-27B": Published(26_895_998_464, "reference implementation"),
-    "Qwen3.6-35B-A3B": Published(35e9, "name", 3.5e9, active_tolerance=0.03),
-    "Llama-4-Maverick-17B-128E": Published(400e9, "model card", 17e9, active_tolerance=0.015),
-    "Llama-3.2-1B": Published(1.24e9, "model card"),
-    "Llama-3.2-3B": Published(3.21e9, "model card"),
-    "Qwen3-4B": Published(4.0e9, "model card"),
-    "Qwen3-14B": Published(14.8e9, "model card"),
-    "Gemma-3-4B": Published(0.675e9 + 3.209e9, "Gemma 3 technical report, table 1, without the vision encoder"),
-    "Gemma-3-12B": Published(1.012e9 + 10.759e9, "Gemma 3 technical report, table 1, without the vision encoder"),
-    "Gemma-4-31B": Published(30.7e9, "model card"),
-    "Mistral-Small-24B": Published(23.6e9, "checkpoint metadata, without the vision encoder of 3.1"),
-    "Mistral-Large-2": Published(122.6e9, "checkpoint metadata"),
-    "Mistral-Large-3": Published(673e9, "model card, without the vision encoder", 39e9, "head"),
-    "PaLM-540B": Published(540.35e9, "Chowdhery 2022, table 1", tolerance=1e-4),
-}
-
-
-def _active(model: Transformer, counted: str) -> int:
-    tables = {"both": model.active_parameters, "head": model.matmul_parameters}
-    return tables.get(counted, model.active_parameters - model.embedding_elements)
+with (Path(__file__).parent / "published_models.csv").open(encoding="utf-8", newline="") as stream:
+    PUBLISHED = {row["model"]: row for row in csv.DictReader(stream)}
+"""Publishers' own figures; active_counts: the embeddings that the active figure contains ("both", "head", "none")."""
 
 
 def test_every_catalog_model_has_a_published_figure() -> None:
@@ -131,13 +41,18 @@ def test_every_catalog_model_has_a_published_figure() -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_parameters_match_the_published_figure(name: str) -> None:
-    published, model = PUBLISHED[name], load_model(name)
-    assert model.parameters == pytest.approx(published.total, rel=published.tolerance), published.source
-    if published.active is None:
+    row, model = PUBLISHED[name], load_model(name)
+    assert model.parameters == pytest.approx(float(row["parameters"]), rel=float(row["tolerance"])), row["source"]
+    if not row["active"]:
         assert model.active_parameters == model.parameters - model.looked_up
-    else:
-        active = _active(model, published.counted)
-        assert active == pytest.approx(published.active, rel=published.active_tolerance), published.source
+        return
+    counts = {
+        "both": model.active_parameters,
+        "head": model.matmul_parameters,
+        "none": model.active_parameters - model.embedding_elements,
+    }
+    active = counts[row["active_counts"]]
+    assert active == pytest.approx(float(row["active"]), rel=float(row["active_tolerance"])), row["source"]
 
 
 @pytest.mark.parametrize(

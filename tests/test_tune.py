@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Parallelism, Role
-from optimizer.fleets.fleet import Fleet, FleetPool
+from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
 from optimizer.verification.judge import Outcome
 from optimizer.verification.tune import (
@@ -28,8 +32,11 @@ from optimizer.verification.tune import (
     front_of,
     tuned,
 )
+from reports.answers.plan import front_section
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, problem, space, workload
+from tests.running import Done, tiny, within
+from tests.small_fleets import pool
 
 SIZES = (4, 3, 5)
 
@@ -85,18 +92,13 @@ def small(rate: float = 6.0, **changes: Any) -> Instance:
     return instance_of(problem(workload=workload(rate=rate), space=wide, **changes))
 
 
-def pool(instance: Instance, name: str, role: Role, replicas: int, route: float = 1.0) -> FleetPool:
-    shape = next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism == Parallelism())
-    return FleetPool(name, role, shape, limit(instance, 1), 1, replicas, 0, np.full(instance.flows.isl.size, route))
-
-
 # --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     instance = small(constraints=Constraints(max_gpus=3))
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2, chunk=1),)))
     assert winner.held
     found = tuned(bench, winner, Wish(12))
     assert found.winner.held
@@ -117,3 +119,54 @@ def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds()
     meets, misses = Outcome.MEETS, Outcome.MISSES
     assert rows((3.0, 0.59, misses), (2.0, 0.6, meets), (1.0, 0.5, None)) == [(1.0, 0.5), (2.0, 0.6)]
     assert rows((2.0, 0.6, meets), (3.0, 0.4, meets), (4.0, 0.4, meets)) == [(2.0, 0.6), (3.0, 0.4)]
+
+
+# --- what a dollar more buys: the front of cost and tail, asked for with --front, in the plan and its views
+
+
+def front_rows(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    table = front_section(plan).table
+    return () if table is None else table.rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("front")
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Done:
+    file = tiny(folder, search={"roles": ["colocated"], "tensor_parallel": [1], "max_num_seqs": [32, 128]})
+    with pytest.MonkeyPatch.context() as patch:  # short runs are enough for what is asked here
+        patch.setattr(benches, "LEAST_REQUESTS", 1000)
+        patch.setattr(benches, "MOST_RELAXED", 1000)
+        return within("optimize", file, "--front", "8", "-o", folder / "plan")
+
+
+@pytest.fixture(scope="module")
+def asked(done: Done, folder: Path) -> Plan:
+    assert done.returncode == 0, done.stderr
+    return parse_plan((folder / "plan" / "plan.json").read_bytes())
+
+
+def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_more(
+    asked: Plan, done: Done, folder: Path
+) -> None:
+    assert asked.simulation is not None
+    tuning = asked.simulation.tuning
+    assert tuning is not None
+    assert 2 <= tuning.looks <= 8
+    assert tuning.objectives == ["cost", "tail"]
+    own = asked.cost_usd_per_hour or 0.0
+    held = [fleet for fleet in tuning.front if fleet.outcome == "meets"]
+    assert min(fleet.cost_usd_per_hour for fleet in held) >= own - 1e-9
+    assert any(fleet.cost_usd_per_hour > own for fleet in held)
+    assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
+    assert all(fleet.tail <= 1.0 and len(fleet.served) == len(fleet.pools) for fleet in tuning.front)
+    page = (folder / "plan" / "report.html").read_text("utf-8")
+    rows = front_rows(asked)
+    assert rows[0][-1] == "recommended"
+    for row in rows:
+        assert row[1] in done.stdout
+        assert row[1] in page
+        assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "undecided", "one short run"}

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
+from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
 from search_spaces.catalog import load_catalog
+from search_spaces.measured_engines import measured_model
 from search_spaces.measured_predictions import predict_serving
-from search_spaces.measurements import read_measurements
+from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -120,3 +129,175 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     assert len(outcome.predicted) >= len(lines) // 4
     assert all("GiB of each of" in row.reason for row in outcome.refused)  # no GPU holds a request of 2**25 tokens
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
+
+
+# --- reading measurement files: formats told apart, layouts understood, faults told by line
+
+SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
+BEYOND = "is out of range; must be at least 1 and at most"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def only(folder: Path, text: str) -> object:
+    _, rows = read_measurements(written(folder, text))
+    assert len(rows) == 1
+    return rows[0]
+
+
+def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
+    header = "model,accelerator,engine,mode,isl,osl,concurrency,prefill_workers,prefill_tp,prefill_dp,prefill_ep,"
+    header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
+    row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,8192,1024,64,2,1,4,4,1,8,1,0\n")
+    assert isinstance(row, ServingRow)
+    assert row.prefill == Layout(2, 1, 1, 4, 4)
+    assert row.decode == Layout(1, 8, 1, 1, 1)
+    assert row.gpus == 16
+    header = header.replace("mode,", "mode,num_gpus,")
+    row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,16,8192,1024,64,1,8,8,8,1,8,1,1\n")
+    assert isinstance(row, ServingRow)
+    assert row.prefill == Layout(1, 1, 1, 8, 8)  # tp counts all ranks
+    assert math.isnan(row.ttft)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl: 'many' is not a number"),
+        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", f"isl: -5 {BEYOND} 16,777,216 tokens"),
+        (
+            "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
+            "tpot_ms: 0 is out of range; must be at least 0.001 and at most 3,600,000 ms; leave it empty where "
+            "nothing was measured",
+        ),
+        ("m,h100", "the row has 2 fields, the header 13"),
+        ("m,h100,vllm,5,100,8,4,3,1,1,1,1,1", "tp 3 x pp 1 x dp 1 does not divide num_gpus 4"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: str) -> None:
+    assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd"])
+def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("secret", encoding="utf-8")
+    with pytest.raises(InputError, match="is a path that leaves the folder of models; write ORG/NAME") as caught:
+        measured_model(name, folder)
+    assert "JSON" not in str(caught.value)
+
+
+# --- every reader gives the same record: lengths, load and times of the file, in SI units, what is missing as None
+
+FOLDER = Path(__file__).resolve().parent / "benchmark_results"
+
+
+def raw(name: str) -> Any:
+    """The file as plain values: one, or those of its lines."""
+    text = (FOLDER / name).read_text("utf-8")
+    if name.endswith(".yaml"):
+        return yaml.safe_load(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def runs(name: str) -> list[BenchmarkRun]:
+    found = read_results([FOLDER / name])
+    assert all(isinstance(one, BenchmarkRun) for one in found)
+    return [one for one in found if isinstance(one, BenchmarkRun)]
+
+
+Expected = tuple[Tool, float, float, float | None, float | None, float, float]
+SAMPLES: dict[str, Expected] = {
+    "vllm_bench_serve.json:1": (Tool.VLLM, 1024, 256, 4, math.inf, 84.357, 7.901),
+    "vllm_bench_serve.json:4": (Tool.VLLM, 4096, 128, 8, math.inf, 286.72, 14.634),
+    "sglang_bench_serving.jsonl:2": (Tool.SGLANG, 1024, 256, 32, math.inf, 491.71, 11.453),
+    "profile_export_aiperf.json": (Tool.AIPERF, 2000, 200, 16, None, 174.811, 12.8325),
+    "profile_export_genai_perf.json": (Tool.GENAI_PERF, 500, 300, 10, None, 61.0137, 8.1346),
+    "guidellm_benchmarks.json: benchmarks[0]": (Tool.GUIDELLM, 1000, 128, 1, None, 81.5713, 7.49374),
+    "guidellm_benchmarks.json: benchmarks[2]": (Tool.GUIDELLM, 1000, 128, None, 5.0, 80.8864, 8.72213),
+    "inferencex_agg.json[2]": (Tool.INFERENCEX, 7372.8, 921.6, 32, math.inf, 1583.25, 24.4892),
+    "vllm_benchmark_serving_2024.json": (Tool.VLLM, 1024, 256, None, 4.0, 58.31, 10.72),
+    "sglang_bench_serving_2024.jsonl": (Tool.SGLANG, 1024, 256, None, 2.0, 61.0, 9.8),
+    "agg_dsr1_8k1k_fp8_trt_tp8-ep1_conc16.json": (Tool.INFERENCEX, 7372.8, 921.6, 16, math.inf, 610, 18.2),
+    "stage_1_lifecycle_metrics.json": (Tool.INFERENCE_PERF, 135, 128, None, 20.0, 62.0, 22.5),
+    "stage_0_lifecycle_metrics_concurrent.json": (Tool.INFERENCE_PERF, 1000, 200, 16, 6.2317, 80.0, 12.5),
+    "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
+    "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
+    "guidellm_benchmarks_0.3.json: benchmarks[0]": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
+    "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
+}
+"""Of each run, by its place: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
+
+
+@pytest.mark.parametrize(("name", "expected"), SAMPLES.items())
+def test_samples_of_every_tool(name: str, expected: Expected) -> None:
+    (run,) = (run for run in runs(re.split(r"[:\[]", name)[0]) if run.where.endswith(name))
+    tool, isl, osl, concurrency, rate, ttft, tpot = expected
+    assert (run.tool, run.concurrency) == (tool, concurrency)
+    assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
+    assert run.prompts == run.completed
+    assert run.request_rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
+    assert run.ttft.typical == pytest.approx(ttft / 1e3, rel=1e-3)
+    assert run.tpot.typical == pytest.approx(tpot / 1e3, rel=1e-3)
+
+
+def test_every_format_has_a_sample_and_a_row_in_the_docs() -> None:
+    read = {
+        next(number for number, form in enumerate(formats()) if form.recognizes(document))
+        for path in FOLDER.iterdir()
+        for document in documents(path)
+    }
+    assert read == set(range(len(formats())))
+    page = (FOLDER.parents[1] / "docs" / "calibrate.md").read_text("utf-8")
+    for form in formats():
+        assert f"| {form.tool} | {form.file} | {form.shows} |" in page
+
+
+def test_tokens_are_the_servers_where_the_file_has_its_count() -> None:
+    """The client's tokenizer made two tokens of each: its TPOT is of half a token."""
+    (run,), file = runs("profile_export_aiperf_0.13.json"), raw("profile_export_aiperf_0.13.json")
+    assert (file["output_sequence_length"]["avg"], file["usage_completion_tokens"]["avg"]) == (48.0, 24.0)
+    whole = (file["request_latency"]["avg"] - file["time_to_first_token"]["avg"]) / 23.0
+    assert run.tpot.mean == pytest.approx(whole / 1e3, rel=1e-6)
+    assert run.occupancy == pytest.approx(2.0, rel=0.1)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIXTURES = [
+    (name, one)
+    for name in sorted(path.name for path in FOLDER.iterdir())
+    for one in [raw(name) if isinstance(raw(name), dict) else raw(name)[0]]
+]
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_any_field_may_be_anything(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A result file with one field replaced by anything is read or refused in a sentence, never a crash."""
+    _, file = data.draw(st.sampled_from(FIXTURES))
+    changed = json.loads(json.dumps(file))
+    place = changed
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = data.draw(json_values)
+        break
+    path = tmp_path_factory.mktemp("any") / "results.json"
+    path.write_text(json.dumps(changed), "utf-8")
+    with contextlib.suppress(InputError):
+        read_results([path])

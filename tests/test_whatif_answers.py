@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimizer.plans.records import Sensitivity
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_at
-from optimizer.whatif.curves import break_even, by_budget, frontier
-from optimizer.whatif.sensitivity import shadow_prices
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan, answer_to
+from optimizer.whatif.curves import break_even, frontier
+from optimizer.whatif.sensitivity import STEP_TIME, kind_of, sensitivity, shadow_prices
+from reports.answers.curves import frontier_record
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 BASE = Path()
 
@@ -48,7 +51,7 @@ def small(rate: float = 20.0, isl: int = 800, osl: int = 150, ttft: float = 1.0,
 
 
 def changed(problem: Problem, **changes: object) -> Problem:
-    return scenario_problem(problem, Scenario("", {key.replace("__", "."): v for key, v in changes.items()}), BASE)
+    return scenario_problem(problem, {key.replace("__", "."): v for key, v in changes.items()})
 
 
 # --- one scenario ---------------------------------------------------------------------------------------------------
@@ -59,6 +62,8 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     problem = changed(small(), **changes)
     best, plan = answer(problem, ScenarioEffort.FULL, proven=True), optimize(problem, level=Level.QUICK)
     assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
+    shown = answer_of_plan(plan)
+    assert (shown.cost, shown.pools, dict(shown.gpus)) == (best.cost, best.pools, dict(best.gpus))
     assert best.goodput >= problem.workload.request_rate
     assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
     assert best.bound == pytest.approx(plan.floor_usd_per_hour, rel=2e-3)
@@ -95,14 +100,14 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     rate: float, isl: int, osl: int, card: str
 ) -> None:
     problem, key = small(round(rate, 1), isl, osl), f"price.{card}"
-    steps = break_even(problem, BASE, key, (0.1, 12.0), tolerance=1e-9).steps
+    steps = break_even(problem, key, (0.1, 12.0), tolerance=1e-9).steps
     assert (steps[0].start, steps[-1].end) == (0.1, 12.0)
     hair = 2e-4  # costs closer than 1e-6 of them count as equal
     bought = [step.answer.gpus.get(card, 0) for step in steps]
     assert bought == sorted(bought, reverse=True)
     for below, above in pairwise(steps):
         assert below.costs[1] == pytest.approx(above.costs[0], rel=1e-6)
-        left, at, right = (answer_at(problem, BASE, key, below.end + move) for move in (-hair, 0.0, hair))
+        left, at, right = (answer_to(problem, {key: below.end + move}) for move in (-hair, 0.0, hair))
         assert dict(left.gpus) != dict(right.gpus)
         assert dict(left.gpus) == dict(below.answer.gpus)
         assert dict(right.gpus) == dict(above.answer.gpus)
@@ -115,7 +120,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
 
 def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     problem = small()
-    curve = frontier(problem, BASE, "rate", (5.0, 80.0), effort=ScenarioEffort.SIMPLE)
+    curve = frontier(problem, "rate", (5.0, 80.0), effort=ScenarioEffort.SIMPLE)
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
     assert costs == sorted(costs)  # type: ignore[type-var]
@@ -128,7 +133,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
         assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
-    rows = by_budget(curve)
+    rows = frontier_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
 
 
@@ -144,8 +149,51 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     ],
 )
 def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], limit: str, worth: str) -> None:
-    rows = {row.limit: row for row in shadow_prices(changed(small(), **changes), BASE)}
+    rows = {row.limit: row for row in shadow_prices(changed(small(), **changes))}
     row = rows[limit]
     assert row.dual > 0.0
     assert row.worth == worth
     assert row.difference == pytest.approx(row.dual, rel=0.05)
+
+
+# --- how the least cost moves: levers, where the kind of fleet changes, break-even prices
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return small(70.0)
+
+
+@pytest.fixture(scope="module")
+def found(problem: Problem) -> Sensitivity:
+    moved = sensitivity(problem, complete=True)
+    assert moved is not None
+    return moved
+
+
+def test_slower_steps_never_cost_less(found: Sensitivity) -> None:
+    row = next(row for row in found.levers if row.lever == STEP_TIME)
+    assert (row.low, row.value, row.high) == (0.05, 0.5, 0.95)
+    assert row.usd_per_hour_low is not None
+    assert row.usd_per_hour_low <= found.usd_per_hour * (1 + 1e-9)
+    assert row.usd_per_hour_high is None or row.usd_per_hour_high >= found.usd_per_hour * (1 - 1e-9)
+
+
+def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None:
+    flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
+    assert flips
+    for key, flip in flips:
+        same, other = (answer_to(problem, {key: value}) for value in (flip.same_at, flip.other_at))
+        assert kind_of(same.pools) == kind_of(found.pools)
+        assert kind_of(other.pools) != kind_of(found.pools)
+        assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
+
+
+def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensitivity) -> None:
+    assert [row.accelerator for row in found.break_even] == ["H100", "A100-80", "L4"]
+    for row in found.break_even:
+        assert row.pieces[0].low == 0.25 * row.usd_per_gpu_hour
+        assert row.pieces[-1].high == 4.0 * row.usd_per_gpu_hour
+        for below, above in zip(row.pieces, row.pieces[1:], strict=False):
+            assert below.high == above.low
+            assert below.usd_per_hour_high == pytest.approx(above.usd_per_hour_low)

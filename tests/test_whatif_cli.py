@@ -119,20 +119,6 @@ def test_bad_questions_are_refused_in_one_sentence(
     assert sentence in refused(capsys, "whatif", workload, *arguments)
 
 
-def test_each_chunk_is_a_row_of_the_same_fleet(workload: Path, tmp_path: Path) -> None:
-    page, table = tmp_path / "chunk.html", tmp_path / "chunk.csv"
-    asked = ("whatif", workload, "--chunk", "128,512,4096", "--html", page, "--csv", table)
-    record = answered(*asked, verify=1)["chunks"]
-    sizes = [row["chunk_tokens"] for row in record["rows"]]
-    assert sizes == sorted({128, 512, 4096, record["own_chunk"]})
-    own = next(row for row in record["rows"] if row["chunk_tokens"] == record["own_chunk"])
-    assert (own["outcome"], own["simulated"]) == ("meets", True)
-    assert own["cost_needed_usd_per_hour"] == pytest.approx(record["cost_usd_per_hour"])
-    assert page.read_text("utf-8").count('<svg class="chart"') == 2
-    with table.open(encoding="utf-8", newline="") as stream:
-        assert [int(line["chunk_tokens"]) for line in csv.DictReader(stream)] == sizes
-
-
 def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
     page, table = tmp_path / "map.html", tmp_path / "map.csv"
     asked = ("map", workload, "--over", "isl=300,2400", "--over", "rate=10,80", "--jobs", 1)
@@ -153,24 +139,6 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
     assert len(re.findall(r'<rect x=[^>]*class="(?:alone|split)-[1-8]"', page.read_text("utf-8"))) == 4
     with table.open(encoding="utf-8", newline="") as stream:
         assert [line["shape"] for line in csv.DictReader(stream)] == ["colocated", "disaggregated"] * 4
-
-
-def test_a_curve_is_between_values_in_units_of_what_varies(workload: Path, tmp_path: Path) -> None:
-    target = tmp_path / "rate.csv"
-    record = answered("frontier", workload, "--over", "rate", "--between", "600/min:60/s", "--csv", target)
-    assert (record["schema"], record["over"], record["unit"]) == ("pdplan.frontier/2", "rate", "req/s")
-    assert (record["steps"][0]["easiest"], record["steps"][-1]["hardest"]) == (10.0, 60.0)
-    with target.open(encoding="utf-8", newline="") as stream:
-        assert [float(row["rate.to_rps"]) for row in csv.DictReader(stream)] == [
-            step["hardest"] for step in record["steps"]
-        ]
-    budget = answered("frontier", workload, "--over", "budget", "--between", "3:$6")["steps"]
-    costs = [step["budget_usd_per_hour"] for step in budget]
-    assert costs == sorted(costs)
-    assert sum(cost < 3.0 for cost in costs) <= 1
-    assert max(costs) <= 6.0
-    ttft = answered("frontier", workload, "--over", "ttft", "--between", "1900ms:2s")["steps"]
-    assert (ttft[0]["easiest"], ttft[-1]["hardest"]) == (2.0, 1.9)
 
 
 def program(*arguments: object) -> list[str]:

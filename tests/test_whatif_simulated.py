@@ -21,7 +21,7 @@ from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import frontier_document, frontier_record, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
-from reports.rows import rows_csv
+from reports.rows import columns_csv, row_columns
 from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -130,7 +130,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 def swept(
     problem: Problem, looks: int, *axes: str, workers: int = 1, effort: ScenarioEffort | None = None
 ) -> list[Row]:
-    sweep = sweep_of(problem, BASE, [parse_axis(axis) for axis in axes], (), effort, None, looks)
+    sweep = sweep_of(problem, [parse_axis(axis) for axis in axes], (), effort, None, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
 
@@ -149,7 +149,7 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
         assert row["refuted"][0]["pools"] == before["pools"]
         assert before["bound_usd_per_hour"] == row["bound_usd_per_hour"]
     shown = text(sweep_document(rows, "simple"))
-    refuted = "(and at 6 others): 1 × H100 TP1 colocated for $1.00/h misses when simulated."
+    refuted = "(and in 6 other rows): 1 × H100 TP1 colocated for $1.00/h. It misses when simulated."
     assert f"Simulated and ruled out at price.H100 $1.00/h {refuted}" in shown
     assert "Every fleet meets its SLO." in shown
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows
@@ -163,16 +163,16 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     tight: Problem, judge: Judge, bounds: tuple[float, float]
 ) -> None:
     judge(one_replica_until(16.6))
-    curve = frontier(tight, BASE, "rate", bounds, looks=12)
+    curve = frontier(tight, "rate", bounds, looks=12)
     moved, after = curve.steps[:2]
     assert moved.end <= 16.6 < (moved.missed or 0.0) <= moved.end * (1.0 + 1.001 * RESOLUTION)
-    assert moved.promised == frontier(tight, BASE, "rate", bounds, looks=0).steps[0].end
+    assert moved.promised == frontier(tight, "rate", bounds, looks=0).steps[0].end
     assert after.start == pytest.approx(moved.end, rel=1e-3)
     assert (curve.steps[0].start, curve.steps[-1].end) == bounds
     shown = text(frontier_document(curve))
     assert "Corrected by simulation: 1 × H100 TP1 colocated meets the SLO at " in shown
-    assert f"By formula its limit is {moved.promised:.5g} req/s, but there it misses" in shown
+    assert f"By formula its limit is {moved.promised:.4g} req/s, but there it misses" in shown
     record = frontier_record(curve)["steps"][0]
     assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised
     assert record["simulated"]
-    assert rows_csv(frontier_rows(curve)).count("\n") == len(curve.steps) + 1
+    assert columns_csv(row_columns(frontier_rows(curve))).count("\n") == len(curve.steps) + 1

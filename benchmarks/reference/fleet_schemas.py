@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import InputError
-from optimizer.plans.reading import first_fault
+from search_spaces.fields import faults_of
 
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
@@ -119,4 +119,4 @@ def read_case(path: Path, schema: type[CaseT]) -> CaseT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise InputError(f"{path}: {first_fault(error).told()}") from None
+        raise InputError(f"{path}: {faults_of(error)[0].told()}") from None

@@ -173,7 +173,7 @@ def engine_times(
     The host launches the kernels of a step with prompts one by one, which is the least that it takes.
     """
     steps, least = prompt_steps(model, prefill, policy, load), launching_time(model, policy)
-    prompt = prompt_of(steps, prefill.first_token, least, policy.lane_balance)
+    prompt = prompt_of(steps, prefill.first_token, least)
     return EngineTimes(prompt, lambda running: decode_step(model, decode, running, load), decode.tokens_per_step)
 
 
@@ -189,15 +189,14 @@ def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolic
     return PromptSteps(alone, together, group, engines.data, engines.pipeline)
 
 
-def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | float, lane_balance: float) -> Prompt:
+def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | float) -> Prompt:
     """A prompt from its steps, which take at least `least`, for no CUDA graph replays them [s].
 
-    Ranks of data-parallel attention go in step, each with its own prompts; they rarely are all as busy, which
-    `lane_balance` >= 1 makes up for. Pipeline stages hold one micro-batch each. first_token: how much later than its
-    steps a first token comes (`Accelerator.in_engine`) [1].
+    Ranks of data-parallel attention go in step, each with its own prompts. Pipeline stages hold one micro-batch each.
+    first_token: how much later than its steps a first token comes (`Accelerator.in_engine`) [1].
     """
     lanes = steps.lanes
-    share = uneven_lanes(lane_balance, lanes) / (steps.group * lanes * steps.pipeline)
+    share = 1.0 / (steps.group * lanes * steps.pipeline)
     shared = np.maximum(steps.together, least) * share
     return Prompt(
         alone=np.maximum(first_token * steps.alone, least),
@@ -210,17 +209,6 @@ def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | f
 def launching_time(model: Transformer, policy: ServingPolicy) -> float:
     """Least time of a step with prompts, whose kernels the host launches one by one [s]."""
     return policy.launch * sum(layer_kernels(group) * group.count for group in model.layers)
-
-
-def uneven_lanes(lane_balance: float, lanes: FloatArray) -> FloatArray:
-    """Time of a prompt on data-parallel lanes over that on evenly busy ones [1]: min(lane_balance, lanes).
-
-    At worst one lane does all the work; an engine with a single lane has nothing to be uneven.
-
-    >>> uneven_lanes(1.2, np.array([1.0, 2.0, 8.0])).tolist(), uneven_lanes(3.0, np.array([2.0])).tolist()
-    ([1.0, 1.2, 1.2], [2.0])
-    """
-    return np.asarray(np.where(lanes > 1, np.minimum(lane_balance, lanes), 1.0))
 
 
 def decode_step(model: Transformer, engines: EngineArrays, running: FloatArray, load: ClosedLoad) -> FloatArray:

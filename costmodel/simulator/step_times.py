@@ -134,16 +134,13 @@ def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: i
 def lane_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int) -> tuple[float, float]:
     """Time of the tokens of a step on data-parallel lanes, and the busiest lane's share of prompt attention.
 
-    With R = a0 lanes, T prompt tokens and L of them in the longest chunk, which keeps to one lane: prompts fill the
-    share min(1, T / (R L)) of the lanes, are uneven by up to a1 - 1 in proportion, and cost as much as that many more
-    tokens. What each lane does for its own tokens takes at least as long as L.
+    The longest chunk keeps to one lane of R = a0, and what each lane does for its own tokens takes at least as long as
+    that; prompts are spread evenly otherwise.
     """
-    longest = m.a0 * chunks.longest
-    uneven_tokens = chunks.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chunks.tokens / longest))
-    busiest = max(longest, uneven_tokens)
+    busiest = max(m.a0 * chunks.longest, chunks.tokens)
     decodes = m.a2 * batch
-    beyond = line(data, m.at9, m.at10, busiest + decodes) - line(data, m.at9, m.at10, uneven_tokens + decodes)
-    return line(data, m.at0, m.at1, uneven_tokens + decodes) + beyond, busiest / (m.a0 * chunks.tokens)
+    beyond = line(data, m.at9, m.at10, busiest + decodes) - line(data, m.at9, m.at10, chunks.tokens + decodes)
+    return line(data, m.at0, m.at1, chunks.tokens + decodes) + beyond, busiest / (m.a0 * chunks.tokens)
 
 
 @compiled

@@ -15,9 +15,9 @@ attention of its prompts and attention of its decodes; each part gets its own gr
 with pairs = q p + q (q + 1) / 2.
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
-takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`uneven_lanes`); decodes are spread
-evenly. See `step_times.lane_time`; one more grid, lane(T), is what each lane does for its own tokens: all
-but attention, the experts, and what passes between them and the lanes.
+takes longer than one with as many tokens on all lanes; many prompts, and decodes, are spread evenly. See
+`step_times.lane_time`; one more grid, lane(T), is what each lane does for its own tokens: all but attention, the
+experts, and what passes between them and the lanes.
 
 The least work of a step, for counters and floors (`cost_work`): FLOP of matrices and of full attention are linear and
 so exact. What is not linear is bounded from below, by chords that begin at one token: the weights of experts grow with
@@ -195,9 +195,9 @@ class CoefficientSteps:
 class GridSteps:
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
-    lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
-    lane(T) above, by the tokens of all lanes if they were even; verified: tokens of a decoding request in a step, and
-    tokens_per_step: those of them that it is given (`costmodel.speculation`) [1].
+    lanes: data-parallel ranks; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even;
+    verified: tokens of a decoding request in a step, and tokens_per_step: those of them that it is given
+    (`costmodel.speculation`) [1].
     """
 
     token_nodes: FloatArray
@@ -211,7 +211,6 @@ class GridSteps:
     pair_times: FloatArray
     work: StepWork = field(default_factory=StepWork)
     lanes: float = 1.0
-    uneven: float = 1.0
     verified: float = 1.0
     tokens_per_step: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -224,7 +223,7 @@ class GridSteps:
             *(self.token_nodes, self.token_times, self.row_nodes, self.row_times),
             *(self.context_nodes, self.decode_attention, *pairs, self.lane_nodes, self.lane_times),
         )
-        scalars = {"a0": self.lanes, "a1": self.uneven, "a2": self.verified, "b0": 1.0 / self.tokens_per_step}
+        scalars = {"a0": self.lanes, "a2": self.verified, "b0": 1.0 / self.tokens_per_step}
         return StepNumbers(GRIDS, scalars, tables, self.work)
 
     def scaled(self, factor: float) -> GridSteps:
@@ -272,8 +271,8 @@ def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> Flo
     return np.asarray(np.unique(nodes[nodes <= max(last, 2.0)]))
 
 
-def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead, uneven: float = 1.0) -> GridSteps:
-    """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
+def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead) -> GridSteps:
+    """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len."""
     engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
     verified = float(config.verified)
@@ -310,7 +309,6 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         pair_times=_pair_times(model, engine, chunks, pasts),
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
         lanes=ranks,
-        uneven=uneven,
         verified=verified,
         tokens_per_step=config.tokens_per_step,
         lane_nodes=lanes,

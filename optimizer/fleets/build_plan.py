@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -479,7 +479,7 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
 
 def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
     """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
-    share = "None" if miss_share <= 0.0 else percentage(miss_share, 2) if miss_share >= 5e-5 else "Less than 0.01 %"
+    share = percentage(miss_share, 2) if miss_share >= 5e-5 or miss_share <= 0.0 else "Less than 0.01 %"
     sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
@@ -494,20 +494,24 @@ def class_as_simulated(item: ClassResult, latencies: SimulatedLatencies) -> Clas
     return item.model_copy(update={"attainment": latencies.attainment, **times})
 
 
+def simulated_limits(limits: Iterable[Binding], classes: Sequence[ClassResult]) -> list[Binding]:
+    """Limits of a plan, tightest first, with the misses of its classes as simulated."""
+    rows = [row for row in limits if row.constraint != "attainment"]
+    rows += [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
+
+
 def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
     """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
 
     Latencies of several classes together stay by formula.
     """
     classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
-    rows = [row for row in plan.binding if row.constraint != "attainment"]
-    rows += [
-        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
-        for item in classes
-    ]
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    ordered = sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
-    return plan.model_copy(update={"classes": classes, "binding": ordered, **whole})
+    return plan.model_copy(update={"classes": classes, "binding": simulated_limits(plan.binding, classes), **whole})
 
 
 def binding_limits(
@@ -544,10 +548,11 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
         return None
     limit_names = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
     name, most = limit_names.get(constraint, f"the {constraint}"), amount(limit, unit)
+    verb = "are" if unit == "GPU" and used != 1.0 else "is"
     if used <= limit * (1.0 + 1e-9):
-        sentence = f"{amount(used, unit)} used; {name} is {most}."
+        sentence = f"{amount(used, unit)} {verb} used; {name} is {most}."
     else:
-        sentence = f"{amount(used, unit)} needed, but {name} is {most}."
+        sentence = f"{amount(used, unit)} {verb} needed, but {name} is {most}."
     return binding(constraint, where, used, float(limit), unit, sentence)
 
 

@@ -25,7 +25,7 @@ from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
     is_seen,
-    load_serving_error,
+    shipped_errors,
 )
 
 from .evaluate import QUANTILES, evaluate
@@ -116,8 +116,10 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
 
     Errors are those of the catalog's serving_error.yaml.
     """
-    held_out = load_serving_error().held_out_on
-    errors = {(row.mode, *map(normalized_name, (row.accelerator, row.engine, row.model))): row for row in held_out}
+    errors = {
+        (row["mode"], *(normalized_name(row.get(name, "")) for name in ("accelerator", "engine", "model"))): row
+        for row in shipped_errors()["held_out_on"]
+    }
     records = []
     for offer, (mode, roles) in itertools.product(problem.offers, MODES.items()):
         if not roles <= set(problem.space.roles):
@@ -129,7 +131,7 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
                 continue
             record = AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=0)
             if row is not None:
-                update = {name: getattr(row, f"{name}_pct") / 100.0 for name in ERRORS} | {"rows": row.rows}
+                update = {name: row[f"{name}_pct"] / 100.0 for name in ERRORS} | {"rows": row["rows"]}
                 record = record.model_copy(update=update)
             records.append(record)
     return records

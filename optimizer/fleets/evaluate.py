@@ -164,9 +164,9 @@ def class_goals(instance: Instance) -> FloatArray:
 
 
 def class_attainment(instance: Instance, flow_attainment: FloatArray) -> FloatArray:
-    """Attainment of each class, (classes,), from that of each flow, (flows,) [1]."""
+    """Attainment of each class, (..., classes), from that of each flow, (..., flows) [1]."""
     weight = _class_shares(instance)
-    return np.asarray((weight @ flow_attainment) / weight.sum(axis=1))
+    return np.asarray((flow_attainment @ weight.T) / weight.sum(axis=1))
 
 
 def keeps_goals(instance: Instance, attainment: FloatArray) -> bool:
@@ -238,17 +238,39 @@ def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
     return float((evaluate(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
-def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
-    """Largest multiple of a load that is still good (bisection to `tolerance`, relative); 0 if none is."""
-    low, high = 1e-6, 1.0
-    while high < most and good(high):
-        low, high = high, 2.0 * high
-    if low < 1.0 and not good(low):
-        return 0.0
+def boundary(
+    good: Callable[[float], bool],
+    tolerance: float,
+    start: float = 1.0,
+    step: float = 2.0,
+    *,
+    ends: tuple[float, float] = (1e-6, 1e9),
+) -> tuple[float, float]:
+    """A multiple of a load that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
+
+    start: multiple that is tried first; step: factor to the second; it is squared from step to step, up to 2. ends:
+    multiples from which on no smaller and no larger ones are tried.
+    """
+    low, high = start, start * step
+    if good(start):
+        while low < ends[1] and good(high):
+            low, step = high, min(step**2, 2.0)
+            high = low * step
+    else:
+        low, high, step = start / step, start, min(step**2, 2.0)
+        while not good(low):
+            if low <= ends[0]:
+                return 0.0, low
+            low, high, step = low / step, low, min(step**2, 2.0)
     while high - low > tolerance * high:
         middle = (low + high) / 2.0
         low, high = (middle, high) if good(middle) else (low, middle)
-    return low
+    return low, high
+
+
+def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
+    """Largest multiple of a load that is still good, `most` at most; 0 if none is."""
+    return min(boundary(good, tolerance, ends=(1e-6, most))[0], most)
 
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:

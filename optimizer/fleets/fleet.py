@@ -55,7 +55,7 @@ class FleetPool:
 class Fleet:
     """Pools in the order prefill, decode, colocated; larger shares first."""
 
-    pools: tuple[FleetPool, ...]
+    pools: tuple[FleetPool, ...] = ()
 
     def of(self, role: Role) -> tuple[FleetPool, ...]:
         """The pools in one role."""

@@ -7,9 +7,9 @@ to the steps of others.
 Where tokens are drafted, times of steps that carry decodes are those of token steps (`costmodel.speculation`).
 
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
-requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
-what prompts take of them is longer by as much as measured lanes are uneven (`uneven_lanes`). A step ends with the
-longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
+requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do. A
+step ends with the longest prompt in it, and a prompt that finds a lane free begins when the step of the others has
+ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
 from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queues.steady_state import uneven_lanes
 from costmodel.speculation import with_draft
 from costmodel.step import StepLoad, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
@@ -83,9 +82,8 @@ class EngineTable:
     """What engines take for flows, and what they cost. S shapes, B batch sizes, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
-    uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
-    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
-    first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
+    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too
+    (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
     talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
     domain (S,): accelerators with one layout of KV blocks, in one precision.
@@ -117,9 +115,7 @@ class EngineTable:
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
-    uneven: FloatArray
     first_token: FloatArray
-    first_token_prefill: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
@@ -177,7 +173,7 @@ class EngineTable:
 
     def first_token_of(self, role: Role, shape: int) -> float:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
-        return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
+        return 1.0 if role is Role.PREFILL else float(self.first_token[shape])
 
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
@@ -323,7 +319,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
         for name in ("gpus", "pipeline", "data")
     )
-    uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
+    carried_share = CARRIED[policy.scheduler]
     steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
@@ -333,20 +329,15 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
     )
     slope = steps.by_token(with_context - without_context, with_context - without_context)
 
-    def unevenly(times: FloatArray) -> FloatArray:
-        """What prompts add to the decodes that are carried, as much longer as the lanes are uneven."""
-        axes = (..., *(None,) * (times.ndim - 2))
-        longer, decodes = uneven[:, None][axes], (carried_share * whole)[axes]
-        return steps.by_token(np.where(longer > 1.0, decodes + (times - decodes) * longer, times), decodes)
-
-    def later(role: Role) -> FloatArray:
-        return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
-
-    even, count = steps.mixed(ranks)
-    mixed_steps = unevenly(even)
+    carried_decodes = carried_share * whole
+    mixed_steps, count = steps.mixed(ranks)
+    mixed_steps = steps.by_token(mixed_steps, carried_decodes[..., None, None])
     alone = mixed_steps
     if (ranks > 1.0).any():
-        alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], (carried_share * whole)[..., None, None])
+        alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], carried_decodes[..., None, None])
+    full = steps.by_token(steps.full(), carried_decodes[..., None])
+    prefill_configs = [replace(config, role=Role.PREFILL) for config in configs]
+    prefills = replace(steps, engines=engine_arrays(model, prefill_configs, policy.overhead))
     talks, domain = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
@@ -365,17 +356,15 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,
-        uneven=uneven,
-        first_token=later(Role.COLOCATED),
-        first_token_prefill=later(Role.PREFILL),
+        first_token=np.array([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
-        prefill_alone=steps.prompts(np.ones_like(ranks)),
-        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
-        prefill_shared=steps.shared() * uneven[:, None, None],
+        prefill_alone=prefills.prompts(np.ones_like(ranks)),
+        prefill_time=prefills.prompts(ranks),
+        prefill_shared=prefills.shared(),
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
         attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
@@ -385,7 +374,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         mixed_base=mixed_steps,
         mixed_alone=alone,
         chunk_count=count,
-        full_base=np.maximum(unevenly(steps.full()), mixed_steps.max(axis=3)),
+        full_base=np.maximum(full, mixed_steps.max(axis=3)),
         kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
         carried=carried_share,
     )

@@ -57,16 +57,23 @@ def silent(label: str, fraction: float) -> None:
 
 
 @dataclass(slots=True)
-class Deadline:
-    """The time that a user gave: the only clock by which a search may stop.
+class Brake:
+    """What ends a search: the time that a user gave, the only clock by which it may, or whoever has no more time.
 
-    until: reading of `time.perf_counter` when the time is up [s]; infinite, nothing depends on the clock. whole:
-    the deadline of which this is a part; passed: whether any search was told that the time was up.
+    until: reading of `time.perf_counter` when the time is up [s]; infinite, nothing depends on the clock. whole: the
+    brake of which this is a part; passed: whether any search was told that the time was up. armed: there is a plan
+    worth having, so that the brake ends the search once it is pulled.
     """
 
     until: float = math.inf
-    whole: Deadline | None = None
+    whole: Brake | None = None
     passed: bool = False
+    armed: bool = False
+    pulled: bool = False
+
+    def stopped(self) -> bool:
+        """Whether to come to an end."""
+        return self.late() or (self.armed and self.pulled)
 
     def late(self) -> bool:
         """Whether the time is up; whoever asks may stop because of it, so the answer has to say so."""
@@ -77,10 +84,10 @@ class Deadline:
             self.whole.passed = True
         return True
 
-    def part(self, share: float) -> Deadline:
-        """The deadline of the first part of what is to be done, which may take that share of the time left."""
+    def part(self, share: float) -> Brake:
+        """The brake of the first part of what is to be done, which may take that share of the time left."""
         now = time.perf_counter()
-        return Deadline(now + share * (self.until - now), self)
+        return Brake(now + share * (self.until - now), self)
 
     def left(self) -> float:
         """Time that is left for one search, a little even when it is late [s]; infinite without an end."""

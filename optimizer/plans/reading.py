@@ -12,26 +12,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from costmodel.quoting import shown
-from search_spaces.faults import Fault, Path
-from search_spaces.fields import HOUSE
+from search_spaces.faults import Path
+from search_spaces.fields import faults_of
 from search_spaces.files import decoded
 from search_spaces.json_source import JsonText, json_kind, json_shown
 
 from .plan import PLAN_SCHEMA, Plan
 
 PLAN_1: Final = "pdplan.plan/1"
-_TYPES: Final = {
-    "string": "a string",
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "finite": "a number",
-    "list": "an array",
-    "dict": "an object",
-    "model": "an object",
-}
-"""The type of a field, by the first word of the validation library's name of an error."""
-_BOUNDS: Final = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
 _PLACES: Final = ("alternatives", "simulation", "sensitivity")
 """Fields of a plan with fleets that are not its own."""
 _LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
@@ -61,7 +49,8 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
         return Plan.model_validate(record)
     except ValidationError as error:
-        raise text.fault(first_fault(error)) from error
+        fault = faults_of(error)[0]
+        raise text.error(fault.sentence, fault.path) from error
     except RecursionError as error:
         raise text.error("it is nested too deeply") from error
 
@@ -77,33 +66,6 @@ def _check_schema(text: JsonText, record: Mapping[str, Any]) -> None:
             raise text.error(sentence, ("schema",))
     else:
         raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
-
-
-def first_fault(error: ValidationError) -> Fault:
-    """Where the first fault of a file is, and what is wrong there."""
-    details: Mapping[str, Any] = dict(error.errors(include_url=False)[0])
-    path = tuple(details["loc"])
-    if details["type"] == HOUSE:
-        return Fault((*path, *details["ctx"]["path"]), details["ctx"]["sentence"])
-    return Fault(path, _sentence(details))
-
-
-def _sentence(details: Mapping[str, Any]) -> str:
-    """What is wrong, of an error of the validation library."""
-    kind, value, context = details["type"], json_shown(details["input"]), details.get("ctx", {})
-    if kind == "value_error":
-        return str(details["msg"]).removeprefix("Value error, ")
-    if kind == "missing":
-        return "is missing"
-    if kind == "extra_forbidden":
-        return "is not known to this version of pdplan"
-    if kind in _BOUNDS:
-        key, words = _BOUNDS[kind]
-        return f"{value} is {words} {context[key]:g}"
-    if kind in {"enum", "literal_error"}:
-        return f"{value} is none of {context['expected']}"
-    field_type = _TYPES.get(kind.partition("_")[0])
-    return f"{value} is not {field_type}" if field_type else f"{value} cannot stand here"
 
 
 def _with_pools(text: JsonText, value: Any, path: Path) -> Any:

@@ -75,24 +75,6 @@ NODES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class PathBill:
-    """One path of the demand: what is committed to after the first month, its bill, and with hindsight the least [$].
-
-    all_rented: everything on demand, by the hour [$].
-    """
-
-    later: tuple[ContractedGpus, ...]
-    bill: Bill
-    best: float
-    all_rented: float
-
-    @property
-    def regret(self) -> float:
-        """What not knowing the path costs on it [$]."""
-        return self.bill.total - self.best
-
-
-@dataclass(frozen=True, slots=True)
 class FleetCheck:
     """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds.
 
@@ -118,7 +100,7 @@ class BuyingPlan:
     terms: Terms
     levels: Levels
     now: tuple[ContractedGpus, ...]
-    outcomes: tuple[PathBill, ...]
+    outcomes: tuple[Bill, ...]
     bound: float
     for_expected: tuple[ContractedGpus, ...]
     for_expected_cost: float
@@ -144,7 +126,7 @@ class BuyingPlan:
     @property
     def total(self) -> float:
         """Expected cost over the horizon [$]."""
-        return self._mean([outcome.bill.total for outcome in self.outcomes])
+        return self._mean([outcome.total for outcome in self.outcomes])
 
     @property
     def on_demand(self) -> float:
@@ -160,9 +142,8 @@ class BuyingPlan:
     def energy(self) -> float:
         """Expected electricity of all GPUs in use, rented ones too, with the overhead of their site [kWh]."""
         watts = np.array(self.terms.draw)
-        bills = (outcome.bill for outcome in self.outcomes)
         return self._mean(
-            [sum(row.hours * float(watts @ row.option.gpus) for row in bill.hours) / KILO for bill in bills]
+            [sum(row.hours * float(watts @ row.option.gpus) for row in bill.hours) / KILO for bill in self.outcomes]
         )
 
     @property
@@ -171,7 +152,7 @@ class BuyingPlan:
         return 1.0 - self.bound / self.total if self.total > 0.0 else 0.0
 
     @property
-    def expected(self) -> PathBill:
+    def expected(self) -> Bill:
         """The outcome of the expected path."""
         return self.outcomes[self.terms.forecast.expected]
 
@@ -228,10 +209,10 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
-def _serving(outcomes: Sequence[PathBill]) -> dict[tuple[object, ...], SizedFleet]:
+def _serving(outcomes: Sequence[Bill]) -> dict[tuple[object, ...], SizedFleet]:
     """Fleets that serve some hour: those of the highest level first, then of the most hours."""
     rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
-    for hours in (hours for outcome in outcomes for hours in outcome.bill.hours):
+    for hours in (hours for outcome in outcomes for hours in outcome.hours):
         for sized_fleet in hours.option.fleets:
             level, sum_of_hours, first = rows.get(sized_fleet.key, (hours.level, 0.0, sized_fleet))
             rows[sized_fleet.key] = max(level, hours.level), sum_of_hours + hours.hours, first
@@ -264,7 +245,8 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         bill = prospect.dispatcher.bill(path, prospect.commitments(counts))
         hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
         later = prospect.commitments(np.where(now, 0, counts))
-        outcomes.append(PathBill(later, bill, hindsight, rent.bill(path, ()).total + sunk))
+        all_rented = rent.bill(path, ()).total + sunk
+        outcomes.append(replace(bill, later=later, best=hindsight, all_rented=all_rented))
     path = paths[middle]  # all hours of each month at its highest level:
     highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
     at_peak = np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0)
@@ -465,16 +447,20 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a path costs [$], each share of it (months, contracts).
+    """What a path of the demand costs [$], each share of it (months, contracts).
 
     value: lost by GPUs bought, fees: hosting and reservations, both in equal shares over the months of service;
-    by_hour: rent of rented GPUs, electricity of others.
+    by_hour: rent of rented GPUs, electricity of others. Of a plan's path also: later: what is committed to after the
+    first month; best: the least with hindsight, all_rented: everything on demand, by the hour [$].
     """
 
     value: FloatArray
     fees: FloatArray
     by_hour: FloatArray
     hours: tuple[Hours, ...]
+    later: tuple[ContractedGpus, ...] = ()
+    best: float = 0.0
+    all_rented: float = 0.0
 
     @property
     def by_month(self) -> FloatArray:
@@ -485,6 +471,11 @@ class Bill:
     def total(self) -> float:
         """All of it [$]."""
         return float(self.by_month.sum())
+
+    @property
+    def regret(self) -> float:
+        """What not knowing the path costs on it [$]."""
+        return self.total - self.best
 
 
 class Dispatcher:

@@ -122,7 +122,9 @@ def resilience(
     cases = list(_losses(instance, fleet, count, needed_engines))
     losses = []
     for number, case in enumerate(cases):
-        (progress or silent)(f"{case.of} less {case.number} {case.what}", number / len(cases))
+        (progress or silent)(
+            f"{case.of} without {case.number} {case.what}{'s' * (case.number > 1)}", number / len(cases)
+        )
         losses.append(replace(case, judgement=judged(case.left)))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 

@@ -21,7 +21,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
 from optimizer.plans.records import JudgedFleet
-from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
+from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests, sure_verdict
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
@@ -31,7 +31,7 @@ from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
 from .optimize import PlanDraft, optimize, origin_of
-from .search import Level, sure_verdict
+from .search import Level
 
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
@@ -98,8 +98,6 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
     verdict, judgement = on_fresh_requests(bench, candidate, 1)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
         verdict, judgement = on_fresh_requests(bench, candidate, 2, MOST_RUNS, MOST_BETWEEN)
-    if candidate.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
-        verdict = replace(verdict, held=False, replayed=True)
     return verdict, judgement
 
 
@@ -208,13 +206,9 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     instance = at_quantile(expected_instance, slow_end(expected_instance.problem.confidence))
     spares = {pool.id: pool.spare_replicas for pool in plan.pools}
     fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
-
-    def resize(replicas: tuple[int, ...]) -> Fleet:
-        return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
-
     problem = expected_instance.problem
     volume = 1.0 if problem.objective.goal is Goal.MIN_COST else planned_volume(plan)
-    return Subject(expected_instance, instance, fleet, resize, problem, plan.name, volume)
+    return Subject(expected_instance, instance, fleet, fleet.resized, problem, plan.name, volume)
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:

@@ -181,11 +181,12 @@ def _with_config(instance: Instance, config: Wanted, role: int) -> EngineSetting
     tables, settings = instance.tables, make_settings(instance, every_limit=True)
     shape = tables.shapes.index(config.shape(instance.problem))
     own = (settings.shape == shape) & (settings.role == role)
-    if config.max_num_seqs is not None and role != PREFILL:
-        own &= tables.seqs[settings.seqs] == config.max_num_seqs
+    seqs, chunk = (config.stated.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    if seqs is not None and role != PREFILL:
+        own &= tables.seqs[settings.seqs] == seqs
     several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
-    if config.max_num_batched_tokens is not None and several:
-        own &= tables.chunks[settings.chunk] == config.max_num_batched_tokens
+    if chunk is not None and several:
+        own &= tables.chunks[settings.chunk] == chunk
     partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == tables.limits[-1]))
     return settings.take(own | partner)
 
@@ -212,7 +213,7 @@ def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     share, by_time = percentage(used), binding == IN_WORDS[Resource.TIME]
     full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {binding}"
     if cost <= best * (1.0 + SAME_COST):
-        return f"no engine of this role makes a cheaper fleet; {full}"
+        return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
 
@@ -236,8 +237,8 @@ def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
         return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
     constraints = instance.problem.constraints
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
-    limit_words = join_words(limits) if limits else "the inventory or the links of its possible partners"
-    return f"no fleet with it that serves the whole demand keeps {limit_words}"
+    limit_words = join_words(limits) if limits else "the inventory and the links of its possible partners"
+    return f"no fleet with it serves the whole demand within {limit_words}"
 
 
 def _why_silent(instance: Instance, shape: int, role: Role) -> str:
@@ -252,12 +253,12 @@ def _why_unsearched(instance: Instance, config: Wanted) -> str:
     """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
     tables, budget = instance.tables, instance.problem.constraints.budget
     shape = tables.shapes.index(config.shape(instance.problem))
-    price, chunk = float(tables.usd_per_hour[shape]), config.max_num_batched_tokens
+    price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
     if budget is not None and price > budget:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
-    return f"its decode steps of {config.max_num_seqs} requests are not below the TPOT limit"
+    return f"its decode steps of {config.stated.get('max_num_seqs')} requests are not below the TPOT limit"
 
 
 # --- features -------------------------------------------------------------------------------------------------------
@@ -351,16 +352,18 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
     if share is None:
         return miss
     worst, *other_shortfalls = miss.shortfalls
-    most = f"At most {share * instance.problem.workload.request_rate:.3g} req/s with {join_words(limits)}."
+    rate = share * instance.problem.workload.request_rate
+    most = f"At most {rate:.3g} req/s can be served with {join_words(limits)}."
     return replace(
         miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
     )
 
 
 def _limit_words(problem: Problem) -> list[str]:
-    """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
+    """What the limits on the fleet leave, such as "8 H100 GPUs"; routers aside."""
     limits = dict(stated_limits(problem))
-    gpus = [f"{limits[name]:,} × {name.removeprefix(INVENTORY)}" for name in limits if name.startswith(INVENTORY)]
+    stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
+    gpus = [f"{most:,} {name} GPU{'' if most == 1 else 's'}" for name, most in stocks.items()]
     return gpus + [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
 
 

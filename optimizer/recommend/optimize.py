@@ -27,7 +27,7 @@ from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
 from optimizer.loads.instance import (
-    Deadline,
+    Brake,
     Instance,
     Late,
     Progress,
@@ -49,11 +49,12 @@ from optimizer.verification.bench import (
     confirmed_once,
     make_bench,
     miss_words,
+    sure_verdict,
 )
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import CANDIDATE, SearchResult, without_one_replica
+from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
@@ -62,7 +63,6 @@ from search_spaces.quantities import Kind
 
 from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
-    Brake,
     Effort,
     FormulaResult,
     Level,
@@ -76,10 +76,8 @@ from .search import (
     search_summary,
     simulated,
     solution_of,
-    sure_verdict,
     wish_of,
     with_comparison,
-    with_near_fleets,
 )
 
 BY_FORMULA: Final = 0.5
@@ -110,8 +108,6 @@ NARROW: Final = "fp8"
 """Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
 NOTABLE: Final = 0.05
 """Share of the cost from which on a saving is told; predictions err by as much [1]."""
-
-JudgedRival = tuple[Rival, SearchResult]
 
 
 @dataclass(slots=True)
@@ -196,13 +192,13 @@ def optimize(
     ):  # before the clock starts: it is compiled once on a machine, not once for a plan
         prepare(None if progress is None else lambda text: progress(text, 0.0))
     watch, brake = Stopwatch(progress), brake or Brake()
-    brake.deadline = Deadline(watch.started + seconds)
+    brake.until = watch.started + seconds
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
     expected_instance = make_instance(problem)
     check_floors(expected_instance)
-    first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
+    first = brake if effort_level is Level.QUICK else brake.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
@@ -236,10 +232,11 @@ def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
         plan = _with_extras(plan, result.instance, result.fleet, cost, effort)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
-    if not result.rivals and result.proof.status is not Status.INFEASIBLE:
-        result = with_near_fleets(result, effort.brake.stopped)
+    impossible, goal = result.proof.status is Status.INFEASIBLE, result.instance.problem.objective.goal
+    if not result.rivals and not impossible and goal is Goal.MIN_COST:  # the goal of others is the rate
+        near = nearly_by_formula(result.instance, effort.brake.stopped)  # no formula says that there is none
+        result = replace(result, rivals=tuple(map(Rival, near)))
     if not result.rivals:
-        impossible = result.proof.status is Status.INFEASIBLE
         describe = describe_impossible if impossible else describe_miss
         return _without_fleet(draft, result, describe(result.instance, effort))
     effort.report("simulating fleets", 0.65)
@@ -260,12 +257,13 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     effort = draft.effort
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
-    rival_results = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rival_results)
+    rivals = list(judged_rivals(result, bench, winner, effort))
+    best = with_cheaper_rival(bench, best, rivals)
+    if result.instance.problem.objective.goal is Goal.MIN_COST:
+        best = with_one_replica_less(bench, best)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rivals = result.rivals[1:], rival_results
-    rows = comparison_rows(result.instance, winner.fleet, proof, *rivals, volume=bench.volume, verdict=winner)
+    rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     effort.report("simulating other rates", 0.9)
     plan = as_simulated(bench, plan, winner, best)
@@ -328,7 +326,7 @@ def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
 
 def as_cut(plan: Plan, brake: Brake) -> Plan:
     """The plan with the warning that the time limit stopped a search for it, once, where it did."""
-    if not brake.deadline.passed or OUT_OF_TIME in plan.warnings:
+    if not brake.passed or OUT_OF_TIME in plan.warnings:
         return plan
     return plan.model_copy(update={"warnings": [*plan.warnings, OUT_OF_TIME]})
 
@@ -373,32 +371,33 @@ def plan_below_floor(problem: Problem) -> Plan:
 # --- rivals ---------------------------------------------------------------------------------------------------------
 
 
-def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[JudgedRival]:
-    """The rivals whose restriction does not allow the winner, each with the result of its search."""
-    feasible_rivals = [rival for rival in result.rivals if rival.fleets]
+def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[Rival]:
+    """The rivals of the best, those whose restriction does not allow the winner with the result of their search."""
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
+            yield rival
             continue
-        fleets = [fleet for candidate in feasible_rivals for fleet in candidate.fleets if restriction.allows(fleet)]
+        fleets = [fleet for fleet in result.fleets if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         near = [fleet for fleet in rival.near if restriction.allows(fleet)]
-        yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
+        search = cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
+        yield replace(rival, search=search)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival]) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
     """
-    for _, rival in sorted(rival_results, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
-        if best.winner is None or rival.winner is None or rival.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
+    winners = [rival.search.winner for rival in rivals if rival.search is not None]
+    for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
+        if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
         number = MOST_CONFIRMED + 1  # to which no fleet was put before
-        verdict = confirmed_once(bench, rival.winner, number, MOST_RUNS, MOST_BETWEEN)
+        verdict = confirmed_once(bench, winner, number, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            one_less = without_one_replica(bench, verdict.fleet)
-            return replace(best, winner=verdict, one_less=tuple(one_less))
+            return replace(best, winner=verdict)
     return best
 
 
@@ -407,21 +406,20 @@ def comparison_rows(
     fleet: Fleet,
     proof: Proof,
     rivals: Sequence[Rival] = (),
-    results: Iterable[JudgedRival] = (),
     *,
     volume: float = 1.0,
     verdict: Verdict | None = None,
 ) -> list[Alternative]:
     """The row of the plan's fleet first, then the best under each restriction by price, simulated as far as possible.
 
-    verdict: on the plan's fleet, None by formula; results: the searches of the rivals that were simulated.
+    verdict: on the plan's fleet, None by formula.
     """
     best = fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
-    searches, cost = {id(rival): search for rival, search in results}, fleet_cost(instance, fleet)
+    cost = fleet_cost(instance, fleet)
     rows = [
         best.model_copy(update={"kind": rival.restriction.kind, "label": rival.restriction.label, "why_not": SAME})
         if rival.restriction.allows(fleet)
-        else _rival_row(instance, rival, rival.restriction, searches.get(id(rival)), cost)
+        else _rival_row(instance, rival, rival.restriction, cost)
         for rival in rivals
         if rival.restriction is not None
     ]
@@ -433,21 +431,20 @@ def _price_order(row: Alternative) -> tuple[bool, float, str]:
     return row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label
 
 
-def _rival_row(
-    instance: Instance, rival: Rival, limit: Restriction, search: SearchResult | None, best: float
-) -> Alternative:
-    """The row of a restriction that forbids the plan's fleet; search: None by formula; best: the plan's cost [$/h]."""
-    heading, verdict = (limit.kind, limit.label), None if search is None else search.winner
+def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float) -> Alternative:
+    """The row of a restriction that forbids the plan's fleet; best: the plan's cost [$/h]."""
+    heading, search = (limit.kind, limit.label), rival.search
+    verdict = None if search is None else search.winner
     if search is not None and verdict is None and search.undecided is None:
         first = next((tried for label, tried in search.others if label == CANDIDATE), search.nearest)
         if first is not None:
             reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
-    if verdict is None and not rival.fleets:
+    if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
-    row = fleet_row(instance, rival.fleets[0] if verdict is None else verdict.fleet, verdict, heading, why_not)
+    row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
     in_time = search is None or row.confirmed
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 

@@ -15,14 +15,17 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import BoolArray
+from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
 from optimizer.loads.instance import (
     COLOCATED,
+    DECODE,
+    PREFILL,
     ROLES,
-    Deadline,
+    Brake,
     EngineSettings,
     Instance,
     Late,
@@ -48,7 +51,7 @@ from optimizer.verification.bench import (
 )
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
-from optimizer.verification.verify import Loop, SearchResult, with_larger_batches, without_one_replica
+from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 OTHERS = 2
@@ -83,28 +86,11 @@ class Level(StrEnum):
     """The same, with engine settings and replicas tuned by simulation."""
 
 
-@dataclass(slots=True)
-class Brake:
-    """A request to stop: armed once there is a plan worth having, pulled by whoever has no more time.
-
-    deadline: the end of the time that the user gave, whether or not there is a plan by then.
-    """
-
-    armed: bool = False
-    pulled: bool = False
-    deadline: Deadline = field(default_factory=Deadline)
-
-    def stopped(self) -> bool:
-        """Whether to come to an end."""
-        return self.deadline.late() or (self.armed and self.pulled)
-
-
 @dataclass(frozen=True, slots=True)
 class Effort:
     """What a search may take, and how its fleet is tuned; None: not at all.
 
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save; whole: whether
-    its fleet is told of in full, with the largest batches that hold and each pool with a replica fewer.
+    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
     """
 
     level: Level
@@ -112,12 +98,6 @@ class Effort:
     report: Progress = silent
     tune: Wish | None = None
     extras: bool = True
-    whole: bool = True
-
-    @property
-    def deadline(self) -> Deadline:
-        """When the time is up."""
-        return self.brake.deadline
 
     @property
     def runs(self) -> int:
@@ -127,7 +107,7 @@ class Effort:
     @property
     def inner(self) -> Effort:
         """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None, whole=False)
+        return replace(self, level=Level.STANDARD, report=silent, tune=None)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -148,21 +128,22 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet under a restriction, None for the best of all; no fleets where none is found.
+    """The best fleet under a restriction, None for the best of all; one without pools where none is found.
 
-    fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
-    the nearest first; why_none: why there is none; impossible: whether no engine is allowed or fits.
+    near: cheaper ones that miss by formula, the nearest first; why_none: why there is none; impossible: whether no
+    engine is allowed or fits; search: what its simulations gave, None where there were none.
     """
 
-    fleets: tuple[Fleet, ...] = ()
+    fleet: Fleet = field(default_factory=Fleet)
     near: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
     why_none: str = ""
     impossible: bool = False
+    search: SearchResult | None = None
 
     def cost(self, instance: Instance) -> float:
         """Price of the best fleet, infinite where there is none [$/h]."""
-        return fleet_cost(instance, self.fleets[0]) if self.fleets else math.inf
+        return fleet_cost(instance, self.fleet) if self.fleet.pools else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +161,7 @@ class FormulaResult:
     @property
     def fleet(self) -> Fleet:
         """The best fleet; an empty one where none holds."""
-        return self.rivals[0].fleets[0] if self.rivals else Fleet(())
+        return self.rivals[0].fleet if self.rivals else Fleet(())
 
     @property
     def near(self) -> tuple[Fleet, ...]:
@@ -189,34 +170,34 @@ class FormulaResult:
 
     @property
     def fleets(self) -> list[Fleet]:
-        """The fleets of all rivals, the best first, each once."""
-        return list({id(fleet): fleet for rival in self.rivals for fleet in rival.fleets}.values())
+        """The fleets of all rivals, the best first."""
+        return [rival.fleet for rival in self.rivals if rival.fleet.pools]
 
 
-def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, brake: Brake, report: Progress = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets", 0.3)
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
-    result = _least_cost(space, deadline) if cheapest else _most_goodput(space, deadline)
+    result = _least_cost(space, brake) if cheapest else _most_goodput(space, brake)
     if not result.rivals and space.late():
         return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
     return result
 
 
-def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
     fleet = leanest(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
-        floor = _floor(space, deadline)
+        floor = _floor(space, brake)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
         return FormulaResult(instance, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
-    floor = _floor(space, deadline, cost)
+    floor = _floor(space, brake, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(Rival(*candidates(space, fleet, simple)),))
+    return FormulaResult(instance, proof, rivals=(_with_near(space, fleet),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
@@ -235,25 +216,22 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
     if cost >= rivals[0].cost(instance) * (1.0 - SAME_COST):
         return replace(result, rivals=tuple(rivals))
     best = replace(cheapest, restriction=None)
-    rest = [rival for rival in rivals[1:] if not _is_another(rival, best.fleets[0])]
+    limits = [(rival, rival.restriction) for rival in rivals[1:]]
+    rest = [  # one that lacks engines which the best has none of either is no other fleet
+        rival for rival, limit in limits if limit and not (limit.kind == OTHER_ENGINES and limit.allows(best.fleet))
+    ]
     proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
     return replace(result, proof=proof, rivals=(best, *rest))
 
 
-def _is_another(rival: Rival, fleet: Fleet) -> bool:
-    """Whether a rival lacks engines that a fleet has none of either, so that it is no other fleet."""
-    limit = rival.restriction
-    return limit is not None and limit.kind == OTHER_ENGINES and limit.allows(fleet)
-
-
-def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
+def _floor(space: FleetSearch, brake: Brake, ceiling: float = math.inf) -> float | None:
     """Bound on the cost of any fleet [$/h]; where the time cuts the work short it is a lower one, and that is said."""
-    floor = least_cost(space.instance, space.settings, deadline.left(), ceiling)
-    deadline.late()
+    floor = least_cost(space.instance, space.settings, brake.left(), ceiling)
+    brake.late()
     return floor
 
 
-def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
     """The fleet that serves most, or most per dollar; the gap is to what no fleet within the limits can reach.
 
     Without one, no engine is allowed at all: no work is too little where the rate is open.
@@ -263,11 +241,11 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
-    gap = goodput_gap(space, (fleet, volume), deadline.left())
-    deadline.late()
+    gap = goodput_gap(space, (fleet, volume), brake.left())
+    brake.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
-    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival(fleet),))
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
@@ -300,7 +278,7 @@ def compare(search: FleetSearch, best: Rival) -> list[Rival]:
         best,
         *(
             replace(best, restriction=restriction)
-            if restriction.allows(best.fleets[0])
+            if restriction.allows(best.fleet)
             else _best_rival(search, restriction)
             for restriction in restrictions(search.instance, search.settings)
         ),
@@ -313,20 +291,38 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     if search.late():
         return Rival(restriction=restriction, why_none=late)
     space = at_best_split(search.instance, search.late, restriction.usable)
-    simple = unmixed(space)
-    fleet = or_mixed(space, simple)
+    fleet = or_mixed(space, unmixed(space))
     if fleet.pools:
-        return Rival(*candidates(space, fleet, simple), restriction)
+        return _with_near(space, fleet, restriction)
     if not space.settings.size:
-        return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
-    none = "no fleet of this kind was found that meets the SLOs within the limits; one may exist"
-    return Rival((), (), restriction, late if search.late() else none)
+        why_none = _why_none(search.instance, restriction.label)
+        return Rival(restriction=restriction, why_none=why_none, impossible=True)
+    if forbidden := _why_no_pair(space):
+        return Rival(restriction=restriction, why_none=forbidden, impossible=True)
+    none = "none was found that meets the SLOs within the limits; the search did not try every fleet"
+    return Rival(restriction=restriction, why_none=late if search.late() else none)
 
 
-def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
-    """The fleets of a search to simulate: its best, the best that is not mixed, and cheaper ones that narrowly miss."""
-    fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
-    return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
+def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
+    """The best fleet of a search, with the cheaper ones that narrowly miss."""
+    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
+
+
+def _why_no_pair(space: FleetSearch) -> str:
+    """Why the limits allow no prefill replica beside a decode replica; empty where they do, or one pool does both."""
+    problem, settings = space.instance.problem, space.settings
+    if (settings.role == COLOCATED).any():
+        return ""
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
+        return "it takes two pools, more than the limits on pools allow"
+    first, second = (np.unique(settings.shape[settings.role == role]) for role in (PREFILL, DECODE))
+    tables, offers = space.instance.tables, np.arange(len(problem.offers))
+    gpus = (tables.offer[:, None] == offers) * tables.gpus[:, None] * (1 + problem.constraints.spare_replicas)
+    pairs = (gpus[first][:, None] + gpus[second])[tables.talks[np.ix_(first, second)]]
+    if not pairs.size or within_limits(problem, pairs).any():
+        return ""
+    fewest = int(pairs.sum(axis=1).min())
+    return f"a prefill and a decode replica take {fewest} GPUs or more, which the limits on the fleet forbid"
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
@@ -335,14 +331,14 @@ def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival
     For buyers who cannot get what is recommended. comparison: the best fleet first, as in the comparison.
     """
     instance, best = search.instance, comparison[0]
-    purchases = {_bought(instance, fleet) for rival in comparison for fleet in rival.fleets[:1]}
+    purchases = {_bought(instance, rival.fleet) for rival in comparison}
     alternatives: list[Rival] = []
-    for pool in best.fleets[0].pools:
+    for pool in best.fleet.pools:
         rival = _best_rival(search, _without_engines(instance, pool))
-        bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
-        if not bought or bought[0] in purchases:
+        purchase = _bought(instance, rival.fleet)
+        if not rival.fleet.pools or purchase in purchases:
             continue
-        purchases.update(bought)
+        purchases.add(purchase)
         if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
             alternatives.append(rival)
     return sorted(alternatives, key=lambda rival: rival.cost(instance))[:OTHERS]
@@ -361,9 +357,10 @@ def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
 
 
 def _engine_words(instance: Instance, pool: FleetPool) -> str:
-    """The replicas of a pool as part of a sentence, such as "2 × H100 prefill"."""
+    """The replicas of a pool as part of a sentence, such as "prefill replicas of 2 H100 GPUs"."""
     name = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator.name
-    return f"{int(instance.tables.gpus[pool.shape])} × {name} {pool.role.value}"
+    gpus = int(instance.tables.gpus[pool.shape])
+    return f"{pool.role.value} replicas of {gpus} {name} GPU{'' if gpus == 1 else 's'}"
 
 
 def _why_none(instance: Instance, label: str) -> str:
@@ -384,16 +381,6 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
         "flows": int(space.instance.flows.isl.size),
     }
     return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})
-
-
-def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
-    """The result with near fleets as candidates where none holds by formula: no formula says that there is none.
-
-    Only where the least cost is the goal: others choose the rate.
-    """
-    if result.instance.problem.objective.goal is not Goal.MIN_COST:
-        return result
-    return replace(result, rivals=tuple(Rival((fleet,)) for fleet in nearly_by_formula(result.instance, late)))
 
 
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
@@ -453,14 +440,15 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
     late = effort.brake.stopped
-    if effort.level is Level.QUICK:
+    if effort.level is Level.QUICK or late():
         return by_formula(instance, late)
-    result = None if late() else search_by_formula(at_best_split(instance, late), effort.deadline)
-    if result is None or not result.rivals:
+    space = at_best_split(instance, late)
+    fleet = leanest(space)
+    if not fleet.pools:
         return None
-    bench = make_bench(result.instance, late=late)
-    winner = cheapest_confirmed(bench, result.fleets, effort.inner, near=result.near).winner
-    return None if winner is None else Solution(result.instance, winner.fleet, winner)
+    bench, near = make_bench(space.instance, late=late), _with_near(space, fleet).near
+    winner = cheapest_confirmed(bench, [fleet], effort.inner, near=near).winner
+    return None if winner is None else Solution(space.instance, winner.fleet, winner)
 
 
 # --- by simulation --------------------------------------------------------------------------------------------------
@@ -495,11 +483,8 @@ def cheapest_confirmed(
     numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
     number = next(numbers, None)
     while number is not None:
-        lean = loop.run()
-        if lean is None or loop.undecided is not None:
-            return loop.result(lean)
-        winner = with_larger_batches(bench, lean) if effort.whole else lean
-        if bench.late():
+        winner = loop.run()
+        if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
@@ -507,17 +492,11 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, lean.fleet) if effort.whole else ())
+            result = loop.result(verdict)
             tunes = effort.tune is not None and not bench.late()
             return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
-
-
-def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
-    """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    candidate = bench.candidate(fleet)
-    return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -606,7 +585,6 @@ def _tuned_result(
     if number is not None and not bench.late():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet)
-        return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
+        return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

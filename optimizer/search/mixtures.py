@@ -7,10 +7,10 @@ as more engines never miss more. What holds is mixed further at once, one of its
 
 What engines need of each length differs, so the best shares are neighbors in the order of comparative advantage,
 need_i / need_j: one pool serves the flows before a cut, the other those behind it, and a flow that the cut goes through
-is shared. That order knows nothing of queues: where it fails, the flows are cut by prompt length, from either end, for
-a pool of prompts that are all as long bears more than one of any mix. Where the gateway knows thresholds of length
-only, the order is that length, and no length is shared. Moving the cut gives one pool more to do and the other less: so
-where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut holds.
+is shared. Where the gateway knows thresholds of length only, the order is that length, and no length is shared; for
+others a cut by length is tried last, as routers know it best. Moving the cut gives one pool more to do and the other
+less: so where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut
+holds.
 
 The fleet of most goodput, or of most goodput per dollar, among those that hold when they are evaluated.
 
@@ -27,7 +27,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 
@@ -71,8 +71,8 @@ Solve = Callable[[Instance], Fleet]
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
-Proposal = tuple[float, int, int, Pick, int]
-"""How busy the pools would be; number of the order, and of the stage; the first pool, and the setting of the second."""
+Proposal = tuple[float, int, Pick, int]
+"""How busy the pools would be; number of the stage; the first pool, and the setting of the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,13 +90,9 @@ class Stage:
 
 
 def stages_of(fleet: Fleet) -> Iterator[Stage]:
-    """Each pool of a fleet that two could take the place of, and each two in one role that could share anew."""
-    for size in (1, 2):
-        for pools in combinations(fleet.pools, size):
-            if len({pool.role for pool in pools}) == 1:
-                other_pools = tuple(pool for pool in fleet.pools if not any(pool is member for member in pools))
-                route = np.asarray(sum(pool.route for pool in pools))
-                yield Stage(ROLES.index(pools[0].role), route, other_pools)
+    """What each pool of a fleet serves, as two could take its place."""
+    for pool in fleet.pools:
+        yield Stage(ROLES.index(pool.role), pool.route, tuple(rest for rest in fleet.pools if rest is not pool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,14 +170,10 @@ class Mixing:
     def run(self) -> None:
         """Evaluate what is proposed, the least busy first, and what can be made of it."""
         while self.waiting and self.left > 0 and not self.search.late():
-            busy, number, place, first, second = heapq.heappop(self.waiting)
-            stage = self.stages[place]
-            orders = self._orders(stage, first[0], second)
-            if self._improve(stage, first, second, orders[number]) and self.best is not None:
+            _, place, first, second = heapq.heappop(self.waiting)
+            if self._improve(self.stages[place], first, second) and self.best is not None:
                 for part in stages_of(self.best):
                     self._wait(part)
-            if number + 1 < len(orders):
-                heapq.heappush(self.waiting, (busy, number + 1, place, first, second))
 
     # --- what is proposed -------------------------------------------------------------------------------------------
 
@@ -227,7 +219,7 @@ class Mixing:
         bears = self.usual[firsts[:, 0], None], self.usual[seconds, None]
         busy = balance(first / bears[0], second / bears[1], first / np.maximum(second, 1e-300))
         for at in np.flatnonzero(keeps_up).tolist():
-            heapq.heappush(self.waiting, (float(busy[at]), 0, place, *rows[at]))
+            heapq.heappush(self.waiting, (float(busy[at]), place, *rows[at]))
 
     def _settings(self, stage: Stage) -> IntArray:
         """A setting of each shape of a stage that may be used and talks to all others.
@@ -272,10 +264,14 @@ class Mixing:
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
 
-    def _improve(self, stage: Stage, first: Pick, second: int, order: Order) -> bool:
+    def _improve(self, stage: Stage, first: Pick, second: int) -> bool:
         """Take a first pool and the fewest engines of another setting that hold, if that costs less."""
+        by_length = self._by_length(stage, first[0], second)
+        advantage = np.argsort(self.need[first[0]] / np.maximum(self.need[second], 1e-300), kind="stable")
+        is_by_length = self.problem.constraints.routing is Routing.THRESHOLD
+        best_order = by_length if is_by_length else self._order(stage, first[0], second, advantage)
 
-        def fleet_with(count: int, order: Order = order) -> Fleet | None:
+        def fleet_with(count: int, order: Order = best_order) -> Fleet | None:
             return self._fleet_at_cut(stage, (first, (second, count)), order)
 
         most = int(self._most(stage, np.array([first]), np.array([second]))[0])
@@ -288,22 +284,9 @@ class Mixing:
             return fleets[count] is None
 
         count = bisection(0, most, misses)[1]
-        self.best = fleet_with(count, self._by_length(stage, first[0], second)) or fleets[count]
+        self.best = fleet_with(count, by_length) or fleets[count]
         self.cost = math.inf if self.best is None else fleet_cost(self.search.instance, self.best)
         return True
-
-    def _orders(self, stage: Stage, first: int, second: int) -> list[Order]:
-        """The orders in which the first of two pools might take the flows of a stage, the best one to begin with.
-
-        By comparative advantage; by length, as `_by_length` has it; and by length the other way round.
-        """
-        by_length = self._by_length(stage, first, second)
-        if self.problem.constraints.routing is Routing.THRESHOLD:
-            return [by_length]
-        advantage = np.argsort(self.need[first] / np.maximum(self.need[second], 1e-300), kind="stable")
-        return [
-            self._order(stage, first, second, flows) for flows in (advantage, by_length.flows, by_length.flows[::-1])
-        ]
 
     def _by_length(self, stage: Stage, first: int, second: int) -> Order:
         """The flows by prompt length, from the end that suits the first pool, to be cut between two lengths only."""

@@ -16,9 +16,8 @@ attainment   sum late_cf x_cf <= permitted_k V                            every 
 inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are
 billed or GPUs are owned, y_c where pools count
 
-Columns that no fleet needs are dropped, exactly (`undominated`); HiGHS finds the best fleet of the others, and bounds
-it. Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on
-what else it does.
+HiGHS finds the best fleet, and bounds it. Work is limited by nodes of the search tree, so without a time limit a result
+does not depend on the machine or on what else it does.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ if TYPE_CHECKING:  # to import it takes a second and a half
     Program: TypeAlias = ModelProto
 else:
     Program = Any
-from dataclasses import replace
 from functools import cached_property
 
 from costmodel.arrays import BoolArray
@@ -296,15 +294,6 @@ class Matrices:
         """Whether each flow can run on each column, shape (C, F)."""
         return np.asarray(np.isfinite(self.need).all(axis=1))
 
-    def take(self, index: IntArray | BoolArray) -> Matrices:
-        """The columns at `index`, in that order."""
-        limits, pool_limits = (
-            tuple(replace(limit, weight=limit.weight[index]) for limit in rows)
-            for rows in (self.limits, self.pool_limits)
-        )
-        columns = {name: getattr(self, name)[index] for name in ("role", "domain", "price", "need", "late")}
-        return replace(self, limits=limits, pool_limits=pool_limits, talks=self.hand_over, **columns)
-
 
 def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
     """Every limit on the number of pools, with the weight of the pool of each column; role (C,): as in `settings`."""
@@ -515,9 +504,8 @@ def cheapest(matrices: Matrices, aim: Aim, work: WorkLimit, ceiling: float = mat
     none = np.zeros(0, dtype=np.int64)
     if not matrices.flows:
         return Engines(SolveStatus.OPTIMAL, 0.0, 0.0, none, none)
-    keep = undominated(matrices)
-    whole = keep.size <= work.columns
-    model = write_model(matrices.take(keep), aim, ceiling if whole else math.inf)
+    whole = matrices.size <= work.columns
+    model = write_model(matrices, aim, ceiling if whole else math.inf)
     solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
     if not whole or not solution.x.size:
         outcome = SolveStatus.NOTHING_FOUND if solution.x.size else solution.outcome
@@ -526,40 +514,4 @@ def cheapest(matrices: Matrices, aim: Aim, work: WorkLimit, ceiling: float = mat
     count = np.rint(solution.x[model.engines]).astype(np.int64)
     index = np.flatnonzero(count)
     bound = min(solution.bound, solution.objective, ceiling)
-    return Engines(solution.outcome, solution.objective, bound, keep[index], count[index])
-
-
-def undominated(matrices: Matrices) -> IntArray:
-    """Indices of the columns that no other one dominates, in their order; of equal ones the first is kept.
-
-    d dominates c where it has the same role, domain and accelerators, costs no more, takes no more of any limit, and
-    needs no more engines for any flow, nor makes more of it late. As many of d as cost and take no more than one of c
-    count as one. So whoever buys c can buy d instead: no optimum is lost. Where pools are counted, none dominates.
-    """
-    if matrices.counts_pools:
-        return np.arange(matrices.size)
-    takes = np.stack([matrices.price, *(limit.weight for limit in matrices.limits)], axis=1)
-    key = np.stack([matrices.role, matrices.domain, *(takes > 0.0).T])
-    member = np.unique(key, axis=1, return_inverse=True)[1].ravel()
-    groups = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
-    survivors = [_survivors(matrices, group, takes[group]) for group in groups if group.size]
-    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *survivors]))
-
-
-def _survivors(matrices: Matrices, group: IntArray, takes: FloatArray) -> IntArray:
-    """Those of a group that no other one of it dominates: the cheapest first, as none dearer can dominate them.
-
-    takes (group, 1 + limits): what one engine takes of the money and of every limit.
-    """
-    need, late = matrices.need[group].reshape(group.size, -1), matrices.late[group]
-    order = np.lexsort((late.sum(axis=1), np.minimum(need, 1e12).sum(axis=1), *takes.T[::-1]))
-    survivors = np.zeros(0, dtype=np.int64)
-    for column in order:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(takes[survivors] > 0.0, takes[column] / takes[survivors], np.inf).min(axis=1)
-        copies = np.floor(np.where(np.isfinite(ratio), ratio, 1.0) * (1.0 + 1e-12))
-        better = (copies >= 1.0) & (late[survivors] <= late[column]).all(axis=1)
-        rivals, copies = survivors[better], copies[better, None]
-        if not (need[rivals] <= need[column] * copies).all(axis=1).any():
-            survivors = np.append(survivors, column)
-    return group[survivors]
+    return Engines(solution.outcome, solution.objective, bound, index, count[index])

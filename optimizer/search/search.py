@@ -133,8 +133,8 @@ class FleetSearch:
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
         miss_limit = 1.0 - class_goals(instance) + 1e-6
-        hopeless = [(class_attainment(instance, row) > miss_limit).any() for row in late_share]
-        return cls(instance, settings, least, late=late, hopeless=np.array(hopeless, dtype=np.bool_))
+        hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
+        return cls(instance, settings, least, late=late, hopeless=hopeless)
 
     def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
@@ -306,21 +306,32 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
         if enough_picks != picks:
             wait(enough_picks, feasible=False)
             continue
-        (prefill, engines), decode = picks
-        most = _affordable(search, problem, (prefill, engines), ceiling, (decode,))
-        if search.holds(((prefill, most), decode)):
-            price = wait(_fewest_beside(search, (prefill, engines), most, decode), feasible=True)
-            ceiling = min(ceiling, price * (1.0 + SAME_COST))
+        prefill, decode = picks
+        fewest = _fewest_beside(search, problem, prefill, decode, ceiling)
+        if fewest is not None:
+            ceiling = min(ceiling, wait(fewest, feasible=True) * (1.0 + SAME_COST))
         if decode[1] < search.most(decode[0]):
-            wait(((prefill, engines), (decode[0], decode[1] + 1)), feasible=False)
+            wait((prefill, (decode[0], decode[1] + 1)), feasible=False)
     return cheapest
 
 
-def _fewest_beside(search: FleetSearch, prefill: tuple[int, int], most: int, decode: tuple[int, int]) -> Picks:
-    """The fewest prefill engines, at least those picked, that hold beside decode engines; `most` do."""
+def _fewest_beside(
+    search: FleetSearch, problem: Problem, prefill: tuple[int, int], decode: tuple[int, int], ceiling: float
+) -> Picks | None:
+    """The fewest prefill engines, those picked at least, that hold beside decode engines for less than `ceiling` [$/h].
+
+    None where none do.
+    """
     setting, least = prefill
-    count = bisection(least - 1, most, lambda count: not search.holds(((setting, count), decode)))[1]
-    return (setting, count), decode
+
+    def is_affordable(count: int) -> bool:
+        return _price(search, problem, ((setting, count), decode)) < ceiling
+
+    def misses(count: int) -> bool:
+        return not search.holds(((setting, count), decode))
+
+    most = bisection(least, max(search.most(setting), least) + 1, is_affordable)[0]
+    return None if misses(most) else ((setting, bisection(least - 1, most, misses)[1]), decode)
 
 
 def most_engines(
@@ -341,15 +352,6 @@ def most_engines(
         fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - SAME_COST))
         low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
     return low
-
-
-def _affordable(
-    search: FleetSearch, problem: Problem, pick: tuple[int, int], ceiling: float, other_picks: Picks = ()
-) -> int:
-    """Engines of a setting that cost less than `ceiling` beside others, `FleetSearch.most` at most; those picked do."""
-    setting, least = pick
-    most = max(search.most(setting), least) + 1
-    return bisection(least, most, lambda count: _price(search, problem, ((setting, count), *other_picks)) < ceiling)[0]
 
 
 def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:

@@ -4,7 +4,7 @@ A fleet holds where the lower end of every class's 95 % interval reaches the goa
 over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
 an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
 What the search chooses is confirmed on requests that no choice was made by, the k-th time with a chance of
-LEVEL / 2^k that a fleet which misses passes. Why so: docs/verification.md.
+LEVEL / 2^k that a fleet which misses passes. Why so: docs/theory/verification.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
     TOLERANCE,
-    Blame,
     ClassJudgement,
     Goodput,
     Judgement,
@@ -37,11 +36,12 @@ from .judge import (
     Run,
     Trials,
     balancing_of,
-    blame,
     distance,
     goodput_among,
     judge_runs,
     judge_until,
+    pools_to_blame,
+    preempting_pools,
     simulated_pool,
     until_decided,
 )
@@ -158,19 +158,71 @@ class Slice:
     """What is simulated of a fleet: one in `parts` of its engines with as much of the demand, `requests` in a full run.
 
     Large fleets need more requests until they are full than a search has time for. Fewer engines share a queue in a
-    slice, so what holds in it holds in the whole. engines: of it, as the simulator has them.
+    slice, so what holds in it holds in the whole. engines: of it, as the simulator has them; seed: of the first run.
     """
 
+    instance: Instance
     fleet: Fleet
+    engines: SimulatedFleet
     parts: int
     volume: float
     requests: int
-    engines: SimulatedFleet
+    seed: int
 
     @property
     def short(self) -> int:
         """Requests of a short run."""
         return self.requests // SHORT
+
+    @property
+    def full(self) -> int:
+        """Requests of a full run: its queues and batches forget often enough, as far as MOST_RELAXED."""
+        return full_length(self.instance, self.fleet, self.requests, self.volume)
+
+    def drawn(self, requests: int, number: int, more: float = 1.0) -> Demand:
+        """The requests of a number, so many; more: their rate over the planned one."""
+        return seeded_demands(self.instance, self.fleet, requests, self.seed, self.volume * more)(number)
+
+    def runs(self, requests: int, first: int, last: int) -> list[Run]:
+        """Runs `first` up to `last`, `requests` each; a number has its requests."""
+        return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
+
+    def until_decided(self, least: int, late: Late) -> Judgement:
+        """What full runs say, `least` at least; where these are long, a shorter one may show a miss before."""
+        requests = self.full
+        if requests >= 2 * self.requests:
+            alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
+            if alone.missed:
+                return alone
+        rule = until_decided(requests, least=least, late=late)
+        return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
+
+    def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
+        """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
+
+        runs: of the same fleet. Memory that was never more than half full in them is no concern.
+        """
+        if fullest(self.engines, runs) <= HALF:
+            return None
+        count = crowd_of(self.instance, self.fleet, self.engines)
+        demand = crowded(self.drawn(max(self.requests, AFTER * count), number), count)
+        return lasting(self.instance, self.engines, Run.of(demand, self.engines))
+
+    def at_more(self, number: int, more: float) -> Judgement:
+        """What a full run of requests `number` at `more` times the rate says."""
+        return judge_runs(self.instance, self.engines, [Run.of(self.drawn(self.full, number, more), self.engines)])
+
+    def gives_way(self, number: int) -> Judgement | None:
+        """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
+
+        Only where the formulas say that some resource is busy for more than BUSY of the time: a queue just beyond its
+        capacity grows so slowly that its runs end before most requests are late.
+        """
+        states = ((pool, pool_state(self.instance, pool, self.volume)) for pool in self.fleet.pools)
+        if all(busy <= BUSY for pool, state in states for busy in utilization(self.instance, pool, state).values()):
+            return None
+        judgement = self.at_more(number, MORE)
+        return judgement if judgement.overloaded else None
 
 
 def fleet_key(fleet: Fleet) -> Key:
@@ -182,16 +234,17 @@ def fleet_key(fleet: Fleet) -> Key:
 class Verdict:
     """A fleet that was simulated; cost [$/h]; held: whether it is shown to keep every goal.
 
-    blame: what made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one that
-    it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the recorded
-    requests came in order. `judgement` is of the run that decided, and tail its distance to the limits (`distance`).
+    blamed: pools that made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one
+    that it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the
+    recorded requests came in order. `judgement` is of the run that decided, and tail its distance to the limits
+    (`distance`).
     """
 
     fleet: Fleet
     cost: float
     judgement: Judgement
     held: bool
-    blame: Blame | None = None
+    blamed: tuple[int, ...] = ()
     confirmation: int = 0
     stuck: bool = False
     replayed: bool = False
@@ -275,46 +328,47 @@ class Bench:
         key = fleet_key(fleet)
         if key not in self.looks:
             portion = self.part(fleet)
-            runs = self.runs(portion, portion.short, 0, 1)
+            runs = portion.runs(portion.short, 0, 1)
             judgement = judge_runs(self.instance, portion.engines, runs)
             load = self.instance, portion.fleet, portion.volume
             longest = max(RELAXATIONS * memory(*load), SETTLED * settling(*load)) if judgement.proven else math.inf
             clear = longest <= portion.short and fullest(portion.engines, runs) <= HALF
             clear = clear and judge_runs(self.instance, portion.engines, runs, tail=CLEAR).proven
-            self.looks[key] = self._in_order(fleet, judgement) if clear else self.settled(fleet, judgement, held=False)
+            self.looks[key] = self.settled(fleet, judgement, held=clear)
         return self.looks[key]
 
     def _judge(self, fleet: Fleet) -> Verdict:
         portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = self._until_decided(portion)
+        judgement = portion.until_decided(self.least, self.late)
         is_proven = judgement.proven and len(judgement.runs) >= self.least
-        stuck = self.stays_behind(portion, judgement.runs, 0) if is_proven else None
-        if is_proven and stuck is None:
-            return self._in_order(fleet, judgement)
+        stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
         return self.settled(fleet, judgement, stuck=stuck, held=is_proven)
-
-    def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
-        """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
-
-        They come once, so what counts is the share of them in time: there is no interval about it.
-        """
-        replay = self.replayed(fleet)
-        if replay is None or all(item.held for item in replay.classes):
-            return self.settled(fleet, judgement)
-        return replace(self.settled(fleet, replay, held=False), replayed=True)
 
     def settled(
         self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
-        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
-        cost, judgement = fleet_cost(self.instance, fleet), stuck or judgement
-        tail = distance(self.instance, judgement)
-        if held and stuck is None:
-            return Verdict(fleet, cost, judgement, True, confirmation=number, tail=tail)
-        fault, without_runs = blame(self.instance, judgement), replace(judgement, runs=())
-        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None, tail=tail)
+        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses.
+
+        A fleet that keeps its goals keeps them for the recorded requests in their own order too. These come once, so
+        what counts is the share of them in time: there is no interval about it.
+        """
+        holds = held and stuck is None
+        replay = self.replayed(fleet) if holds else None
+        is_replayed = replay is not None and not all(item.held for item in replay.classes)
+        judgement = stuck or (replay if replay is not None and is_replayed else judgement)
+        verdict = Verdict(fleet, fleet_cost(self.instance, fleet), judgement, holds and not is_replayed)
+        verdict = replace(verdict, confirmation=number, tail=distance(self.instance, judgement))
+        if verdict.held:
+            return verdict
+        return replace(
+            verdict,
+            judgement=replace(judgement, runs=()),
+            blamed=pools_to_blame(self.instance, judgement) if stuck is None else preempting_pools(judgement),
+            stuck=stuck is not None,
+            replayed=is_replayed,
+        )
 
     # --- runs
 
@@ -339,47 +393,10 @@ class Bench:
         if self.instance.problem.recorded is None:
             most = min(math.ceil(self.requests / MOST_REQUESTS), *counts)
             part_count = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
-        slice_fleet = Fleet(tuple(replace(pool, replicas=pool.replicas // part_count) for pool in fleet.pools))
+        slice_fleet = fleet.resized([count // part_count for count in counts])
         requests = min(math.ceil(self.requests / part_count), MOST_JUDGED)
-        return Slice(slice_fleet, part_count, self.volume / part_count, requests, self.engines_of(slice_fleet))
-
-    def full(self, portion: Slice) -> int:
-        """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
-        return full_length(self.instance, portion.fleet, portion.requests, portion.volume)
-
-    def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
-        """The requests of a number, so many; more: their rate over the planned one."""
-        return seeded_demands(self.instance, portion.fleet, requests, self.seed, portion.volume * more)(number)
-
-    def runs(self, portion: Slice, requests: int, first: int, last: int) -> list[Run]:
-        """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
-        return [Run.of(self.drawn(portion, requests, number), portion.engines) for number in range(first, last)]
-
-    def _until_decided(self, portion: Slice) -> Judgement:
-        """What full runs say; where these are long, a shorter one may show a miss before."""
-        requests = self.full(portion)
-        if requests >= 2 * portion.requests:
-            alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
-            if alone.missed:
-                return alone
-        rule = until_decided(requests, least=self.least, late=self.late)
-        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), rule)
-
-    def stays_behind(self, portion: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
-        """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
-
-        runs: of the same fleet. Memory that was never more than half full in them is no concern.
-        """
-        if fullest(portion.engines, runs) <= HALF:
-            return None
-        count = crowd_of(self.instance, portion.fleet, portion.engines)
-        demand = crowded(self.drawn(portion, max(portion.requests, AFTER * count), number), count)
-        return lasting(self.instance, portion.engines, Run.of(demand, portion.engines))
-
-    def at_more(self, portion: Slice, number: int, more: float) -> Judgement:
-        """What a full run of requests `number` at `more` times the rate says of a fleet."""
-        run = Run.of(self.drawn(portion, self.full(portion), number, more), portion.engines)
-        return judge_runs(self.instance, portion.engines, [run])
+        engines, volume = self.engines_of(slice_fleet), self.volume / part_count
+        return Slice(self.instance, slice_fleet, engines, part_count, volume, requests, self.seed)
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """What the recorded requests say of a fleet when they come in order; None where there are none."""
@@ -398,8 +415,8 @@ class Bench:
 
         def at(volume: float) -> Judgement:
             load = replace(portion, volume=volume)
-            judgement = self._until_decided(load)
-            stuck = self.stays_behind(load, judgement.runs, 0) if judgement.proven else None
+            judgement = load.until_decided(self.least, self.late)
+            stuck = load.stays_behind(judgement.runs, 0) if judgement.proven else None
             return stuck or judgement
 
         return self.trials.setdefault(key, Trials(self.instance, at, self.late))
@@ -512,7 +529,7 @@ def without_room(bench: Bench, candidate: Verdict, number: int) -> Verdict | Non
     times = number - MOST_CONFIRMED // 2
     if times <= 0:
         return None
-    judgement = bench.at_more(bench.part(candidate.fleet), APART * (MOST_CONFIRMED + number), MORE**times)
+    judgement = bench.part(candidate.fleet).at_more(APART * (MOST_CONFIRMED + number), MORE**times)
     if judgement.held:
         return None
     bench.verdicts[fleet_key(candidate.fleet)] = verdict = bench.settled(candidate.fleet, judgement, held=False)
@@ -534,11 +551,11 @@ def on_fresh_requests(
     """
     portion, instance, tail = bench.part(candidate.fleet), bench.instance, tail_of(number)
     first, count = APART * number, enough(bench, portion, candidate, tail, runs=runs, most=most)
-    fresh, last = bench.runs(portion, bench.full(portion), first, first + count), first + MOST_RUNS
+    fresh, last = portion.runs(portion.full, first, first + count), first + MOST_RUNS
     judgement = judge_runs(instance, portion.engines, fresh)
     is_proven = judge_runs(instance, portion.engines, fresh, tail=tail).proven
-    stuck = bench.stays_behind(portion, fresh, last) if is_proven else None
-    behind = gives_way(bench, portion, last) if is_proven and stuck is None else None
+    stuck = portion.stays_behind(fresh, last) if is_proven else None
+    behind = portion.gives_way(last) if is_proven and stuck is None else None
     holds = is_proven and behind is None
     verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
@@ -553,7 +570,7 @@ def enough(
     A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
     chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
     """
-    before, full = candidate.judgement.runs, bench.full(portion)
+    before, full = candidate.judgement.runs, portion.full
     least, wanted_runs = max(len(before), bench.least), float(runs)
     if before:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
@@ -562,19 +579,6 @@ def enough(
         short = max((share.share - share.low) / max(share.share - goal, 1e-9) for share, goal in classes)
         wanted_runs = max(wanted_runs, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
     return min(max(least, math.ceil(wanted_runs)), max(least, min(most // full, MOST_RUNS)))
-
-
-def gives_way(bench: Bench, portion: Slice, number: int) -> Judgement | None:
-    """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
-
-    Only where the formulas say that some resource is busy for more than BUSY of the time: a queue just beyond its
-    capacity grows so slowly that its runs end before most requests are late.
-    """
-    states = ((pool, pool_state(bench.instance, pool, portion.volume)) for pool in portion.fleet.pools)
-    if all(busy <= BUSY for pool, state in states for busy in utilization(bench.instance, pool, state).values()):
-        return None
-    judgement = bench.at_more(portion, number, MORE)
-    return judgement if judgement.overloaded else None
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
@@ -590,6 +594,30 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
     is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
     return bench.settled(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
+
+
+# --- a fleet that no simulation chose ---------------------------------------------------------------------------------
+
+
+def sure_verdict(bench: Bench, fleet: Fleet, most: int = MOST_RUNS) -> Verdict:
+    """The verdict on a fleet that was stated, or that formulas chose, on the requests that confirm a plan.
+
+    A short run may refute it before; else these may be its first full runs. One that misses a goal passes with 1.9 %
+    at most. most: full runs after which one that straddles a goal is taken for a miss.
+    """
+    key = fleet_key(fleet)
+    known = bench.verdicts.get(key)
+    if known is None or (known.held and not known.confirmation):
+        verdict, numbers = bench.look(fleet), (1, 2) if most > bench.least else (1,)
+        is_refuted = verdict.judgement.missed or verdict.replayed
+        bench.verdicts[key] = verdict if is_refuted else confirmed(bench, verdict, iter(numbers))
+    return bench.verdicts[key]
+
+
+def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
+    """Share of all requests within their SLOs, and how the fleet misses, "" where it holds; see `sure_verdict`."""
+    verdict = sure_verdict(make_bench(instance), fleet, most)
+    return verdict.overall, "" if verdict.held else miss_words(verdict)
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -620,24 +648,3 @@ def interval_words(item: ClassJudgement) -> str:
     if item.proven:
         return f"{low} to {high}, lower at the level that confirms"
     return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"
-
-
-# --- a fleet that formulas chose --------------------------------------------------------------------------------------
-
-
-def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
-    """Simulate a fleet: the share of all requests within their SLOs, and how it misses its goals, "" where it holds.
-
-    It is refuted by a short run, or confirmed on requests that no run before had: formulas chose it, so these may be
-    the first full ones. Where they do not tell, others say how many it takes, and it is confirmed once more: one that
-    misses a goal passes with 1.9 % at most. most: full runs after which one that straddles a goal is taken for a miss.
-    """
-    bench = make_bench(instance)
-    verdict = bench.look(fleet)
-    if not verdict.judgement.missed:
-        verdict = confirmed_once(bench, verdict, 1)
-        if verdict.outcome is Outcome.UNDECIDED and most > bench.least:
-            again = make_bench(instance)
-            verdict = again.verdict(fleet)
-            verdict = confirmed_once(again, verdict, 2) if verdict.held else verdict
-    return verdict.overall, "" if verdict.held else miss_words(verdict)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
@@ -37,7 +37,7 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
-from optimizer.fleets.evaluate import QUANTILES
+from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
 from search_spaces.enumeration import block_tokens
@@ -56,9 +56,8 @@ MOST_JUDGED = 300_000
 something new, and predictions are off by more."""
 WORST = 10.0
 """Distances beyond this many limits are alike."""
-LEAST_VOLUME = 1e-3
-"""Multiple of the demand below which a fleet counts as serving nothing."""
-MOST_VOLUME = 1e3
+VOLUMES = 1e-3, 1e3
+"""Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
 TOLERANCE = 0.02
 """To which the goodput and the saturation point are found (relative): with other seeds they differ by 0.5 %
 (benchmarks/goodput_spread.py), and predictions are off by more."""
@@ -249,9 +248,8 @@ def simulated_pool(
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
     """Step times of one engine."""
-    uneven = float(instance.tables.uneven[pool.shape])
     config = pool_config(instance, pool)
-    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead, uneven)
+    expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
     if probability == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)
@@ -343,7 +341,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
     """One class over all runs; latencies are NaN where a request never got that far."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
-    several = [mask & (run.demand.trace.osl > 1) for run, mask in zip(runs, counts, strict=True)]
+    several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
     def quantiles(metric: Metric, masks: list[BoolArray]) -> tuple[float, ...]:
         return percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
@@ -468,37 +466,26 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
     return piled_up(result, came[requests], left[requests])[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """Requests of classes below their goal that missed.
+def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
+    """Pools that made BLAMED of the late requests late or more; where none did, those that made most of them late.
 
-    pools (pools,): share of them that each pool made late [1]; first, later: share that was late by its first token,
-    and by the later ones [1].
+    Requests of every class that misses too many; of all classes where each misses few enough.
     """
-
-    pools: FloatArray
-    first: float
-    later: float
-
-    @property
-    def worst(self) -> list[int]:
-        """Pools that made BLAMED of them late or more; where there are none, those that made most of them late."""
-        enough = min(BLAMED, float(self.pools.max(initial=0.0)))
-        return [int(index) for index in np.flatnonzero(self.pools >= enough)]
-
-
-def blame(instance: Instance, judgement: Judgement) -> Blame:
-    """Count the misses of every class that has too many; of all classes where each has few enough."""
     behind = [not item.proven for item in judgement.classes]
     class_mask = np.array(behind if any(behind) else [True] * len(behind))
-    pools, first, later = np.zeros(len(judgement.engines.pools)), 0.0, 0.0
+    late = np.zeros(len(judgement.engines.pools))
     for run in judgement.runs:
         late_first, late_next = _late(instance, run, class_mask)
-        first, later = first + float(late_first.sum()), later + float(late_next.sum())
-        np.add.at(pools, _late_in(run, late_first), 1.0)
-        np.add.at(pools, _pools(run)[1][late_next], 1.0)
-    total = max(first + later, 1.0)
-    return Blame(pools / total, first / total, later / total)
+        np.add.at(late, _late_in(run, late_first), 1.0)
+        np.add.at(late, _pools(run)[1][late_next], 1.0)
+    share = late / max(late.sum(), 1.0)
+    return tuple(np.flatnonzero(share >= min(BLAMED, share.max(initial=0.0))).tolist())
+
+
+def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
+    """Pools whose engines preempted."""
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    return tuple(sorted({use.pool for use in uses if use.preemptions}))
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
@@ -549,15 +536,13 @@ class RatePoint(Judgement):
     """The fleet judged at one rate, its runs not kept.
 
     served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
-    [1/s]; e2e: mean time from arrival to last token [s]; full: some engine had as many requests running at once as its
-    batch limit allows.
+    [1/s]; e2e: mean time from arrival to last token [s].
     """
 
     served: float
     tokens: float
     in_time: float
     e2e: float
-    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -632,37 +617,11 @@ def goodput_among(
     proven: a volume at which the fleet is known to meet its goals; it is not tried up to there. start, step: see
     `boundary`.
     """
-    low, high = boundary(lambda volume: volume <= proven or trials.at(volume).proven, tolerance, start, step)
+    low, high = boundary(
+        lambda volume: volume <= proven or trials.at(volume).proven, tolerance, start, step, ends=VOLUMES
+    )
     demand = trials.instance.problem.workload.request_rate
     return Goodput(demand * low, demand * high, tolerance, trials.rising())
-
-
-def boundary(
-    good: Callable[[float], bool], tolerance: float, start: float = 1.0, step: float = 2.0
-) -> tuple[float, float]:
-    """A volume that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
-
-    start: volume that is tried first; step: factor to the second; it is squared from step to step, up to 2.
-    """
-    low, high = _bracket(good, start, step)
-    while low > 0.0 and high - low > tolerance * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if good(middle) else (low, middle)
-    return low, high
-
-
-def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[float, float]:
-    """A volume that holds (0: none does) and a higher one that does not."""
-    volume = start
-    if good(volume):
-        while volume < MOST_VOLUME and good(volume * step):
-            volume, step = volume * step, min(step**2, 2.0)
-        return volume, volume * step
-    while volume > LEAST_VOLUME:
-        volume, above, step = volume / step, volume, min(step**2, 2.0)
-        if good(volume):
-            return volume, above
-    return 0.0, volume
 
 
 def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
@@ -670,9 +629,6 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    pools = [judgement.engines.pools[use.pool] for use in uses]
-    slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]  # micro-batches share them
     return RatePoint(
         rate=rate,
         classes=judgement.classes,
@@ -683,7 +639,6 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        full=any(use.peak_running >= most for use, most in zip(uses, slots, strict=True)),
     )
 
 
@@ -710,15 +665,15 @@ def latency_curve(
     of thumb): beyond it the delay grows faster, in proportion, than what is served.
     """
     trials, demand = Trials.of(instance, fleet, requests, seed), instance.problem.workload.request_rate
-    saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance)
-    if saturation >= MOST_VOLUME:
+    saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance, ends=VOLUMES)
+    if saturation >= VOLUMES[1]:
         raise InputError(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
-            f"{demand * MOST_VOLUME:g} req/s; ask for more requests"
+            f"{demand * VOLUMES[1]:g} req/s; ask for more requests"
         )
     goodput = goodput_among(trials, tolerance)
     volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
-    volumes |= {share * (saturation or LEAST_VOLUME) for share in LOADS}
+    volumes |= {share * (saturation or VOLUMES[0]) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))
     knee = max(points, key=lambda point: point.served / point.e2e)
     return Curve(points, demand * saturation, knee.rate, goodput)

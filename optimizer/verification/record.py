@@ -16,10 +16,10 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import (
     MEANING,
-    attainment_binding,
     binding,
     class_as_simulated,
     engine_pools,
+    simulated_limits,
 )
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
@@ -296,7 +296,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     """
     instance, portion, recording = bench.instance, bench.part(fleet), bench.instance.problem.recorded
     if recording is None:
-        demand = bench.drawn(portion, portion.requests, 0)
+        demand = portion.drawn(portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recording, bench.volume)
     ends = [judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS]
@@ -332,7 +332,7 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
             "classes": classes,
             "routing": routing,
-            "binding": _bindings(plan, simulation),
+            "binding": simulated_limits(with_simulated_headroom(plan.binding, simulation), classes),
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )
@@ -356,15 +356,6 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
     came = np.bincount(flow, minlength=flows)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
-
-
-def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
-    """The limits of the plan: misses and the goodput as simulated, headroom of pools by formula where that agrees."""
-    rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
-    for item in simulation.classes:
-        misses, miss_limit = 1.0 - item.attainment, 1.0 - item.attainment_goal
-        rows.append(attainment_binding(item.name, misses, miss_limit, " when simulated"))
-    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
 
 
 def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:

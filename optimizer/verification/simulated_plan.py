@@ -22,9 +22,8 @@ from optimizer.plans.plan import Plan
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
-from search_spaces.traces import read_trace
 from search_spaces.traces.reader import NANOSECONDS
-from search_spaces.traces.summary import spread
+from search_spaces.traces.summary import read_trace, spread
 
 from .bench import full_length
 from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
@@ -283,7 +282,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     """
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
     summary = read_trace(path, limit=request.requests, most_tokens=most)
-    rows, unservable, too_long = summary.rows, summary.unservable, summary.too_long
+    rows, too_long = summary.rows, summary.too_long
     least = max(int(SIMULATED_REQUESTS.low), PER_USER * (request.concurrency or 0))
     if len(rows) < least:
         fit = f" of at most {most:,} tokens" if too_long else ""
@@ -295,13 +294,13 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         raise InputError(f"{path}: all requests arrive at once")
     if request.rate is not None:
         arrival *= (len(rows) - 1) / span / request.rate
-    remark = f", of which {unservable.words}" if unservable.count else ""
+    remark = f", of which {summary.left_out}" if summary.dropped else ""
     if too_long:
         remark += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
     demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
-    prefixes = summary.prefixes if instance.problem.workload.prefix_hit_share > 0.0 else None
-    if prefixes is not None and rows.hash_ids is not None and rows.hash_counts is not None:
-        pages = Pages(rows.hash_ids, rows.hash_counts, prefixes.block_tokens)
+    size = summary.block_tokens if instance.problem.workload.prefix_hit_share > 0.0 else None
+    if size is not None and rows.hash_ids is not None and rows.hash_counts is not None:
+        pages = Pages(rows.hash_ids, rows.hash_counts, size)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
         demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
-    return demand, remark, unservable.rows < request.requests
+    return demand, remark, len(rows) + summary.dropped + too_long < request.requests

@@ -8,7 +8,7 @@ met or missed (a share in time alone gives a sampler nothing to follow):
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
 s <= 1 says that the class keeps its goal. For a front, cost and s are two objectives instead. What looks best is then
-judged like every other fleet (`bench`). A study of Optuna chooses the looks; what it does: docs/verification.md.
+judged like every other fleet (`bench`). A study of Optuna chooses the looks; what it does: docs/theory/verification.md.
 """
 
 from __future__ import annotations

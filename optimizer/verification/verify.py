@@ -8,7 +8,6 @@ the loop goes on. No fleet is judged twice, and the neighbors of each are finite
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, goodput_volume, promise
+from optimizer.fleets.evaluate import bisection, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -32,8 +32,8 @@ from optimizer.fleets.fleet import (
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
-from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
-from .judge import Outcome, OutOfTimeError
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
+from .judge import Outcome
 
 if TYPE_CHECKING:
     from .tune import Tuned
@@ -53,25 +53,24 @@ PROMISING = 0.5
 """Share of every goal that the formulas must predict of a neighbor for it to be simulated [1]; assumed: they err by
 less."""
 MOST_SHAPES = 6
-"""Fleets of other shapes and smaller rivals that are simulated for one that holds [1]; assumed: the likeliest come
+"""Fleets of other shapes that are simulated for one that holds [1]; assumed: the likeliest come
 first."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fleet that waits; order decides between equal costs [$/h].
+    """A fleet that waits, and its cost [$/h].
 
     rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool.
     """
 
     cost: float
-    order: int
-    fleet: Fleet = field(compare=False)
-    what: str = field(compare=False, default=CANDIDATE)
-    rounds: int = field(compare=False, default=0)
-    fewer: int = field(compare=False, default=0)
+    fleet: Fleet
+    what: str = CANDIDATE
+    rounds: int = 0
+    fewer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +92,32 @@ class SearchResult:
 
 @dataclass(slots=True)
 class Waiting:
-    """Fleets that wait to be simulated, cheapest first; which were taken before, and the replicas of those refuted."""
+    """Fleets that wait to be simulated; which were taken before, and the replicas of those refuted."""
 
     instance: Instance
-    heap: list[Candidate] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     past: set[Key] = field(default_factory=set)
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
-    added: int = 0
 
     def add(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
-        """Let a fleet wait, unless it was taken before; see `Candidate`."""
-        if fleet.pools and fleet_key(fleet) not in self.past:
-            cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
-            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, label, rounds, fewer))
+        """Let a fleet wait; see `Candidate`."""
+        self.candidates.append(Candidate(fleet_cost(self.instance, fleet), fleet, label, rounds, fewer))
 
     def next(self, below: float = math.inf) -> Candidate | None:
         """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
 
         Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
         """
-        while self.heap and self.heap[0].cost < below:
-            candidates = [heapq.heappop(self.heap)]
-            while self.heap and self.heap[0].cost <= candidates[0].cost * (1.0 + TIED):
-                candidates.append(heapq.heappop(self.heap))
-            candidates = [candidate for candidate in candidates if not self.dominated(candidate.fleet)]
-            if not candidates:
-                continue
-            best = preferred(self.instance, [candidate.fleet for candidate in candidates])
-            place = next(place for place, candidate in enumerate(candidates) if candidate.fleet is best)
-            candidate = candidates.pop(place)
-            for rest in candidates:
-                heapq.heappush(self.heap, rest)
-            self.past.add(fleet_key(candidate.fleet))
-            return candidate
-        return None
+        self.candidates = [candidate for candidate in self.candidates if not self.dominated(candidate.fleet)]
+        self.candidates.sort(key=lambda candidate: candidate.cost)
+        if not self.candidates or self.candidates[0].cost >= below:
+            return None
+        most = self.candidates[0].cost * (1.0 + TIED)
+        fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
+        best = preferred(self.instance, fleets)
+        candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
+        self.past.add(fleet_key(best))
+        return candidate
 
     def refute(self, fleet: Fleet) -> None:
         """Leave fleets of the same engines out that have no more replicas in any pool."""
@@ -142,18 +133,17 @@ class Waiting:
 
 def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
     """The pools of a fleet without their numbers of replicas, and these."""
-    bare = Fleet(tuple(replace(pool, replicas=0) for pool in fleet.pools))
-    return fleet_key(bare), tuple(pool.replicas for pool in fleet.pools)
+    counts = tuple(pool.replicas for pool in fleet.pools)
+    return fleet_key(fleet.resized([0] * len(counts))), counts
 
 
 @dataclass(slots=True)
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
-    eligible: which fleets may be looked at; on_held: called
-    once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called; fewer:
-    replicas that the best is tried without; wider: whether it waits in other shapes already.
+    fleets: with which it begins; near: fleets that miss narrowly by formula; eligible: which fleets may be looked at;
+    on_held: called once the first holds. standing: fleets that hold; trail: all that missed; names: what each fleet is
+    called; fewer: replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -217,7 +207,7 @@ class Loop:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
         key = fleet_key(miss.fleet)
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
-        self._miss(Candidate(miss.cost, 0, miss.fleet, self.names.get(key, CANDIDATE)), miss)
+        self._miss(Candidate(miss.cost, miss.fleet, self.names.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
@@ -271,22 +261,24 @@ class Loop:
             return True
         self.wider = True
         near = [("near by formula", fleet) for fleet in self.near]
-        for label, fleet in (*other_shapes(instance, best, self.fleets, self.eligible), *near):
+        for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, label)
         return True
 
-    def result(self, winner: Verdict | None, one_less: Sequence[Tried] = ()) -> SearchResult:
-        """What came of it; one_less: see `without_one_replica`."""
-        keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
-        other_tries = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
-        return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), other_tries, self.repairs)
+    def result(self, winner: Verdict | None) -> SearchResult:
+        """What came of it."""
+        return SearchResult(winner, self.nearest, self.undecided, others=tuple(self.trail), repairs=self.repairs)
 
 
-def without_one_replica(bench: Bench, fleet: Fleet) -> list[Tried]:
-    """The fleet with one replica fewer in each pool, as it was judged, or is now if there is time."""
-    fewer = [row for row in fewer_replicas(bench.instance, fleet, 1) if allowed(bench.instance, row[1])]
-    return [(what, bench.candidate(less)) for what, less in fewer if bench.judged(less) or not bench.late()]
+def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
+    """The result with its winner less one replica in each pool, as that was judged, or is now if there is time."""
+    fewer = [] if result.winner is None else fewer_replicas(bench.instance, result.winner.fleet, 1)
+    fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
+    one_less = [(what, bench.candidate(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
+    keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
+    others = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
+    return replace(result, one_less=tuple(one_less), others=others)
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
@@ -295,10 +287,10 @@ def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]
     Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
     if they allow no more.
     """
-    if miss.blame is None or rounds >= ROUNDS:
+    if not miss.blamed or rounds >= ROUNDS:
         return []
     pools = miss.fleet.pools
-    growth = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blame.worst}
+    growth = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
     for more in (growth, dict.fromkeys(growth, 1)):
         larger: dict[frozenset[int], Fleet] = {}
         for size in range(len(more), 0, -1):
@@ -323,14 +315,13 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     come out of a crowd gets the next smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
-    if miss.blame is None or miss.confirmation:
+    if not miss.blamed or miss.confirmation:
         return []
-    worst_pools = miss.blame.worst
     if miss.stuck:
-        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in worst_pools}
+        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
     own, near = promise(instance, fleet), not miss.judgement.overloaded and miss.shortfall <= NEAR
-    fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, worst_pools)}
+    fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
@@ -373,16 +364,16 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
 
 
 def other_shapes(
-    instance: Instance, winner: Verdict, rivals: Sequence[Fleet], eligible: Callable[[Fleet], bool] = lambda _: True
+    instance: Instance, winner: Verdict, eligible: Callable[[Fleet], bool] = lambda _: True
 ) -> list[Named]:
-    """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first.
+    """Fleets of other shapes that cost less than the winner, the most promising first.
 
-    Another shape in one pool, or one colocated pool in place of all, each with its most promising settings; or a rival
-    with fewer replicas in one pool. eligible: which of them may be looked at.
+    Another shape in one pool, or one colocated pool in place of all, each with its most promising settings. eligible:
+    which of them may be looked at.
     """
     best: dict[str, tuple[float, Fleet]] = {}
     shares: dict[tuple[object, ...], float] = {}  # at the next larger batch limit; negative where smaller are no better
-    for label, fleet in (*_swaps(instance, winner), *_shrunk(instance, winner, rivals)):
+    for label, fleet in _swaps(instance, winner):
         limits = (label, *(pool.chunk for pool in fleet.pools))
         before = shares.get(limits, 0.0)
         if before < 0.0 or not eligible(fleet):
@@ -392,10 +383,7 @@ def other_shapes(
         if share >= PROMISING and (label not in best or share > best[label][0]):
             best[label] = share, fleet
     ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
-    alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
-    for label, (_, fleet) in ranked_shapes:
-        alone.setdefault(fleet_key(fleet), (label, fleet))
-    return list(alone.values())[:MOST_SHAPES]
+    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:MOST_SHAPES]]
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
@@ -407,27 +395,35 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
 
-    def sized(setting: int, index: int | None) -> Iterator[Named]:
-        engine = search.pool(setting, search.most(setting))
-        if index is not None:
-            engine = replace(engine, name=fleet.pools[index].name, route=fleet.pools[index].route)
-        swapped_fleet = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
-        most = _most_replicas(instance, swapped_fleet, index or 0, winner.cost)
-        if most >= max(search.least[setting] * float(engine.route.min()), 1.0):
-            where = "" if index is None else f"{engine.name}: "
-            yield f"{where}{most} x {_engine(instance, engine.shape)}", with_replicas(swapped_fleet, index or 0, most)
+    def swapped(setting: int, engines: int, index: int | None) -> Fleet:
+        engine = search.pool(setting, engines)
+        if index is None:
+            return Fleet((engine,))
+        replaced = fleet.pools[index]
+        return _changed(fleet, {index: replace(engine, name=replaced.name, route=replaced.route)})
+
+    def sized(among: BoolArray, index: int | None) -> Iterator[Named]:
+        place, served = index or 0, 1.0 if index is None else float(fleet.pools[index].route.min())
+        affordable: dict[int, int] = {}  # of each shape, whose batch limits and chunks cost nothing
+        for setting in order[among[order]].tolist():
+            shape = int(settings.shape[setting])
+            if shape not in affordable:
+                many = swapped(setting, search.most(int(search.least.argmax())), index)
+                affordable[shape] = _most_replicas(instance, many, place, winner.cost)
+            engines = min(affordable[shape], search.most(setting))
+            if engines >= max(search.least[setting] * served, 1.0):
+                where = "" if index is None else f"{fleet.pools[index].name}: "
+                yield f"{where}{engines} x {_engine(instance, shape)}", swapped(setting, engines, index)
 
     for index, pool in enumerate(fleet.pools):
         role = ROLES.index(pool.role)
         alike = (settings.role == role) & (settings.shape != pool.shape)
         alike &= tables.group[role][settings.shape] == tables.group[role][pool.shape]
         alike &= (role != COLOCATED) | (settings.chunk == pool.chunk)
-        for setting in order[alike[order]].tolist():
-            yield from sized(setting, index)
+        yield from sized(alike, index)
     if len(fleet.pools) > 1 and not classes_apart(instance.problem):
         in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
-        for setting in order[((settings.role == COLOCATED) & in_time)[order]].tolist():
-            yield from sized(setting, None)
+        yield from sized((settings.role == COLOCATED) & in_time, None)
 
 
 def _engine(instance: Instance, shape: int) -> str:
@@ -439,16 +435,6 @@ def _engine(instance: Instance, shape: int) -> str:
     return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
 
 
-def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Iterator[Named]:
-    """Rivals with so few replicas in one pool that they cost less than the winner."""
-    for fleet in rivals:
-        for index, pool in enumerate(fleet.pools):
-            most = min(pool.replicas, _most_replicas(instance, fleet, index, winner.cost))
-            if most:
-                cut = f", {pool.name} cut to {most} of {pool.replicas}" if most < pool.replicas else ""
-                yield f"a rival{cut}", with_replicas(fleet, index, most)
-
-
 def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
 
@@ -457,36 +443,3 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
         return fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer)
 
     return bisection(0, fleet.pools[index].replicas + 1, fits)[0]
-
-
-def with_larger_batches(bench: Bench, winner: Verdict) -> Verdict:
-    """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not.
-
-    The search takes the smallest limits that serve all by formula; to raise one that binds when simulated costs
-    nothing.
-    """
-    demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
-    try:
-        while (larger := larger_batches(bench.instance, fleet)) is not None:
-            goodput = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet))
-            if not any(point.full for point in goodput.points if point.rate == goodput.fails):
-                break  # with larger limits the same requests would run at the same time
-            if not bench.trials_of(larger).at(goodput.fails / demand).held:
-                break
-            fleet = larger
-    except OutOfTimeError:
-        return winner
-    verdict = winner if fleet is winner.fleet else bench.candidate(fleet)
-    return verdict if verdict.held else winner
-
-
-def larger_batches(instance: Instance, fleet: Fleet) -> Fleet | None:
-    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be."""
-    limits = {
-        index: replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
-        for index, pool in enumerate(fleet.pools)
-        if pool.role is not Role.PREFILL
-    }
-    larger = _changed(fleet, limits)
-    is_same = all(pool.seqs == fleet.pools[index].seqs for index, pool in limits.items())
-    return larger if not is_same and valid(instance, larger) else None

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from costmodel.errors import BelowFloorError, ImpossibleError
@@ -28,9 +27,9 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline, Instance, at_quantile, make_instance, make_settings, slow_end
+from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, make_settings, slow_end
 from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
-from optimizer.plans.records import EnginePool, pool_records
+from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
@@ -49,12 +48,10 @@ from optimizer.search.search import (
 from optimizer.verification.bench import look
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Pools, Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the engines and the demand alone."""
-STEP_TIME = "step_time_quantile"
-"""The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
 
 
 class ScenarioEffort(StrEnum):
@@ -86,33 +83,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
-    """A fleet that should hold by formula and that a simulation refuted.
-
-    cost [$/h]; attainment: share of all requests within their SLOs [1]; fault: how it missed, as the end of a sentence.
-    """
-
-    cost: float
-    pools: tuple[EnginePool, ...]
-    attainment: float
-    fault: str
-    case: Case | None = None
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The same, ready for JSON."""
-        names = {"cost_usd_per_hour": self.cost, "pools": pool_records(self.pools)}
-        return names | {"attainment": self.attainment, "fault": self.fault}
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """The best fleet of one scenario; without any, `binding` says what is in the way.
 
     cost [$/h]; bound: what no fleet of any shape costs less than [$/h], and gap: the share of the cost above it, None
     where nothing is proven; goodput [1/s]; gpus by type; binding: what gives out first, and how much of it is left;
     attainment: share of all requests within their SLOs when simulated [1], None where none were; refuted: cheaper
-    fleets that did not hold; case: the fleet, if it is by formula.
+    fleets that hold by formula and missed when simulated; fault: how it missed itself, as the end of a sentence, empty
+    where it did not; case: the fleet, if it is by formula.
     """
 
     status: Status
@@ -124,7 +102,8 @@ class Answer:
     pools: tuple[EnginePool, ...] = ()
     binding: str = ""
     attainment: float | None = None
-    refuted: tuple[Missed, ...] = ()
+    refuted: tuple[Answer, ...] = ()
+    fault: str = ""
     case: Case | None = None
 
     @property
@@ -142,23 +121,41 @@ class Answer:
             "pools": pool_records(self.pools),
             "simulated": self.attainment is not None,
             "simulated_attainment": self.attainment,
-            "refuted": [fleet.row for fleet in self.refuted],
+            "refuted": [miss.refuted_row for miss in self.refuted],
         }
 
-    def missed(self, attainment: float, fault: str) -> Missed:
-        """Its fleet as one that did not hold; see `Missed`."""
-        return Missed(self.cost or 0.0, self.pools, attainment, fault, self.case)
+    @property
+    def refuted_row(self) -> dict[str, Any]:
+        """The fleet as one that a simulation refuted, ready for JSON."""
+        names = {"cost_usd_per_hour": self.cost, "pools": pool_records(self.pools)}
+        return names | {"attainment": self.attainment, "fault": self.fault}
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Answer:
+        """The answer that a row states, by `row` or by `refuted_row`."""
+        return cls(
+            Status(row.get("status", Status.FEASIBLE)),
+            cost=row["cost_usd_per_hour"],
+            gap=row.get("gap"),
+            goodput=row.get("goodput_rps", 0.0),
+            gpus=row.get("gpus", {}),
+            pools=tuple(read_pools(row["pools"])),
+            binding=row.get("binding", ""),
+            attainment=row.get("simulated_attainment"),
+            refuted=tuple(map(cls.of_row, row.get("refuted", ()))),
+            fault=row.get("fault", ""),
+        )
 
 
-def nothing(why: str, status: Status = Status.INFEASIBLE, misses: Sequence[Missed] = ()) -> Answer:
+def nothing(why: str, status: Status = Status.INFEASIBLE, misses: Sequence[Answer] = ()) -> Answer:
     """The answer where there is no fleet: none that is possible, if not said otherwise."""
     return Answer(status, binding=why, refuted=tuple(misses))
 
 
-def unproven(misses: Sequence[Missed]) -> Answer:
+def unproven(misses: Sequence[Answer]) -> Answer:
     """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
     several = f"none of the {len(misses)} fleets that were simulated holds: " if len(misses) > 1 else ""
-    why = f"{several}the cheapest by formula, {dollars(misses[0].cost)}/h, {misses[0].fault}"
+    why = f"{several}the cheapest by formula, {dollars(misses[0].cost or 0.0)}/h, {misses[0].fault}"
     return nothing(why, Status.TIME_LIMIT, misses)
 
 
@@ -188,31 +185,25 @@ def answer(
     return confirmed(problem, best) if simulated and is_simple(problem) else best
 
 
-def problem_at(problem: Problem, base: Path, key: str, value: float) -> Problem:
-    """The problem with one lever at a value; raises ImpossibleError where no engine can exist there.
-
-    base: folder of the files that the problem names.
-    """
-    if key == STEP_TIME:
-        return replace(problem, confidence=2.0 * value - 1.0)
-    return scenario_problem(problem, Scenario("", {key: value}), base)
-
-
-def answer_at(  # noqa: PLR0917
+def answer_to(
     problem: Problem,
-    base: Path,
-    key: str,
-    value: float,
+    changes: Mapping[str, Any],
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     known_misses: Sequence[Engines] = (),
     *,
     simulated: bool = False,
+    proven: bool = False,
+    name: str = "",
 ) -> Answer:
-    """The best fleet with one lever at a value; none where no engine can exist there. See `answer`."""
+    """The best fleet with some levers or values changed; none where no engine can exist then. See `answer`.
+
+    name: of the scenario, if it has one.
+    """
     try:
-        return answer(problem_at(problem, base, key, value), effort, known_misses, simulated=simulated)
-    except ImpossibleError as error:
-        return nothing(str(error))
+        there = scenario_problem(problem, changes, name)
+    except ImpossibleError as error:  # the message begins with the scenario's name
+        return nothing(str(error).splitlines()[0].partition(": ")[2])
+    return answer(there, effort, known_misses, simulated=simulated, proven=proven)
 
 
 def own_value(problem: Problem, key: str) -> float | None:
@@ -318,7 +309,7 @@ def _whole(problem: Problem, *, proven: bool) -> Answer:
     space = at_best_split(priced(slow_instance(demand), problem))
     goal, floor = problem.objective.goal, None
     if proven or goal is not Goal.MIN_COST:
-        result = search_by_formula(space, Deadline())
+        result = search_by_formula(space, Brake())
         fleet, proof, floor = result.fleet, result.proof, result.proof.floor
     else:
         fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
@@ -411,13 +402,13 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
 def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
-    misses: list[Missed] = []
+    misses: list[Answer] = []
     floor = best.bound
     while best.case is not None and len(misses) <= ROUNDS:
         attainment, fault = look_at(best.case)
         if not fault:
             return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)
-        misses.append(best.missed(attainment, fault))
+        misses.append(replace(best, attainment=attainment, fault=fault))
         best = _few_pools(problem, [item.case.engines for item in misses if item.case is not None])
     return unproven(misses) if misses else best
 

@@ -13,10 +13,9 @@ Along a price (`break_even`) the cost of each fleet is a straight line, and two 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -24,7 +23,6 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
@@ -35,18 +33,16 @@ from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import LEVERS, changed
+from search_spaces.scenarios import LEVERS, changed, scenario_problem
 
 from .answer import (
     Answer,
     Case,
-    Missed,
     ScenarioEffort,
     answer,
-    answer_at,
+    answer_to,
     is_simple,
     own_value,
-    problem_at,
     unproven,
 )
 
@@ -98,15 +94,15 @@ class Frontier:
     """Steps from the easiest value to the hardest; tolerance: relative, of each step's end by formula.
 
     refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
-    to be read the other way, see `by_budget`; here: the problem's own value, where the range has it; own: what the
-    whole search finds there, with its simulation, where it was made and found a fleet.
+    to be read the other way, as what each budget buys; here: the problem's own value, where the range has it; own: what
+    the whole search finds there, with its simulation, where it was made and found a fleet.
     """
 
     over: str
     unit: str
     steps: tuple[Step, ...]
     tolerance: float
-    refuted: tuple[Missed, ...] = ()
+    refuted: tuple[Answer, ...] = ()
     by_budget: bool = False
     here: float | None = None
     own: Answer | None = None
@@ -114,24 +110,20 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A problem along a lever that makes it harder: its key, the unit that it is told in, and the direction of harder.
-
-    base: folder of the files that the problem names.
-    """
+    """A problem along a lever that makes it harder: its key, the unit of its values, and the direction of harder."""
 
     problem: Problem
-    base: Path
     key: str
     unit: str
     upwards: bool
 
     def answer(self, value: float, effort: ScenarioEffort, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        return answer_at(self.problem, self.base, self.key, value, effort, known_misses)
+        return answer_to(self.problem, {self.key: value}, effort, known_misses)
 
     def _instances(self, case: Case, value: float) -> list[Instance]:
         """The instance of a fleet at a value, for each split of end-to-end limits."""
-        there = problem_at(self.problem, self.base, self.key, value)
+        there = scenario_problem(self.problem, {self.key: value})
         return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
 
     def holds(self, case: Case, value: float) -> bool:
@@ -179,21 +171,20 @@ class Ramp:
         return good, bad
 
 
-def ramp_of(problem: Problem, base: Path, name: str) -> Ramp:
+def ramp_of(problem: Problem, name: str) -> Ramp:
     """The lever of a name; latency limits of several classes are scaled together."""
     if name in {"rate", "budget"}:
-        return Ramp(problem, base, "rate", "req/s", upwards=True)
+        return Ramp(problem, "rate", "req/s", upwards=True)
     if name == "attainment":
-        return Ramp(problem, base, "attainment", "1", upwards=True)
+        return Ramp(problem, "attainment", "1", upwards=True)
     if name not in LATENCY:
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
     key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, LATENCY[name])
-    return Ramp(problem, base, key, unit, upwards=False)
+    return Ramp(problem, key, unit, upwards=False)
 
 
 def frontier(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     name: str,
     bounds: tuple[float, float] | None = None,
     looks: int = 0,
@@ -202,7 +193,7 @@ def frontier(  # noqa: PLR0917
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
 
-    base: folder of the files that the problem names; looks: steps that are simulated at most, those in place of others
+    looks: steps that are simulated at most, those in place of others
     apart: the step at the own value, the ends of the curve, then those before its largest jumps. Raises InputError for
     a goal other than the least cost.
     """
@@ -211,7 +202,7 @@ def frontier(  # noqa: PLR0917
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
     tell = progress or silent
-    ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
+    ramp, budgets = ramp_of(problem, name), bounds if name == "budget" else None
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
     if budgets is not None:
@@ -274,22 +265,22 @@ class Stairs:
     trusted: set[object] | None = None
     further: Sequence[float] = ()
     answers: dict[float, Answer] = field(default_factory=dict)
-    refuted: list[Missed] = field(default_factory=list)
+    refuted: list[Answer] = field(default_factory=list)
 
     def climb(self) -> list[Step]:
         """The steps. Raises InputError where there are more than MOST_STEPS."""
         ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
         width = ramp.hardness(hard) - ramp.hardness(easy)
         value = at = easy
-        refuted, misses = list[Engines](), list[Missed]()
+        refuted, misses = list[Engines](), list[Answer]()
         while ramp.hardness(value) < ramp.hardness(hard):
             if len(steps) >= MOST_STEPS:
                 raise InputError(f"--over {ramp.key}: more than {MOST_STEPS} fleets; narrow the range with --between")
             step = self._step(value, at, refuted)
-            if isinstance(step, Missed):
-                misses.append(step)
-                self.refuted.append(step)
-                refuted += [step.case.engines] if step.case is not None else []
+            if step.answer.fault:
+                misses.append(step.answer)
+                self.refuted.append(step.answer)
+                refuted += [step.answer.case.engines] if step.answer.case is not None else []
                 if len(misses) > ROUNDS:
                     beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
                     if not beyond:
@@ -308,8 +299,8 @@ class Stairs:
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
 
-    def _step(self, easy: float, at: float, known_misses: Sequence[Engines]) -> Step | Missed:
-        """The step from `easy` on of the cheapest fleet at one value, as far as it holds; or that it holds nowhere.
+    def _step(self, easy: float, at: float, known_misses: Sequence[Engines]) -> Step:
+        """The step from `easy` on of the cheapest fleet at one value, as far as it holds; of a fault, if nowhere.
 
         Where there is no fleet, there is none further on, and the step begins there.
         """
@@ -326,8 +317,8 @@ class Stairs:
         is_trusted = self.trusted is None or _fleet(best) in self.trusted
         return step if is_trusted else self._as_seen(step, case)
 
-    def _as_seen(self, step: Step, case: Case) -> Step | Missed:
-        """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
+    def _as_seen(self, step: Step, case: Case) -> Step:
+        """A step as far as its fleet holds when simulated; with its fault, where that is hardly anywhere.
 
         At its end by formula a fleet is near a goal, so that few runs have to tell; where the range ends it gets as
         many as elsewhere. Where it misses there, it is looked at ever further back, then in between.
@@ -342,16 +333,16 @@ class Stairs:
         fault = fault_at(step.end, MOST_RUNS if step.end == self.ends[1] else LEAST_RUNS)
         if not fault:
             return replace(step, answer=replace(step.answer, attainment=shares[step.end]))
-        miss = step.answer.missed(shares[step.end], fault)
+        miss = replace(step.answer, attainment=shares[step.end], fault=fault)
         good, bad, back = step.end, step.end, width
         while fault:
             if good == step.start:
-                return miss
+                return replace(step, answer=miss)
             bad, good = good, ramp.hardest(step.start, ramp.value_at(ramp.hardness(good) - back))
             fault, back = fault_at(good), 2.0 * back
         good, bad = ramp.last(good, bad, lambda value: not fault_at(value), RESOLUTION)
         if ramp.hardness(good) - ramp.hardness(step.start) < width:
-            return miss
+            return replace(step, answer=miss)
         simulated_answer = replace(step.answer, attainment=shares[good], refuted=(miss,))
         return replace(step, end=good, answer=simulated_answer, promised=step.end, missed=bad)
 
@@ -395,22 +386,6 @@ def _within(steps: Sequence[Step], budgets: tuple[float, float] | None) -> list[
     affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
     return affordable[max(below - 1, 0) :]
-
-
-def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
-    """The curve over the rate read the other way: what each budget buys.
-
-    Each row: budget from which on [$/h], the highest rate [1/s], requests per dollar at it [1/$].
-    """
-    return [
-        {
-            "budget_usd_per_hour": step.answer.cost,
-            "rate_rps": step.end,
-            "requests_per_dollar": step.end * SECONDS_PER_HOUR / step.answer.cost,
-        }
-        for step in curve.steps
-        if step.answer.cost
-    ]
 
 
 def _simulation_order(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:
@@ -466,12 +441,11 @@ class BreakEvens:
     key: str
     steps: tuple[Step, ...]
     tolerance: float
-    refuted: tuple[Missed, ...] = ()
+    refuted: tuple[Answer, ...] = ()
 
 
 def break_even(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     key: str,
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
@@ -491,7 +465,7 @@ def break_even(  # noqa: PLR0917
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = tolerance or (HALVED if price is None else EXACT)
-    along = Along(problem, base, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
+    along = Along(problem, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -512,7 +486,6 @@ class Along:
     """
 
     problem: Problem
-    base: Path
     key: str
     effort: ScenarioEffort
     least: float
@@ -520,15 +493,15 @@ class Along:
     own: Answer | None
     looks: int
     tried: set[str] = field(default_factory=set)
-    missed: dict[str, Missed] = field(default_factory=dict)
+    missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value."""
-        best = answer_at(self.problem, self.base, self.key, value, self.effort)
+        best = answer_to(self.problem, {self.key: value}, self.effort)
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
-            best = answer_at(self.problem, self.base, self.key, value, self.effort, simulated=True)
+            best = answer_to(self.problem, {self.key: value}, self.effort, simulated=True)
             self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
         if self.own is None or self.own.cost is None or self.price is None:
             return best

@@ -13,7 +13,6 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
-from optimizer.loads.instance import ENDS, Instance, Progress, make_settings, planned_instance, silent, slow_end
+from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     BreakEven,
@@ -36,7 +35,6 @@ from optimizer.plans.records import (
     unpriced,
 )
 from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
-from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
@@ -44,23 +42,24 @@ from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import scenario_problem
 
 from .answer import (
     CHEAP_LEVERS,
-    STEP_TIME,
     Answer,
     Case,
     ScenarioEffort,
     answer,
-    answer_at,
     answer_of_plan,
+    answer_to,
     break_of,
     is_simple,
     own_value,
 )
 from .curves import break_even
 
+STEP_TIME: Final = "step_time_quantile"
+"""The lever of how slow all steps are within the errors of past predictions."""
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
 STEP: Final = 1e-3
@@ -78,38 +77,33 @@ HALVINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class MovedLever:
-    """A lever, and what it is moved to; unit: that of workload.yaml, or 1 for factors."""
+    """A lever, its value at hand, and what it is moved to; unit: that of workload.yaml, or 1 for factors.
+
+    answers: at hand, lower and higher, once they are known.
+    """
 
     key: str
     value: float
     low: float
     high: float
+    answers: tuple[Answer, ...] = ()
 
     @property
     def is_cheap(self) -> bool:
         """Whether it leaves the engines and the demand alone."""
         return self.key.partition(".")[0] in CHEAP_LEVERS
 
-
-@dataclass(frozen=True, slots=True)
-class TornadoRow:
-    """One lever, and the answers at its value at hand, lower and higher."""
-
-    lever: MovedLever
-    here: Answer
-    low: Answer
-    high: Answer
-
     @property
     def swing(self) -> float:
-        """Difference between the dearest and the cheapest of the three [$/h]; infinite where one has no fleet."""
-        costs = [best.cost for best in (self.here, self.low, self.high) if best.cost is not None]
-        return max(costs) - min(costs) if len(costs) == 3 else float("inf")
+        """Difference between the dearest and the cheapest of the answers [$/h]; infinite where one has no fleet."""
+        costs = [best.cost for best in self.answers if best.cost is not None]
+        return max(costs) - min(costs) if len(costs) == len(self.answers) else math.inf
 
     def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
-        """The row as a plan has it."""
-        ends = {"usd_per_hour_low": self.low.cost, "usd_per_hour_high": self.high.cost}
-        lever = {"lever": self.lever.key, "value": self.lever.value, "low": self.lever.low, "high": self.lever.high}
+        """The lever as a plan has it."""
+        _, low, high = self.answers
+        ends = {"usd_per_hour_low": low.cost, "usd_per_hour_high": high.cost}
+        lever = {"lever": self.key, "value": self.value, "low": self.low, "high": self.high}
         return LeverSensitivity(**lever, **ends, flips=list(flips))
 
 
@@ -144,46 +138,44 @@ def levers(
 
 def tornado(
     problem: Problem,
-    base: Path,
     moved_levers: Iterable[MovedLever],
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
-) -> list[TornadoRow]:
+) -> list[MovedLever]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
-    swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
-    fleets of the problem at hand, which are simulated first, mostly do for both.
+    looks: so many costs, that at hand and then those of the largest swings, are of fleets that hold when simulated, of
+    both ends of a lever or neither. Along a price or a limit the fleets of the problem at hand, which are simulated
+    first, mostly do for both.
     """
     here = answer(problem, effort)
-    rows = by_swing(moved(problem, base, lever, here, effort) for lever in moved_levers)
+    rows = by_swing(moved(problem, lever, here, effort) for lever in moved_levers)
     if looks and is_simple(problem) and effort is not ScenarioEffort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
-        for number, lever in enumerate([row.lever for row in rows]):
+        for number, lever in enumerate(rows):
             if lever.is_cheap or looks >= 2:
                 looks -= 0 if lever.is_cheap else 2
-                rows[number] = moved(problem, base, lever, here, effort, simulated=True)
+                rows[number] = moved(problem, lever, here, effort, simulated=True)
     return by_swing(rows)
 
 
 def moved(
     problem: Problem,
-    base: Path,
     lever: MovedLever,
     here: Answer,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     *,
     simulated: bool = False,
-) -> TornadoRow:
-    """The answers at both ends of a lever; here: at its value at hand."""
-    low, high = (
-        here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
+) -> MovedLever:
+    """A lever with the answers at both ends; here: at its value at hand."""
+    ends = (
+        here if end == lever.value else answer_to(problem, {lever.key: end}, effort, simulated=simulated)
         for end in (lever.low, lever.high)
     )
-    return TornadoRow(lever, here, low, high)
+    return replace(lever, answers=(here, *ends))
 
 
-def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
+def by_swing(rows: Iterable[MovedLever]) -> list[MovedLever]:
     """The rows, the largest swing first."""
     return sorted(rows, key=lambda row: -row.swing)
 
@@ -193,7 +185,6 @@ def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
 
 def sensitivity(
     problem: Problem,
-    base: Path,
     *,
     complete: bool,
     plan: Plan | None = None,
@@ -206,7 +197,7 @@ def sensitivity(
     left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
     than the least cost, pools for each class).
 
-    base: folder of the files that the problem names; plan: whose own fleet counts too; brake: once it is pulled, the
+    plan: whose own fleet counts too; brake: once it is pulled, the
     levers that are left are left out; progress: called with a label and the share of the levers that is done.
     """
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
@@ -214,25 +205,25 @@ def sensitivity(
     own = own if own is not None and own.pools else None
     if here is None or here.cost is None:
         return None
-    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
+    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[MovedLever]()
     for number, lever in enumerate(moved_levers):
         if brake.stopped():
             complete = False
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            rows.append(moved(problem, base, lever, here))
+            rows.append(moved(problem, lever, here))
     break_evens = []
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, base, offer, own))
+            break_evens.append(_break_even(problem, offer, own))
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
     return Sensitivity(
         share=SHARE,
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, base, row) for row in by_swing(rows)],
+        levers=[_lever_record(problem, row) for row in by_swing(rows)],
         break_even=break_evens,
     )
 
@@ -242,28 +233,29 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensitivity:
+def _lever_record(problem: Problem, lever: MovedLever) -> LeverSensitivity:
     """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
 
     The way from the value at hand to an end with a fleet of another kind is halved.
     """
-    lever, own, flips = row.lever, kind_of(row.here.pools), list[Flip]()
-    for end in () if lever.key.startswith("price.") else ((lever.low, row.low), (lever.high, row.high)):
+    here, low, high = lever.answers
+    own, flips = kind_of(here.pools), list[Flip]()
+    for end in () if lever.key.startswith("price.") else ((lever.low, low), (lever.high, high)):
         inside, (beyond, best) = lever.value, end
         if kind_of(best.pools) == own:
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = answer_at(problem, base, lever.key, middle)
+            there = answer_to(problem, {lever.key: middle})
             if kind_of(there.pools) == own:
                 inside = middle
             else:
                 beyond, best = middle, there
         flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
-    return row.record(flips)
+    return lever.record(flips)
 
 
-def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
+def _break_even(problem: Problem, offer: Offer, own: Answer | None) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, the plan's own among them."""
     pieces = [
         PricePiece(
@@ -273,7 +265,7 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) 
             usd_per_hour_high=step.costs[1],
             pools=unpriced(step.answer.pools),
         )
-        for step in break_even(problem, base, f"price.{offer.accelerator.name}", own=own).steps
+        for step in break_even(problem, f"price.{offer.accelerator.name}", own=own).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
 
@@ -281,51 +273,39 @@ def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NearOptimal:
-    """The cheapest fleet under one more condition.
-
-    condition: such as "without H200"; excess: what it costs more than the cheapest of all, as a share, None where there
-    is no such fleet; within: whether that is within the slack.
-    """
-
-    condition: str
-    answer: Answer
-    excess: float | None
-    within: bool
-
-
 def near_optimal(
-    problem: Problem, slack: float, effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
-) -> list[NearOptimal]:
+    problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
+) -> list[tuple[str, Answer]]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
-    slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
+    Each with its condition, such as "without H200"; looks: of so many conditions, the cheapest first, the cheapest
     fleet that holds when simulated. Of equal fleets the first is kept; cheapest first.
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
     best = answer(problem, effort, simulated=bool(looks))
-    least = best.cost
-    if least is None:
-        return [NearOptimal("cheapest", best, None, within=False)]
+    if best.cost is None:
+        return [("cheapest", best)]
+    problems, masks = dict[str, Problem](), set[tuple[int | None, ...]]()
+    for condition, alone in sorted(_conditions(problem, {*best.gpus}), key=lambda row: row[0].startswith("only")):
+        mask = tuple(offer.inventory for offer in alone.offers)
+        if mask not in masks:  # of two types, without one is the other alone
+            masks.add(mask)
+            problems[condition] = alone
 
-    def compared(condition: str, alone: Answer) -> NearOptimal:
-        if alone.cost is None:
-            none = f"by formula no fleet {condition} keeps the SLOs"
-            return NearOptimal(condition, alone if alone.refuted else replace(alone, binding=none), None, within=False)
-        excess = alone.cost / least - 1.0
-        return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
+    def cheapest(condition: str, *, simulated: bool = False) -> tuple[str, Answer]:
+        alone = answer(problems[condition], effort, simulated=simulated)
+        none = "by formula none meets the SLO within the file's limits"
+        return condition, alone if alone.pools or alone.refuted else replace(alone, binding=none)
 
-    def by_cost(row: NearOptimal) -> float:
-        return math.inf if row.excess is None else row.excess
+    def by_cost(row: tuple[str, Answer]) -> float:
+        return math.inf if row[1].cost is None else row[1].cost
 
-    there = dict(_conditions(problem, {*best.gpus}))
-    rows = sorted((compared(condition, answer(alone, effort)) for condition, alone in there.items()), key=by_cost)
-    for number, row in enumerate(rows[: max(looks - 1, 0)]):
-        if row.excess is not None:
-            rows[number] = compared(row.condition, answer(there[row.condition], effort, simulated=True))
-    return [compared("cheapest", best), *sorted(rows, key=by_cost)]
+    rows = sorted(map(cheapest, problems), key=by_cost)
+    for number, (condition, answered) in enumerate(rows[: max(looks - 1, 0)]):
+        if answered.cost is not None:
+            rows[number] = cheapest(condition, simulated=True)
+    return [("cheapest", best), *sorted(rows, key=by_cost)]
 
 
 def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, Problem]]:
@@ -475,7 +455,6 @@ class ChunkCurve:
 
 def chunk_curve(
     problem: Problem,
-    base: Path,
     chunks: Sequence[int],
     *,
     simulated: bool = True,
@@ -485,13 +464,13 @@ def chunk_curve(
 
     All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
     alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
-    base: folder of the files that the problem names. Raises InputError where a chunk is out of range, or the least cost
+    Raises InputError where a chunk is out of range, or the least cost
     with pools that all classes share is not what the problem asks for.
     """
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}), base)
+    problem = scenario_problem(problem, {CHUNKS: sizes})
     best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
     if best.case is None:
         return best

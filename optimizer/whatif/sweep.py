@@ -31,12 +31,10 @@ from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, scenario_problem
 
-from .answer import CHEAP_LEVERS, ScenarioEffort, answer, nothing
+from .answer import CHEAP_LEVERS, ScenarioEffort, answer_to
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
-Task = Mapping[str, Any]
-"""One scenario, ready for JSON."""
 Progress = Callable[[int, int, float], None]
 """(finished, all, seconds left)."""
 
@@ -55,26 +53,29 @@ LARGEST_BATCH, BATCHES_PER_WORKER = 64, 8
 class Solver:
     """Solves scenarios of one problem; picklable.
 
-    base: folder of the files that the problem names; proven: whether whole searches by formula state a bound; shown:
-    keys whose values stand in the rows.
+    proven: whether whole searches by formula state a bound; shown: keys whose values stand in the rows; count: of the
+    scenarios, whose numbers are raised by it where their fleets are to be simulated.
     """
 
     problem: Problem
-    base: Path
     effort: ScenarioEffort
     proven: bool
     shown: tuple[str, ...]
+    count: int
 
-    def __call__(self, numbered: tuple[int, Task]) -> Row:
-        """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist."""
-        number, task = numbered
-        row = {"number": number} | ({"scenario": task["name"]} if task["name"] else {})
-        row |= {key: task["changes"][key] for key in self.shown}
-        try:
-            problem = scenario_problem(self.problem, Scenario(task["name"], task["changes"]), self.base)
-            best = answer(problem, self.effort, simulated=task["simulated"], proven=self.proven)
-        except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
-            best = nothing(str(error).splitlines()[0].partition(": ")[2])
+    def __call__(self, numbered: tuple[int, Scenario]) -> Row:
+        """The row of one scenario: its name, what varied, and the answer; from `count` on, of simulated fleets."""
+        number, scenario = numbered
+        row = {"number": number} | ({"scenario": scenario.name} if scenario.name else {})
+        row |= {key: scenario.changes[key] for key in self.shown}
+        best = answer_to(
+            self.problem,
+            scenario.changes,
+            self.effort,
+            simulated=number >= self.count,
+            proven=self.proven,
+            name=scenario.name,
+        )
         refuted_fleets = [miss.case.key for miss in best.refuted if miss.case is not None]
         return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted_fleets}
 
@@ -86,7 +87,7 @@ class Sweep:
     key: digest of all that the rows depend on.
     """
 
-    tasks: tuple[Task, ...]
+    scenarios: tuple[Scenario, ...]
     solver: Solver
     looks: int
     key: str
@@ -94,7 +95,6 @@ class Sweep:
 
 def sweep_of(  # noqa: PLR0917
     problem: Problem,
-    base: Path,
     axes: Sequence[SweepAxis],
     named_scenarios: Sequence[Scenario] = (),
     effort: ScenarioEffort | None = None,
@@ -107,18 +107,18 @@ def sweep_of(  # noqa: PLR0917
     gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do. Raises
     InputError for a bad key or value before any work.
     """
-    scenarios = list(grid(axes, named_scenarios))
-    _check(problem, base, scenarios)
-    tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
+    scenarios = tuple(grid(axes, named_scenarios))
+    _check(problem, scenarios)
     if effort is None:
-        effort = ScenarioEffort.FULL if gap or len(tasks) <= MOST_FULL else ScenarioEffort.SIMPLE
-    solver = Solver(problem, base, effort, gap is not False, tuple(axis.key for axis in axes))
-    identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks, solver.shown]
+        effort = ScenarioEffort.FULL if gap or len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
+    solver = Solver(problem, effort, gap is not False, tuple(axis.key for axis in axes), len(scenarios))
+    changes = [[scenario.name, scenario.changes] for scenario in scenarios]
+    identity = [problem.inputs, str(effort), gap, looks, package_versions(), changes, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
-    return Sweep(tasks, solver, looks, key)
+    return Sweep(scenarios, solver, looks, key)
 
 
-def _check(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
+def _check(problem: Problem, scenarios: Sequence[Scenario]) -> None:
     """Make each change by itself: every text; of numbers, which have bounds, the ends and a fraction."""
     values: dict[str, dict[str, Any]] = {}
     for scenario in scenarios:
@@ -130,7 +130,7 @@ def _check(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
         texts = [value for value in distinct.values() if not isinstance(value, int | float)]
         for value in (*numbers[:1], *numbers[-1:], *fraction, *texts):
             with suppress(ImpossibleError):  # a row that says so
-                scenario_problem(problem, Scenario("", {key: value}), base)
+                scenario_problem(problem, {key: value})
 
 
 def run_sweep(
@@ -141,10 +141,10 @@ def run_sweep(
     Scenarios that share engines and demand are solved one after another, whatever their order. Raises what a scenario
     raises; rows that were finished before stay in the journal.
     """
-    known, count = {} if journal is None else journal.begin(), len(sweep.tasks)
+    known, count = {} if journal is None else journal.begin(), len(sweep.scenarios)
 
-    def solved(tasks: Sequence[tuple[int, Task]], total: int) -> dict[int, Row]:
-        """The rows of some tasks; neighbors of what is not known yet are solved by the same worker."""
+    def solved(tasks: Sequence[tuple[int, Scenario]], total: int) -> dict[int, Row]:
+        """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker."""
         open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
         size = min(max(len(open_tasks) // (BATCHES_PER_WORKER * workers), 1), LARGEST_BATCH)
         for done_count, row in enumerate(executor.map(sweep.solver, open_tasks, chunksize=size), start=1):
@@ -156,14 +156,14 @@ def run_sweep(
                 progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
         return {number: known[number] for number, _ in tasks}
 
-    rows = solved(sorted(enumerate(sweep.tasks), key=lambda row: _demand(row[1])), count)
+    rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), count)
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
     again, shares = sorted(first[fleet] for fleet, _ in fleets.most_common(sweep.looks)), dict[str, float]()
     refuted_fleets, solved_again = set[str](), set[int]()
     while again:
         solved_again.update(again)
-        tasks = [(number + count, {**sweep.tasks[number], "simulated": True}) for number in again]
+        tasks = [(number + count, sweep.scenarios[number]) for number in again]
         for number, row in solved(tasks, count + len(solved_again)).items():
             rows[number - count] = row | {"number": number - count}
             refuted_fleets.update(row["refuted_fleets"])
@@ -182,11 +182,11 @@ def _shown(row: Row, shares: Mapping[str, float]) -> Row:
     return {key: value for key, value in row.items() if key not in INNER}
 
 
-def _demand(task: Task) -> str:
+def _demand(scenario: Scenario) -> str:
     """What scenarios share that differ in prices and limits alone."""
-    changes = task["changes"].items()
+    changes = scenario.changes.items()
     demand = [[key, value] for key, value in changes if key.partition(".")[0] not in CHEAP_LEVERS]
-    return json.dumps([task["name"], sorted(demand, key=str)], default=str)
+    return json.dumps([scenario.name, sorted(demand, key=str)], default=str)
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

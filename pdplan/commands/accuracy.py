@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pdplan.options import (
     PATH,
     ROUTERS,
     Choice,
+    Flags,
     alternative_option,
     catalog_option,
     console_options,
@@ -159,22 +160,6 @@ FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
 """What is looked for in a data folder and in its `serving` folder: serving results and composed engine steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """The command line of `pdplan validate`, by the names of its options."""
-
-    data_dir: Path | None
-    against: Path | None
-    plan: Path | None
-    alternative: int
-    prometheus: Path | None
-    slo_class: str | None
-    balancing: str | None
-    models: Path | None
-    catalog: Path | None
-    with_rows: bool
-
-
 @click.command(short_help="Recompute the prediction errors from measurements.")
 @click.argument("data_dir", required=False, type=PATH)
 @click.option(
@@ -234,7 +219,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     from search_spaces.measured_predictions import predict_serving, predict_steps
     from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
 
-    flags = Checks(**options)
+    flags = Flags(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
         if value is not None and flags.plan is None:
             raise click.UsageError(f"{flag} goes with --plan")
@@ -261,7 +246,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     return None
 
 
-def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
+def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_fleet
     from reports.answers.measured import SloVerdict, comparison_dict, comparison_document, watch_dict, watch_document
@@ -286,7 +271,7 @@ def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
     return 0 if met else ExitCode.INFEASIBLE
 
 
-def _models(flags: Checks) -> Path | None:
+def _models(flags: Flags) -> Path | None:
     """The folder of models that was named, else that of the data folder if there is one."""
     if flags.models is not None and not flags.models.is_dir():
         raise InputError(f"--models {flags.models} is not a directory")
@@ -294,7 +279,7 @@ def _models(flags: Checks) -> Path | None:
     return flags.models or (folder if folder is not None and folder.is_dir() else None)
 
 
-def _files(flags: Checks) -> list[Path]:
+def _files(flags: Flags) -> list[Path]:
     """The one file that was named, else those of the data folder."""
     folder = flags.data_dir
     if flags.against is not None:

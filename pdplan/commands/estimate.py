@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ from costmodel.units import GIB
 from pdplan.console import Console
 from pdplan.options import (
     Choice,
+    Flags,
     console_options,
     json_option,
     pass_console,
@@ -36,30 +35,6 @@ if TYPE_CHECKING:
 
 LENGTH = whole(bounds.TOKENS)
 REQUESTS = whole(bounds.MAX_NUM_SEQS)
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateFlags:
-    """The command line of `pdplan estimate`, by the names of its options."""
-
-    model: str
-    gpu: str
-    catalog: Path | None
-    prices: str | None
-    tp: int
-    pp: int
-    ep: int
-    dp: int
-    role: str
-    weight_dtype: str | None
-    kv_dtype: str
-    isl: int
-    osl: int
-    batch: int | None
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    memory_fraction: float
-    engine: str
 
 
 @click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
@@ -103,20 +78,19 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import engine_name, load_serving_policy
+    from search_spaces.engines import engine_name, load_engine_overhead
 
     with value_of("--engine"):
-        flags = EstimateFlags(**options | {"engine": engine_name(options["engine"])})
+        flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
-    policy = load_serving_policy(flags.engine, problem.engine_changes)
-    lengths, balance = (flags.isl, flags.osl), policy.lane_balance
-    prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
+    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
+    prediction = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
 
 
-def _problem(flags: EstimateFlags) -> Problem:
+def _problem(flags: Flags) -> Problem:
     """The one-engine problem whose rules say whether the engine can exist."""
     import numpy as np
 
@@ -168,7 +142,7 @@ def _problem(flags: EstimateFlags) -> Problem:
     )
 
 
-def _config(problem: Problem, flags: EstimateFlags) -> EngineConfig:
+def _config(problem: Problem, flags: Flags) -> EngineConfig:
     """The engine of the flags, or the rule that forbids it."""
     from costmodel.engine import Role
     from search_spaces.enumeration import candidates, engine_config, refusal
@@ -182,7 +156,7 @@ def _config(problem: Problem, flags: EstimateFlags) -> EngineConfig:
 
 
 def estimate_dict(
-    model: Transformer, config: EngineConfig, flags: EstimateFlags, prediction: Estimate, offer: Offer
+    model: Transformer, config: EngineConfig, flags: Flags, prediction: Estimate, offer: Offer
 ) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
     from costmodel.memory import max_whole_requests
@@ -248,6 +222,8 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 
 def _page(value: dict[str, Any]) -> Document:
     """The estimate: times of its steps in columns, then what it holds, gets done and costs."""
+    from search_spaces.problem import target_of
+
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
@@ -284,9 +260,10 @@ def _page(value: dict[str, Any]) -> Document:
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     )
+    gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
-        f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
+        f"{value['model']} on {gpus}, {split}, {value['role']}, {target_of(value['engine']).title}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)

@@ -155,7 +155,7 @@ def optimize(
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
     """Find the fleet and report progress; Ctrl-C ends the search once a fleet is proven."""
-    from optimizer.recommend.search import Brake
+    from optimizer.loads.instance import Brake
     from pdplan import api
 
     brake = Brake()
@@ -256,7 +256,8 @@ def evaluate(
         if output is not None:
             write_whole({output / EVALUATION_FILE: text})
             console.note(f"wrote {output / EVALUATION_FILE}")
-    document = evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome))
+    following = _next_step(file, fleet_file, evaluation.outcome)
+    document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
     console.show(text if as_json else document)
     return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import Output, answer_options, random_problem, read_fleet
-from pdplan.options import (
-    PATH,
-    seconds,
-    set_option,
-    share_within,
-    verify_option,
-    whole,
-)
+from pdplan.files import Output, answer_options, problem_options, read_fleet
+from pdplan.options import PATH, seconds, share_within, verify_option, whole
 from search_spaces import bounds
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 if TYPE_CHECKING:
-    pass
+    from search_spaces.problem import Problem
 
 
 LEAST_REQUESTS = 5_000
@@ -159,7 +152,6 @@ def _rates(text: str) -> list[float]:
 
 
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
-@click.argument("file", type=PATH)
 @click.option(
     "--terms",
     type=PATH,
@@ -188,20 +180,9 @@ def _rates(text: str) -> list[float]:
     help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
 )
 @verify_option(40)
-@answer_options("Write a page with a chart.", set_option)
+@problem_options("Write a page with a chart.", prices=False, reads=("terms",))
 def buy(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    terms: Path | None,
-    months: int | None,
-    growth: float | None,
-    low: float | None,
-    high: float | None,
-    looks: int,
-    settings: tuple[str, ...],
-    output: Output,
+    console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
 ) -> int:
     """Examples:
 
@@ -227,10 +208,8 @@ def buy(
     from reports.answers.buying import buying_dict, buying_document
     from search_spaces.buying_terms import load_terms
 
-    output.check(FILE=file, terms=terms)
-    problem = random_problem(console, file, settings)
-    flags = {"months": months, "growth": growth, "low": low, "high": high}
-    terms_of_file = load_terms(problem, terms, {name: value for name, value in flags.items() if value is not None})
+    stated = {name: changes[name] for name in ("months", "growth", "low", "high") if changes[name] is not None}
+    terms_of_file = load_terms(problem, terms, stated)
     with console.milestones() as progress:
         purchase = choose(problem, terms_of_file, progress, looks)
     return output.show(console, buying_document(purchase), buying_dict(purchase))

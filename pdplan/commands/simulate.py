@@ -132,7 +132,7 @@ def simulate(
     from costmodel.simulator import prepare
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
-    from reports.rows import requests_csv, requests_parquet
+    from reports.rows import columns_csv, columns_parquet, request_columns
 
     files: dict[str, Path | None] = {f"--{name}": options.pop(name) for name in ("csv", "parquet", "timeline")}
     request = SimulationRequest(**options)
@@ -145,9 +145,11 @@ def simulate(
         simulation = simulate_plan(plan, request, progress)
     console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
     pools = [pool.name for pool in simulation.use.pools]
+    has_rows = files["--csv"] or files["--parquet"]
+    rows = request_columns(simulation.instance, pools, simulation.judgement) if has_rows else {}
     makers: dict[str, Callable[[], str | bytes]] = {
-        "--csv": lambda: requests_csv(simulation.instance, pools, simulation.judgement),
-        "--parquet": lambda: requests_parquet(simulation.instance, pools, simulation.judgement),
+        "--csv": lambda: columns_csv(rows),
+        "--parquet": lambda: columns_parquet(rows),
         "--timeline": lambda: timeline_json(simulation, window),
     }
     for flag, path in files.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,8 @@ from costmodel.errors import InputError
 from costmodel.metric import METRICS
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import Output, answer_options, random_problem
-from pdplan.options import (
-    PATH,
-    Choice,
-    prices_option,
-    set_option,
-    share_within,
-    verify_option,
-    whole,
-)
+from pdplan.files import Output, problem_options
+from pdplan.options import PATH, Choice, share_within, verify_option, whole
 from search_spaces import bounds
 from search_spaces.bounds import Bounds
 
@@ -36,6 +28,9 @@ if TYPE_CHECKING:
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
+
+    Reply = tuple[str, Any, Document]
+    """An answer: its key and its record in the JSON document, and as a document."""
 
 JOBS = Bounds(1, 4096, "jobs")
 MOST_UNLOGGED = 10_000
@@ -68,7 +63,6 @@ class WithLevers(click.Command):
 
 
 @click.command(cls=WithLevers, short_help="Sweep prices, demand, SLOs and limits; find where the best fleet changes.")
-@click.argument("file", type=PATH)
 @click.option(
     "--vary", "axes", multiple=True, metavar="KEY=SPEC",
     help="Try values of a lever (below), or of any dotted path of FILE: LOW:HIGH:COUNT, evenly spaced, "
@@ -128,14 +122,12 @@ class WithLevers(click.Command):
     "--simulate", "simulated", is_flag=True, help="Prove each fleet by simulation, as pdplan optimize; slower."
 )
 @verify_option(4)
-@answer_options(
+@problem_options(
     "Write a page with charts.",
     click.option(
         "--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core."
     ),
-    click.option(
-        "--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."
-    ),
+    click.option("--resume", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."),
     click.option(
         "--backend",
         type=Choice(("local", "dask")),
@@ -144,21 +136,11 @@ class WithLevers(click.Command):
         help="Solve the sweep on this machine or on a Dask cluster.",
     ),
     click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786."),
-    prices_option,
-    set_option,
     rows="Write a row per scenario, or per chunk, as CSV.",
     parquet=True,
+    reads=("resume",),
 )
-def whatif(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    prices: str | None,
-    settings: tuple[str, ...],
-    output: Output,
-    **options: Any,
-) -> int:
+def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output, **options: Any) -> int:
     """Examples:
 
     \b
@@ -180,126 +162,67 @@ def whatif(
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
+    from optimizer.whatif.answer import ScenarioEffort
     from reports.scenarios import whatif_document
 
-    questions = Questions(**options)
-    output.check(FILE=file, resume=questions.journal)
-    verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    questions.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
-    problem = random_problem(console, file, settings, prices)
-    base, remarks = file.resolve().parent, price_remarks(problem)
-    replies = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
+    sweeps = bool(options["axes"] or options["names"])
+    check_questions(options, "--csv" if output.csv else "--parquet" if output.parquet else "", sweeps=sweeps)
+    effort, remarks = ScenarioEffort.SIMULATED if options["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
+    replies = [sweep_answer(console, problem, effort, options)] if sweeps else []
     with console.progress() as progress:
-        replies += answers(problem, base, questions, progress or (lambda _what, _share: None))
-    record: dict[str, Any] = {
-        "schema": "pdplan.whatif/2",
-        "file": str(file),
-        "search": questions.effort.value,
-        "simulated": questions.simulated,
-    }
-    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in replies}
-    document = whatif_document([answer.document for answer in replies], remarks, ("What if?", problem.name))
-    rows = next((answer.rows for answer in replies if answer.rows), ())
+        replies += answers(problem, effort, options, progress or (lambda _what, _share: None))
+    record = {"schema": "pdplan.whatif/2", "file": str(file), "search": effort.value, "simulated": options["simulated"]}
+    record |= {"price_remarks": remarks} | {key: answer for key, answer, _ in replies}
+    document = whatif_document([document for _, _, document in replies], remarks, ("What if?", problem.name))
+    rows = record.get("rows") or (record.get("chunks") or {}).get("rows", ())
     return output.show(console, document, record, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """The options of the command, by the names that it gives them.
+def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> None:
+    """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
 
-    axes, names: of a sweep, with gap, jobs, journal, backend and address; looks: fleets that are simulated at most,
-    for each answer.
+    options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
+    Whole searches simulate no fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
     """
-
-    axes: tuple[str, ...]
-    names: tuple[str, ...]
-    break_even: str | None
-    between: str | None
-    shadow: bool
-    swing: float | None
-    slack: float | None
-    chunks: tuple[int, ...]
-    gap: bool | None
-    full: bool
-    simulated: bool
-    looks: int
-    jobs: int | None
-    journal: Path | None
-    backend: str
-    address: str | None
-
-    @property
-    def sweeps(self) -> bool:
-        """Whether there is a sweep among the questions."""
-        return bool(self.axes or self.names)
-
-    @property
-    def effort(self) -> ScenarioEffort:
-        """How each scenario is solved; a sweep of many is solved simply, unless --full is stated."""
-        from optimizer.whatif.answer import ScenarioEffort
-
-        return ScenarioEffort.SIMULATED if self.simulated else ScenarioEffort.FULL
-
-    def check(self, table: str, *, verifies: bool) -> None:
-        """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
-
-        table: the option that asks for a file of rows; verifies: whether --verify is stated. Whole searches simulate no
-        fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
-        """
-        if (self.address is None) == (self.backend == "dask"):
-            raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
-        if self.break_even is not None and not self.break_even.strip():
-            raise InputError(
-                f"--break-even {shown(self.break_even)} names no lever; state one, such as price.H200 or rate"
-            )
-        answered = self.break_even or self.shadow or self.chunks or self.swing is not None or self.slack is not None
-        if not (self.sweeps or answered):
-            raise InputError(
-                "nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even"
-            )
-        if table and not (self.sweeps or self.chunks):
-            raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
-        if verifies and self.looks and self.simulated and (self.sweeps or self.swing):
-            raise InputError(
-                f"--verify {self.looks} simulates fleets found by formula, so it does not go with --simulate; "
-                "--simulate alone simulates every fleet"
-            )
-        if self.between is not None and not self.break_even:
-            raise InputError("--between is the range of --break-even, which is not stated")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer: its key and its record in the JSON document, as a document, and its rows for a table."""
-
-    key: str
-    record: object
-    document: Document
-    rows: Sequence[Row] = ()
+    if (options["address"] is None) == (options["backend"] == "dask"):
+        raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
+    key = options["break_even"]
+    if key is not None and not key.strip():
+        raise InputError(f"--break-even {shown(key)} names no lever; state one, such as price.H200 or rate")
+    if not (sweeps or key or options["shadow"] or options["chunks"] or options["swing"] or options["slack"]):
+        raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
+    if table and not (sweeps or options["chunks"]):
+        raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
+    verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
+    if verifies and options["looks"] and options["simulated"] and (sweeps or options["swing"]):
+        raise InputError(
+            f"--verify {options['looks']} simulates fleets found by formula, so it does not go with --simulate; "
+            "--simulate alone simulates every fleet"
+        )
+    if options["between"] is not None and not key:
+        raise InputError("--between is the range of --break-even, which is not stated")
 
 
 # --- the sweep ------------------------------------------------------------------------------------------------------
 
 
-def sweep_answer(console: Console, problem: Problem, base: Path, questions: Questions) -> Reply:
-    """The rows of a sweep; base: folder of the files that the problem names."""
+def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
+    """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
     from optimizer.whatif.sweep import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
-    axes, scenarios = [parse_axis(axis) for axis in questions.axes], chosen_scenarios(problem, questions.names)
+    axes, scenarios = [parse_axis(axis) for axis in options["axes"]], chosen_scenarios(problem, options["names"])
     count = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
-    if count > MOST_UNLOGGED and questions.journal is None:
+    if count > MOST_UNLOGGED and options["resume"] is None:
         raise InputError(
             f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
-    effort = questions.effort if questions.full or questions.simulated else None
-    sweep = sweep_of(
-        problem, base, axes, scenarios, effort, questions.gap, 0 if questions.simulated else questions.looks
-    )
-    rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
-    return Reply("rows", rows, sweep_document(rows, sweep.solver.effort.value), rows)
+    stated_effort, looks = effort if options["full"] or options["simulated"] else None, options["looks"]
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], 0 if options["simulated"] else looks)
+    rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
+    return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 
 
 def swept(
@@ -309,7 +232,7 @@ def swept(
     from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key)
-    first = len(sweep.tasks)
+    first = len(sweep.scenarios)
     workers = min(jobs or all_cores(), first)
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
@@ -333,44 +256,44 @@ def swept(
 # --- questions about the best fleet ---------------------------------------------------------------------------------
 
 
-def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
-    """The answer to each question besides a sweep; base: folder of the files that the problem names."""
+def answers(
+    problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any], tell: Callable[[str, float], None]
+) -> Iterator[Reply]:
+    """The answer to each question besides a sweep."""
     from optimizer.whatif.answer import Answer, answer
     from optimizer.whatif.curves import break_even, by_price
     from optimizer.whatif.sensitivity import chunk_curve, levers, near_optimal, shadow_prices, tornado
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
 
-    effort, looks = questions.effort, questions.looks
+    looks: int = options["looks"]
     second = f", {looks} fleets at most simulated" if looks else ""
-    if key := questions.break_even:
+    if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
-        bounds = bounds_of(questions.between, "--between", key) if questions.between else None
-        curve = break_even(problem, base, key, bounds, effort, looks=0 if questions.simulated else looks)
+        bounds = bounds_of(options["between"], key) if options["between"] else None
+        curve = break_even(problem, key, bounds, effort, looks=0 if options["simulated"] else looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
-        yield Reply("break_even", curves.break_even_record(curve), document)
-    if questions.shadow:
+        yield "break_even", curves.break_even_record(curve), document
+    if options["shadow"]:
         tell("shadow prices", 0.3)
         here = answer(problem, effort)
         prices = [] if here.cost is None else shadow_prices(problem, effort)
-        yield Reply("shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here))
-    if questions.swing is not None:
+        yield "shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here)
+    if options["swing"]:
         tell(f"varying each lever{second}", 0.5)
-        moved = tornado(problem, base, levers(problem, questions.swing, effort), effort, looks)
-        yield Reply("tornado", whatif.tornado_record(moved), whatif.tornado_document(moved))
-    if questions.slack is not None:
+        moved = tornado(problem, levers(problem, options["swing"], effort), effort, looks)
+        yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
+    if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        fleets = near_optimal(problem, questions.slack, effort, looks)
-        document = whatif.alternatives_document(fleets, questions.slack)
-        yield Reply("alternatives", whatif.alternatives_record(fleets), document)
-    if questions.chunks:
+        slack, fleets = options["slack"], near_optimal(problem, effort, looks)
+        yield "alternatives", whatif.alternatives_record(fleets, slack), whatif.alternatives_document(fleets, slack)
+    if options["chunks"]:
         tell("the cheapest fleet", 0.9)
-        chunks = chunk_curve(problem, base, questions.chunks, simulated=bool(looks), progress=tell)
+        chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
-            yield Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", chunks))
+            yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
         else:
-            record = curves.chunk_record(chunks)
-            yield Reply("chunks", record, curves.chunk_document(chunks), record["rows"])
+            yield "chunks", curves.chunk_record(chunks), curves.chunk_document(chunks)
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------
@@ -379,10 +302,10 @@ _LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span f
 """Ranges of levers whose values have units."""
 
 
-def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
-    """Read LOW:HIGH in units of a lever.
+def bounds_of(text: str, key: str) -> tuple[float, float]:
+    """Read LOW:HIGH of --between in units of a lever.
 
-    >>> bounds_of("300ms:2s", "--between", "ttft"), bounds_of("50%:99%", "--between", "attainment")
+    >>> bounds_of("300ms:2s", "ttft"), bounds_of("50%:99%", "attainment")
     ((0.3, 2.0), (0.5, 0.99))
     """
     from search_spaces.quantities import QuantityError
@@ -390,13 +313,13 @@ def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
 
     low, colon, high = text.partition(":")
     if not (low and colon and high):
-        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
+        raise InputError(f"--between {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
     try:
         ends = number_of(key, low), number_of(key, high)
     except QuantityError as error:
-        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
+        raise InputError(f"--between {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
     if not -math.inf < ends[0] < ends[1] < math.inf:
-        raise InputError(f"{flag} {shown(text)}: LOW must be below HIGH, and both finite")
+        raise InputError(f"--between {shown(text)}: LOW must be below HIGH, and both finite")
     return ends
 
 
@@ -407,7 +330,6 @@ OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
-@click.argument("file", type=PATH)
 @click.option("--over", type=Choice(OVER), required=True, help="Quantity that the least cost is drawn against.")
 @click.option(
     "--between",
@@ -416,19 +338,16 @@ OVER = ("rate", "ttft", "tpot", "attainment", "budget")
     "value in FILE, attainment from 50% to 99.9%.",
 )
 @verify_option(12)
-@answer_options(
-    "Write a page with the curve.", prices_option, set_option, rows="Write a row per step of the curve, as CSV."
-)
+@problem_options("Write a page with the curve.", rows="Write a row per step of the curve, as CSV.")
 def frontier(
     console: Console,
+    problem: Problem,
     /,
     *,
     file: Path,
     over: str,
     between: str | None,
     looks: int,
-    prices: str | None,
-    settings: tuple[str, ...],
     output: Output,
 ) -> int:
     """Examples:
@@ -456,13 +375,10 @@ def frontier(
     from reports.answers.curves import QUESTIONS, frontier_document, frontier_record, frontier_rows
     from reports.scenarios import whatif_document
 
-    output.check(FILE=file)
-    problem = random_problem(console, file, settings, prices)
-    base, remarks = file.resolve().parent, price_remarks(problem)
-    unit = over if over == "budget" else ramp_of(problem, base, over).key
-    bounds = None if between is None else bounds_of(between, "--between", unit)
+    remarks, unit = price_remarks(problem), over if over == "budget" else ramp_of(problem, over).key
+    bounds = None if between is None else bounds_of(between, unit)
     with console.milestones() as progress:
-        curve = curve_over(problem, base, over, bounds, looks=looks, progress=progress)
+        curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
@@ -475,7 +391,6 @@ VALUES = 5
 
 
 @click.command("map", short_help="Map where disaggregation pays, over two levers such as isl and rate.")
-@click.argument("file", type=PATH)
 @click.option(
     "--over", "levers", multiple=True, required=True, metavar="KEY[=SPEC],…",
     help="Two levers, the first down, the second across; SPEC as of pdplan whatif --vary (LOW:HIGH:COUNT, "
@@ -483,15 +398,14 @@ VALUES = 5
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 32 cells.")
 @verify_option(0)
-@answer_options(
+@problem_options(
     "Write a page with the heat map.",
     click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the map; default: one per core."),
-    prices_option,
-    set_option,
     rows="Write a row per cell and shape of fleet, as CSV.",
 )
 def map_command(
     console: Console,
+    problem: Problem,
     /,
     *,
     file: Path,
@@ -499,8 +413,6 @@ def map_command(
     full: bool,
     looks: int,
     jobs: int | None,
-    prices: str | None,
-    settings: tuple[str, ...],
     output: Output,
 ) -> int:
     """Examples:
@@ -526,17 +438,16 @@ def map_command(
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
 
-    output.check(FILE=file)
-    problem = random_problem(console, file, settings, prices)
-    base, axes = file.resolve().parent, axes_of(problem, levers)
+    axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, base, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
+    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
-    record = {"schema": "pdplan.map/1", "file": str(file)} | map_record(keys, rows) | {"price_remarks": remarks}
+    cells = map_record(keys, rows)
+    record = {"schema": "pdplan.map/1", "file": str(file)} | cells | {"price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
-    return output.show(console, document, record, map_rows(keys, rows))
+    return output.show(console, document, record, map_rows(keys, cells))
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:

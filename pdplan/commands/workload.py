@@ -16,6 +16,7 @@ from pdplan.files import check_files
 from pdplan.options import (
     PATH,
     Choice,
+    Flags,
     console_options,
     force_option,
     json_option,
@@ -35,7 +36,8 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.traces import SessionSummary, TraceSummary
+    from search_spaces.traces.sessions import SessionSummary
+    from search_spaces.traces.summary import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
@@ -95,7 +97,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model
 
-    flags = WorkloadFlags(trace, **options)
+    flags = Flags(trace=trace, **options)
     output, model = flags.output, flags.model
     model_name = _model_name(model, output)
     config = Path(model) if model.endswith(".json") else None
@@ -121,21 +123,6 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadFlags:
-    """The command line of `pdplan workload`, by the names of its options."""
-
-    trace: Path
-    trace_format: str
-    columns: str
-    output: Path | None
-    model: str
-    rate: float | None
-    buckets: int
-    limit: int | None
-    max_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """What a file tells: its figures, and for a new workload file the mapping, and advice that stands in it.
 
@@ -151,11 +138,11 @@ class Reading:
     longest: int = 0
 
 
-def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
+def _reading_of(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
-    from search_spaces.traces import is_session_trace, read_sessions
     from search_spaces.traces.reader import first_bytes, is_range_query
+    from search_spaces.traces.sessions import is_session_trace, read_sessions
 
     if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
         traffic = read_traffic(flags.trace)
@@ -170,18 +157,14 @@ def _reading_of(console: Console, flags: WorkloadFlags, transformer: Transformer
     return _read_requests(console, flags, transformer)
 
 
-def _read_requests(console: Console, flags: WorkloadFlags, transformer: Transformer | None) -> Reading:
+def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
-    from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
-    from search_spaces.traces.summary import tells_waves, trace_source
+    from search_spaces.traces.summary import read_trace, tells_waves, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
     with console.progress() as progress:
         tell = None if progress is None else lambda share: progress("reading the trace", share)
-        try:
-            summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
-        except UnnamedColumnError as error:
-            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
+        summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
     keeps_times = whole and tells_waves(summary)
@@ -360,11 +343,12 @@ def _page(figures: dict[str, Any]) -> Document:
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
 @click.argument("file", type=PATH, required=False)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
 @console_options
 @pass_console
-def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
+def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
     \b
@@ -377,7 +361,9 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     """
     from search_spaces.echo import fleet_text, init_text
 
-    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    if file is not None and output is not None:
+        raise InputError("FILE and -o name the file to write; give one of them")
+    file = file or output or Path("fleet.yaml" if fleet else "workload.yaml")
     text = fleet_text() if fleet else init_text()
     if str(file) == "-":
         console.show(text)

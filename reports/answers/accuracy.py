@@ -17,7 +17,7 @@ from costmodel.words import percentage
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean, plural
-from search_spaces.calibration import Calibration, MeasuredRun, Row
+from search_spaces.calibration import Calibration, MeasuredRow
 from search_spaces.measured_predictions import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind
 
@@ -67,7 +67,7 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
     shared = Counter(model.rpartition("/")[2] for model in models)
     names = {model: last if shared[last := model.rpartition("/")[2]] == 1 else model for model in models}
     for words, quantity in QUANTITIES[value["format"]].items() if value["predicted"] else ():
-        columns = (Column("", shrink=True, lines=4), "#rows", "#MAPE" if quantity == "latency" else "#median")
+        columns = (Column("", shrink=True, lines=4), "#rows", "#mean" if quantity == "latency" else "#median")
         rows = [
             (
                 ", ".join(clean(label) for label in (names[labels[0]], *labels[1:]) if label),
@@ -79,11 +79,19 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
         table = table_of((*columns, "#p90", "#bias", "#in 90 %"), rows)
         yield Section(f"{name}: errors of {words}", table=table)
     tau = value.get("throughput_kendall_tau")
+    middle = "mean" if value["format"] == "steps" else "median"
+    meaning = (
+        f"Errors are relative to the measured value: {middle} and p90 of their size, and their {middle} with its sign "
+        "(bias). In 90 %: the share of measured values within the 90 % interval of the prediction."
+    )
     yield Section(
         sentences=said(
-            *(f"{plural(n, 'row')} not predicted: {reason}" for reason, n in value["refused_reasons"].items()),
-            *(f"{plural(n, 'row')}: {note}" for note, n in value["notes"].items()),
-            "" if tau is None else f"Kendall's tau of throughput per GPU: {tau:.2f}",
+            meaning if value["predicted"] else "",
+            *(f"{plural(n, 'row')} not predicted: {reason}." for reason, n in value["refused_reasons"].items()),
+            *(f"{plural(n, 'row')}: {note}." for note, n in value["notes"].items()),
+            ""
+            if tau is None
+            else f"Kendall's tau of throughput per GPU: {tau:.2f} (1: every pair of configs in order).",
         )
     )
 
@@ -238,7 +246,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
         "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
         "times": [
             {
-                "where": calibration.rows[time.row].where,
+                "where": calibration.rows[time.row].record.where,
                 "point": point_text(calibration.rows[time.row]),
                 "quantity": time.quantity.value,
                 "measured_s": time.seconds,
@@ -282,21 +290,21 @@ def calibration_document(value: dict[str, Any]) -> Document:
     )
 
 
-def point_text(row: Row) -> str:
+def point_text(row: MeasuredRow) -> str:
     """The operating point of a row in a few words."""
-    if isinstance(row, MeasuredRun):
-        deployment = row.deployment
+    deployment = row.deployment
+    if deployment is not None:
         layout = _layout(deployment.prefill) + (f" > {_layout(deployment.decode)}" if deployment.decode else "")
         flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
         return (
             f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
         )
-    step = row.step
+    prompts, new, _, decodes, context = map(round, row.point)
     words = []
-    if step.prompts:
-        words.append(f"{count(round(step.prompts))} × {count(round(step.new))} prompt tokens")
-    if step.decodes:
-        words.append(f"{plural(round(step.decodes), 'decode')} at {count(round(step.context))}")
+    if prompts:
+        words.append(f"{count(prompts)} × {count(new)} prompt tokens")
+    if decodes:
+        words.append(f"{plural(decodes, 'decode')} at {count(context)}")
     return ", ".join(words)
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import KILO
+from costmodel.words import join_words
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import BuyingPlan, FleetCheck, Hours, PathBill
-from reports.charts import Frame, Stack, draw_stacks, round_steps
+from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck, Hours
+from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from reports.text import capital, plural
@@ -39,6 +40,12 @@ TONES: Final = {
     Tier.OWNED: "part-host",
 }
 """Colour of each tier."""
+ACTIONS: Final = {
+    Tier.RESERVED_1: "reserve {} for 1 year",
+    Tier.RESERVED_3: "reserve {} for 3 years",
+    Tier.PURCHASE: "buy {}",
+}
+"""What is done to sign a contract."""
 
 
 def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def _commitment_records(purchase: BuyingPlan, commitments: Iterable[ContractedGp
         {
             "month": item.month + 1,
             "serves_from_month": item.first + 1,
-            "accelerator": types(purchase)[item.contract.offer],
+            "accelerator": _card(purchase, item.contract),
             "tier": item.contract.tier.value,
             "gpus": item.count,
             "at_once_usd": item.count * item.contract.once,
@@ -99,17 +106,16 @@ def _commitment_records(purchase: BuyingPlan, commitments: Iterable[ContractedGp
     ]
 
 
-def _path(purchase: BuyingPlan, path: DemandPath, outcome: PathBill) -> dict[str, Any]:
-    bill = outcome.bill
+def _path(purchase: BuyingPlan, path: DemandPath, bill: Bill) -> dict[str, Any]:
     return {
         "name": path.name,
         "growth": path.growth,
         "probability": path.probability,
-        "later": _commitment_records(purchase, outcome.later),
+        "later": _commitment_records(purchase, bill.later),
         "usd": bill.total,
-        "known_before_usd": outcome.best,
-        "regret_usd": outcome.regret,
-        "all_on_demand_usd": outcome.all_rented,
+        "known_before_usd": bill.best,
+        "regret_usd": bill.regret,
+        "all_on_demand_usd": bill.all_rented,
         "value_lost_usd": float(bill.value.sum()),
         "fees_usd": float(bill.fees.sum()),
         "by_hour_usd": float(bill.by_hour.sum()),
@@ -118,7 +124,7 @@ def _path(purchase: BuyingPlan, path: DemandPath, outcome: PathBill) -> dict[str
 
 def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
     """The months of the expected path."""
-    terms, bill = purchase.terms, purchase.expected.bill
+    terms, bill = purchase.terms, purchase.expected
     rates = terms.forecast.rates(terms.forecast.paths[terms.forecast.expected].growth).max(axis=1).tolist()
     return [
         {
@@ -158,17 +164,25 @@ def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
 
 
 def buying_document(purchase: BuyingPlan) -> Document:
-    """The answer: the verdict, what to sign now, what each path of the demand asks for, the months and the terms."""
-    path = purchase.terms.forecast.paths[purchase.terms.forecast.expected]
-    months = f"Month by month, where the demand grows by {signed_percent(path.growth)} a month"
+    """The answer: the verdict, what decides, what to sign and when, each path of the demand, the months, the terms."""
+    growth = purchase.terms.forecast.paths[purchase.terms.forecast.expected].growth
+    changes = f"{'grows' if growth > 0 else 'falls'} by {percent(abs(growth))} a month" if growth else "stays the same"
+    expected = f"if the demand {changes}"
+    sources = [f"{source} ({', '.join(names)})" for source, names in contract_sources(purchase).items()]
     return Document(
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
-            Section(sentences=tuple(value_left(purchase)), charts=(_cost_chart(purchase),)),
-            Section(table=now_table(purchase)),
-            Section(table=paths_table(purchase)),
-            Section(f"{months}: {money(purchase.expected.bill.total)} in all", table=months_table(purchase)),
-            Section("One GPU under each contract", table=terms_table(purchase)),
+            Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
+            Section(f"What to sign, and when, {expected}", table=signing_table(purchase)),
+            Section("What each growth of the demand asks for, and costs", table=paths_table(purchase)),
+            Section(
+                f"Month by month, {expected}: {money(purchase.expected.total)} in all", table=months_table(purchase)
+            ),
+            Section(
+                "One GPU under each contract",
+                table=terms_table(purchase),
+                notes=("Pays: costs less than on demand.", f"Prices: {'; '.join(sources)}."),
+            ),
             Section(sentences=tuple(notes(purchase))),
         ),
         positive=not purchase.missed,
@@ -181,39 +195,60 @@ def types(purchase: BuyingPlan) -> list[str]:
     return [offer.accelerator.name for offer in purchase.problem.offers]
 
 
+def _card(purchase: BuyingPlan, contract: Contract) -> str:
+    return purchase.problem.offers[contract.offer].accelerator.name
+
+
 def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     """A contract in words, such as "H100 spot"."""
-    return f"{types(purchase)[contract.offer]} {contract.tier.value}"
+    return f"{_card(purchase, contract)} {contract.tier.value}"
 
 
-def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
-    """Commitments of one month in words."""
-    return "; ".join(f"{item.count} × {contract_name(purchase, item.contract)}" for item in commitments)
+def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus], *, details: bool = False) -> str:
+    """Commitments of one month as what is to be done, such as "reserve 2 × H100 for 1 year and buy 1 × H200".
+
+    details: with what is paid at once, and from when they serve, if that is later.
+    """
+    actions = []
+    for item in commitments:
+        paid, late = item.count * item.contract.once, item.contract.delay > 0
+        facts = said(f"{money(paid)} at once" if paid else "", f"in use from month {item.first + 1}" if late else "")
+        action = ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}")
+        actions.append(f"{action} ({', '.join(facts)})" if details and facts else action)
+    return join_words(actions)
 
 
 def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
-    """Commitments of several months in words, such as "H100 purchase: 2 in month 4, 3 in month 16"."""
-    by_contract: dict[str, list[str]] = {}
+    """Commitments of several months in words, such as "H100 purchase: 2 each in months 4 and 7, 3 in month 16"."""
+    months: dict[str, dict[int, list[int]]] = {}
     for item in commitments:
-        by_contract.setdefault(contract_name(purchase, item.contract), []).append(
-            f"{item.count} in month {item.month + 1}"
+        counts = months.setdefault(contract_name(purchase, item.contract), {})
+        counts.setdefault(item.count, []).append(item.month + 1)
+    return "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{count}{' each in months' if len(dates) > 1 else ' in month'} {join_words(list(map(str, dates)))}"
+            for count, dates in counts.items()
         )
-    return "; ".join(f"{name}: {', '.join(dates)}" for name, dates in by_contract.items())
+        for name, counts in months.items()
+    )
 
 
-def now_table(purchase: BuyingPlan) -> Table:
-    """What is to be signed in the first month."""
+def signing_table(purchase: BuyingPlan) -> Table:
+    """What is to be signed now and, on the expected path, later."""
+    months = purchase.terms.forecast.months
     rows = [
         (
+            f"month {item.month + 1}" if item.month else "now",
             f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
-            "to the horizon" if item.contract.term is None else plural(item.contract.term, "month"),
+            f"month {months if item.contract.term is None else item.first + item.contract.term}",
             money(item.count * item.contract.once),
-            f"{money(item.count * item.contract.monthly)}/month",
+            money(item.count * item.contract.monthly),
         )
-        for item in purchase.now
+        for item in (*purchase.now, *purchase.expected.later)
     ]
-    return table_of(("sign now", "serves from", "for", "#paid at once", "#hosting or fee"), rows)
+    return table_of(("sign", "what", "serves from", "to", "#at once", "#a month"), rows)
 
 
 def paths_table(purchase: BuyingPlan) -> Table:
@@ -224,63 +259,62 @@ def paths_table(purchase: BuyingPlan) -> Table:
             f"{signed_percent(path.growth)} a month",
             percent(path.probability),
             signed_later(purchase, outcome.later) or MISSING,
-            money(outcome.bill.total),
-            money(outcome.best),
-            money(outcome.all_rented),
+            *map(money, (outcome.total, outcome.all_rented, outcome.best)),
         )
         for path, outcome in zip(purchase.terms.forecast.paths, purchase.outcomes, strict=True)
     ]
     if len(rows) > 1:
-        rows.append(
-            (
-                "average",
-                MISSING,
-                "100 %",
-                MISSING,
-                money(purchase.total),
-                money(purchase.hindsight),
-                money(purchase.on_demand),
-            )
-        )
-    later = Column("signed later", shrink=True, lines=6)
-    return table_of(("demand", "#growth", "#chance", later, "#cost", "#known before", "#all on demand"), rows)
+        costs = map(money, (purchase.total, purchase.on_demand, purchase.hindsight))
+        rows.append(("average", MISSING, "100 %", MISSING, *costs))
+    later, hindsight = Column("signed later", shrink=True, lines=6), Column("with hindsight", "right", optional=True)
+    return table_of(("demand", "growth", "#chance", later, "#cost", "#all on demand", hindsight), rows)
 
 
 def months_table(purchase: BuyingPlan) -> Table:
-    """A row for each month of the expected path: what each tier costs, all types together; then their sum."""
+    """A row for each month of the expected path: its cost, and what each tier is of that, all types together."""
     forecast = purchase.terms.forecast
     tiers, cost = costs_by_tier(purchase)
     peaks = forecast.rates(forecast.paths[forecast.expected].growth).max(axis=1).tolist()
     rows = [
-        (str(month + 1), rate(peak), peak_gpus(purchase, month), *map(money, row), money(sum(row)))
+        (str(month + 1), significant(peak), peak_gpus(purchase, month), *map(_dollars, (sum(row), *row)))
         for month, (peak, row) in enumerate(zip(peaks, cost.tolist(), strict=True))
     ]
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, *map(money, sums), money(sum(sums))))
+    rows.append(("all", MISSING, MISSING, *map(_dollars, (sum(sums), *sums))))
     gpus = Column("GPUs at the peak", shrink=True, lines=2)
-    return table_of(("month", "#peak", gpus, *(f"#{tier.value}" for tier in tiers), "#total"), rows)
+    return table_of(("month", "#req/s", gpus, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
+
+
+def _dollars(value: float) -> str:
+    """Whole dollars, as far as a month is known."""
+    return f"${value:,.0f}"
 
 
 def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]]:
     """The tiers that cost something on the expected path, and what each costs in each month, (months, tiers) [$]."""
-    by_month, contracts = purchase.expected.bill.by_month, purchase.terms.contracts
+    by_month, contracts = purchase.expected.by_month, purchase.terms.contracts
     cost = np.array([by_month[:, [item.tier is tier for item in contracts]].sum(axis=1) for tier in Tier]).T
     columns = [number for number, total in enumerate(cost.sum(axis=0)) if total]
     return [list(Tier)[number] for number in columns], cost[:, columns]
 
 
 def terms_table(purchase: BuyingPlan) -> Table:
-    """What a GPU costs under each contract, from how much use on it pays, and where its price comes from."""
-    months, rent = purchase.terms.forecast.months, rents(purchase)
-    rows = []
-    for item in purchase.terms.contracts:
-        share = least_use(item, rent[item.offer], months) if item.committed else None
+    """What a GPU costs under each contract, and from how much use on it pays."""
+    months, rows = purchase.terms.forecast.months, []
+    for item, record in zip(purchase.terms.contracts, _contracts(purchase), strict=True):
+        share, payback = record["pays_above_use"], record["payback_months"]
         used = MISSING if share is None else f"> {percent(share)}" if share < 1.0 else "never"
-        payback = payback_months(item, rent[item.offer]) if item.tier is Tier.PURCHASE else None
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
-        rows.append((contract_name(purchase, item), hourly(hourly_price(item, months)), used, paid, item.source))
-    source = Column("price from", shrink=True, lines=4)
-    return table_of(("contract", "#in use all day", "#pays if used", "#pays itself back in", source), rows)
+        rows.append((record["contract"], hourly(hourly_price(item, months)), used, paid))
+    return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
+
+
+def contract_sources(purchase: BuyingPlan) -> dict[str, list[str]]:
+    """The contracts by where their prices come from."""
+    sources: dict[str, list[str]] = {}
+    for item in purchase.terms.contracts:
+        sources.setdefault(item.source or "default", []).append(contract_name(purchase, item))
+    return sources
 
 
 def rents(purchase: BuyingPlan) -> dict[int, float]:
@@ -296,25 +330,44 @@ def peak_gpus(purchase: BuyingPlan, month: int) -> str:
 
 def peak_hours(purchase: BuyingPlan, month: int) -> Hours:
     """The hours of the highest level of a month of the expected path."""
-    return max((hours for hours in purchase.expected.bill.hours if hours.month == month), key=lambda hours: hours.level)
+    return max((hours for hours in purchase.expected.hours if hours.month == month), key=lambda hours: hours.level)
 
 
 # --- sentences ------------------------------------------------------------------------------------------------------
 
 
 def verdict(purchase: BuyingPlan) -> tuple[str, str]:
-    """What to sign, and what it is expected to cost."""
-    months, several = plural(purchase.terms.forecast.months, "month"), len(purchase.outcomes) > 1
-    owns = any(item.held for item in purchase.terms.contracts)
-    action = f"Sign now: {signature_words(purchase, purchase.now)}" if purchase.now else "Sign nothing now"
-    rent = "use what is owned and rent the rest" if owns else "rent the rest" if purchase.now else "rent all GPUs"
-    paid = sum(item.count * item.contract.once for item in purchase.now)
-    cost = f"{months} cost {money(purchase.total)}{' on average' if several else ''}"
-    saving = signed_percent(purchase.total / purchase.on_demand - 1.0) if purchase.on_demand else MISSING
+    """What to sign, from when it serves, and what it is expected to cost by the month and over the horizon."""
+    forecast, several = purchase.terms.forecast, len(purchase.outcomes) > 1
+    owned = [f"{item.held} × {_card(purchase, item)}" for item in purchase.terms.contracts if item.tier is Tier.OWNED]
+    use = f"use the {join_words(owned)} that you own" if owned else ""
+    rent = f"rent {'the rest' if owned or purchase.now else 'all GPUs'} by the hour"
+    now = f"Now: {signature_words(purchase, purchase.now, details=True)}"
+    monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
+    ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
+    against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"
     return (
-        f"{action}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour.",
-        f"{cost}: {saving} against renting everything on demand ({money(purchase.on_demand)}).",
+        f"{now if purchase.now else 'Sign nothing now'}; {join_words([*said(use), rent])}.",
+        f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting everything on demand "
+        f"({money(purchase.on_demand)}).",
     )
+
+
+def deciding_sentences(purchase: BuyingPlan) -> list[str]:
+    """What decides for or against a commitment to each GPU type: its price in use all day, and how much use pays."""
+    months, rent, sentences = purchase.terms.forecast.months, rents(purchase), []
+    for offer, price in rent.items():
+        contracts = [item for item in purchase.terms.contracts if item.committed and item.offer == offer]
+        if not contracts:
+            continue
+        best = min(contracts, key=lambda item: least_use(item, price, months))
+        share = least_use(best, price, months)
+        pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
+        sentences.append(
+            f"What decides: in use all day, an {contract_name(purchase, best)} costs "
+            f"{hourly(hourly_price(best, months))}, on demand {hourly(price)}; {pays}."
+        )
+    return sentences
 
 
 def missed_sentences(purchase: BuyingPlan) -> list[str]:
@@ -348,20 +401,18 @@ def value_left(purchase: BuyingPlan) -> list[str]:
 
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
-    terms, outcome = purchase.terms, purchase.expected
-    saving = 1.0 - outcome.all_rented / purchase.fixed if purchase.fixed else 0.0
+    terms, bill, average = purchase.terms, purchase.expected, " on average" if len(purchase.outcomes) > 1 else ""
+    saving = 1.0 - bill.all_rented / purchase.fixed if purchase.fixed else 0.0
     kilograms = carbon(purchase)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
         *value_of_information(purchase),
-        f"Scaling by the hour, expected growth, all on demand: the month's peak fleet kept all day costs "
-        f"{money(purchase.fixed)}, the fleet of each hour {money(outcome.all_rented)}; {percent(saving)} saved "
-        "(start-up: pdplan autoscale).",
-        f"Bound {money(purchase.bound)}, gap {percent(purchase.gap)}: other commitments and fleets of the "
-        f"{count(float(purchase.levels.rates.size))} rates searched could save no more.",
+        f"With everything on demand, scaling by the hour saves {percent(saving)}: {money(bill.all_rented)} instead of "
+        f"{money(purchase.fixed)} for the largest fleet of each month kept all day (start-up times: pdplan autoscale).",
+        f"No other commitments and fleets of the {count(float(purchase.levels.rates.size))} request rates that were "
+        f"searched cost less than {money(purchase.bound)}{average} (gap {percent(purchase.gap)}).",
         f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh"
-        f"{carbon_words}"
-        f"{' on average' if len(purchase.outcomes) > 1 else ''}.",
+        f"{carbon_words}{average}.",
         *_assumptions(purchase),
         *_simulation_sentences(purchase),
     ]
@@ -370,17 +421,13 @@ def notes(purchase: BuyingPlan) -> list[str]:
 def value_of_information(purchase: BuyingPlan) -> list[str]:
     """What planning for the band is worth over planning for the expected growth, and what knowing would be worth."""
     if len(purchase.outcomes) == 1:
-        return ["One growth is taken as sure; state low and high under demand to choose under a band."]
+        return ["The growth is taken as sure; with --low and --high the choice allows for a band."]
     surplus = purchase.for_expected_cost - purchase.total
-    plan = signature_words(purchase, purchase.for_expected) or "nothing"
+    plan = signature_words(purchase, purchase.for_expected) or "sign nothing"
     same_commitments = set(purchase.for_expected) == set(purchase.now)
-    action = (
-        "the same would be signed now"
-        if same_commitments
-        else f"{plan} would be signed now: {money(surplus)} more on average"
-    )
+    action = "do the same now" if same_commitments else f"{plan} now, which costs {money(surplus)} more on average"
     return [
-        f"Planned for the expected growth alone, {action}. Knowing the growth beforehand would save "
+        f"Planned for the expected growth alone: {action}. To know the growth beforehand would save "
         f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
@@ -396,10 +443,10 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
         "optimize counts those that engines use, except for the budget."
     )
     unused_terms = f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it."
-    later = f"The growth is taken to be known by the second decision, in month {terms.decide_every + 1}."
+    later = f"Assumed: the growth is known by the next decision, in month {terms.decide_every + 1}."
     return said(
-        f"{signed_later(purchase, beyond)}: paid beyond month {months}, and charged whole." if beyond else "",
-        "Spot instances are taken to go and come back independently of one another." if spot else "",
+        f"Paid beyond month {months}, and charged in full: {signed_later(purchase, beyond)}." if beyond else "",
+        "Assumed: spot instances are interrupted independently of one another." if spot else "",
         by_node if limits_by_use(purchase.problem) else "",
         unused_terms if terms.unused else "",
         later if len(purchase.outcomes) > 1 and terms.decide_every < months else "",
@@ -413,12 +460,12 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
     if not number:
         return (f"Fleets are by formula, not simulated. {before}",)
     subject = "All" if number == fleet_count else f"{number} of"
-    sentence = f"{subject} {plural(fleet_count, 'fleet')} that serve an hour were simulated at the rate they are for."
+    sentence = f"{subject} {plural(fleet_count, 'fleet')} were simulated at the request rate that they are bought for."
     if proven_fleets:
         least = min(proven_fleets, key=lambda look: look.attainment)
         many = "All" if not purchase.missed else f"{len(proven_fleets)}"
-        where = f"{percent(least.attainment)} of the requests at {rate(least.fleet.rate)}"
-        sentence += f" {many} of them meet the SLO; the least share that does is {where}."
+        where = f"{percent(least.attainment)} of the requests, at {rate(least.fleet.rate)}"
+        sentence += f" {many} of them meet the SLO; the closest with {where}."
     if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
     return sentence, *_refuted_fleets(purchase)
@@ -427,9 +474,9 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
 def _refuted_fleets(purchase: BuyingPlan) -> list[str]:
     """The fleets that miss in simulation, each once for all settings; of many, their number and a few."""
     misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
-    cut = f"{plural(len(misses), 'fleet')} missed the SLO in simulation; {REFUTED} of them follow."
+    cut = f"{plural(len(misses), 'fleet')} missed the SLO in simulation; here are {REFUTED} of them."
     sentences = [
-        f"Not used: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}, which {look.fault}."
+        f"Simulated and ruled out: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}. It {look.fault}."
         for look in [*misses.values()][::-1][:REFUTED]
     ]
     return [*([cut] if len(misses) > REFUTED else []), *sentences]
@@ -448,24 +495,22 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     """What each month of the expected path costs, by tier."""
     tiers, cost = costs_by_tier(purchase)
     stacks = [
-        Stack(
-            tuple(
-                (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
-                for tier, value in zip(tiers, row, strict=True)
-            )
-        )
+        [
+            (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
+            for tier, value in zip(tiers, row, strict=True)
+        ]
         for month, row in enumerate(cost.tolist())
     ]
-    total = purchase.expected.bill.total
-    high = max((stack.total for stack in stacks), default=0.0) or 1.0
+    total = purchase.expected.total
+    high = float(cost.sum(axis=1).max(initial=0.0)) or 1.0
     shares = zip(tiers, cost.sum(axis=0).tolist(), strict=True)
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
-    frame = Frame("month", "$ a month", _month_ticks(len(stacks)), heights, 1.05 * high)
+    dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
     return Chart(
         title=f"{capital(most.value)} is {percent(usd / (total or 1.0))} of the {money(total)} of the expected path",
         caption="Cost of each month by contract; what is bought is charged what it loses in value.",
-        drawing=draw_stacks(stacks, frame, f"cost of each month, {money(total)} in all"),
+        drawing=draw_stacks(stacks, _month_ticks(len(stacks)), dollars, summary, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),
     )

@@ -42,6 +42,10 @@ FIGURES: Final = (
 """Figures of a fleet: name, field of the plan, unit, and what is good."""
 QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the SLOs"}
 """Sections of the inputs that say what is to be served, and their names."""
+CATALOG_PRICE: Final = "catalog_price"
+"""What the catalog asks for a GPU, which is no input of a user's."""
+MOST_VALUES: Final = 8
+"""Of a list of numbers that is written out."""
 MOST_WORDS: Final = 160
 """Characters that tell of a whole class or accelerator which only one plan has."""
 
@@ -264,7 +268,7 @@ def _input_changes(path: tuple[str, ...], before: object, after: object) -> Iter
 
     What the catalog asked for a GPU is no input, but says whose the price is that stands beside it.
     """
-    if before == after or path[-1:] == ("catalog_price",):
+    if before == after or path[-1:] == (CATALOG_PRICE,):
         return
     old, new = (_children(value, path) for value in (before, after))
     if len(path) == 1 and None in (before, after):  # of a section that one plan lacks, each of its parts
@@ -287,18 +291,23 @@ def _children(value: object, path: tuple[str, ...]) -> Mapping[str, object] | No
 
 
 def value_words(value: object) -> str:
-    """Write a value of a setting or an input; of a whole section what it states, but its name."""
+    """Write a value of a setting or an input; of a whole section what it states itself, but its name.
+
+    >>> value_words([1, 2]), value_words([*range(1, 9), 256]), value_words({"ttft": "1s", "name": "chat"})
+    ('[1, 2]', '9 values, 1 to 256', 'ttft 1s')
+    """
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "none"
     if isinstance(value, int | float):
-        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}" if math.isfinite(value) else "none"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return plural(len(value), "row")
     if isinstance(value, Mapping):
-        leaves = (f"{key} {value_words(item)}" for key, item in value.items() if key != "name" and item is not None)
+        stated = {key: item for key, item in value.items() if key not in {"name", CATALOG_PRICE} and item is not None}
+        leaves = (f"{key} {value_words(item)}" for key, item in stated.items() if not isinstance(item, Mapping))
         return clean(", ".join(leaves), MOST_WORDS) or "there"
+    if isinstance(value, list) and len(value) > MOST_VALUES and all(isinstance(item, int | float) for item in value):
+        return f"{len(value)} values, {value_words(min(value))} to {value_words(max(value))}"
     return clean(str(value), 60)
 
 
@@ -342,7 +351,7 @@ def _differences(comparison: Comparison) -> tuple[Section, ...]:
     slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
     classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
     return (
-        Section("Fleet", table=table_of(("change", pool, "#price"), pools), notes=said(pool_note)),
+        Section("Fleet", table=table_of(("change", pool, "#cost"), pools), notes=said(pool_note)),
         Section("Figures", table=without_empty(_figures(figures, {}))),
         Section("SLOs", table=classes),
         Section("Inputs", table=table_of(columns, inputs)),

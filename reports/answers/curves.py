@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
+from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -19,17 +20,17 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
-    FLEET,
+    AnswerAt,
+    cost_cell,
     cost_words,
     exact_words,
     fleet_table,
-    no_fleet_sentence,
-    refuted_sentence,
-    simulated_note,
-    simulation_note,
+    no_fleet_sentences,
+    ruled_out_sentences,
+    simulated_notes,
 )
 from reports.text import clean
-from reports.words import cost_or_status, fleet_line, misses_used
+from reports.words import fleet_line, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
@@ -38,7 +39,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "attainment": "What does a higher attainment cost?",
     "budget": "What does each budget serve?",
 }
-STEP_DIGITS: Final = 5
+STEP_DIGITS: Final = 4
 """Of the values at which steps end."""
 MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
@@ -47,10 +48,9 @@ SEARCHED_ON: Final = (
 )
 
 
-def _reasons(steps: Sequence[Step], at: Callable[[float], str]) -> list[str]:
-    """Why there is no fleet on some steps."""
-    none = [step for step in steps if step.answer.cost is None]
-    return [no_fleet_sentence(f"from {at(step.start)} to {at(step.end)}", step.answer.binding) for step in none]
+def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[AnswerAt]:
+    """The answer on each step, and from where to where that is."""
+    yield from ((f"from {at(step.start)} to {at(step.end)}", step.answer) for step in steps)
 
 
 # --- frontiers --------------------------------------------------------------------------------------------------------
@@ -64,8 +64,9 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
     if curve.by_budget:
         answer_keys = ("gpus", "pools", "simulated", "simulated_attainment")
         steps: list[dict[str, Any]] = [
-            {**row, **{key: step.answer.row[key] for key in answer_keys}}
-            for row, step in zip(by_budget(curve), _having(curve), strict=True)
+            {"budget_usd_per_hour": step.answer.cost, "rate_rps": step.end, "requests_per_dollar": _per_dollar(step)}
+            | {key: step.answer.row[key] for key in answer_keys}
+            for step in _having(curve)
         ]
         return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted_rows}
     steps = [
@@ -86,13 +87,18 @@ def frontier_rows(curve: Frontier) -> list[dict[str, Any]]:
 
 def frontier_document(curve: Frontier) -> Document:
     """A line per step of the staircase, the easiest first."""
-    reasons = _reasons(curve.steps, lambda value: _at(curve, value))
     return Document(
         headline=said(headline(curve), _jump_sentence(curve)),
         sections=(
             Section(charts=_staircase(curve)),
             Section(table=steps_table(curve)),
-            Section(sentences=(*reasons, *_refuted_sentences(curve))),
+            Section(
+                sentences=(
+                    *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
+                    *_corrections(curve),
+                    *ruled_out_sentences(("", miss) for miss in curve.refuted),
+                )
+            ),
             Section(sentences=_frontier_notes(curve)),
         ),
         positive=bool(_having(curve)),
@@ -101,6 +107,11 @@ def frontier_document(curve: Frontier) -> Document:
 
 def _having(curve: Frontier) -> list[Step]:
     return [step for step in curve.steps if step.answer.cost]
+
+
+def _per_dollar(step: Step) -> float:
+    """Requests at the end of a step for a dollar of its fleet [1/$]."""
+    return step.end * SECONDS_PER_HOUR / (step.answer.cost or math.inf)
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
@@ -135,53 +146,35 @@ def _jump_sentence(curve: Frontier) -> str:
 
 
 def steps_table(curve: Frontier) -> Table:
-    """A row for each step; over a budget: what it serves."""
+    """A row for each step, which begins where the one before it ends; over a budget: what it serves."""
+    steps = _having(curve) if curve.by_budget else list(curve.steps)
+    columns: list[Column | str]
     if curve.by_budget:
-        steps = _having(curve)
-        columns: list[Column | str] = ["#budget", "#serves up to", Column("per dollar", "right", optional=True), FLEET]
-        rows = [
-            [
-                hourly(row["budget_usd_per_hour"]),
-                rate(row["rate_rps"]),
-                f"{significant(row['requests_per_dollar'])} req/$",
-                fleet_line(step.answer.pools),
-            ]
-            for row, step in zip(by_budget(curve), steps, strict=True)
-        ]
+        columns = ["#budget", "#serves up to", Column("per dollar", "right", optional=True)]
+        rows = [[hourly(step.answer.cost), rate(step.end), f"{significant(_per_dollar(step))} req/$"] for step in steps]
     else:
-        steps = list(curve.steps)
-        columns = [f"#{curve.over} from", "#to", "#cost", FLEET]
-        rows = [
-            [
-                _at(curve, step.start),
-                _at(curve, step.end),
-                cost_or_status(step.answer.cost, step.answer.status.value),
-                fleet_line(step.answer.pools),
-            ]
-            for step in steps
-        ]
-    return fleet_table(columns, rows, [step.answer.attainment for step in steps])
+        rises = curve.steps[0].start <= curve.steps[-1].end
+        columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
+        rows = [[_at(curve, step.end), cost_cell(step.answer)] for step in steps]
+    return fleet_table(columns, rows, [step.answer for step in steps])
 
 
 def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     """What was searched, where steps end and how exactly, and what of it was simulated."""
-    having = [step for step in curve.steps if step.answer.cost is not None]
-    simulated_count = sum(step.answer.attainment is not None for step in having)
-    has_moves = bool(curve.refuted) or any(step.promised is not None for step in having)
+    answers = [step.answer for step in curve.steps]
+    has_moves = bool(curve.refuted) or any(step.promised is not None for step in curve.steps)
     fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
     unit = " of the permitted misses" if curve.over == "attainment" else ""
-    whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
-    but = ", except for the one at the file's own value" if whole else ""
-    sooner = (
-        f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated_count else ""
-    )
+    but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
+    is_simulated = any(answer.attainment is not None for answer in answers)
+    sooner = f"; where it misses there in simulation, earlier, to {coarse}{unit}" if is_simulated else ""
     return said(
-        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Each step ends where its fleet "
-        f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Its step ends where it misses the "
+        f"SLO by formula, to {fine}{unit}, or with the range{sooner}.",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
         _own(curve),
-        simulated_note(simulated_count, len(having), "steps"),
+        *simulated_notes(answers, "steps"),
     )
 
 
@@ -200,15 +193,15 @@ def _own(curve: Frontier) -> str:
     return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
 
 
-def _refuted_sentences(curve: Frontier) -> list[str]:
-    """A sentence for every fleet that misses the SLO though it meets it by formula."""
+def _corrections(curve: Frontier) -> list[str]:
+    """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
         f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO at {_at(curve, step.end)} and misses it at "
         f"{_at(curve, step.missed)}. By formula its limit is {_at(curve, step.promised)}, but there it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted
-    ] + [refuted_sentence(miss) for miss in curve.refuted]
+    ]
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -279,17 +272,17 @@ def break_even_record(curve: BreakEvens) -> dict[str, Any]:
 def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
     answers = [step.answer for step in curve.steps]
-    note = simulation_note(answers)
-    if note and not simulable and all(answer.attainment is None for answer in answers):
-        note = _not_simulable(curve.key)
+    notes = simulated_notes(answers)
+    if notes and not simulable and all(answer.attainment is None for answer in answers):
+        notes = (_not_simulable(curve.key),)
     sentences = (
-        *_reasons(curve.steps, lambda value: exact_words(curve.key, value)),
-        *map(refuted_sentence, curve.refuted),
-        note,
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: exact_words(curve.key, value))),
+        *ruled_out_sentences(("", miss) for miss in curve.refuted),
+        *notes,
     )
     return Document(
         headline=(_changes_sentence(curve),),
-        sections=(Section(table=_pieces_table(curve)), Section(sentences=said(*sentences))),
+        sections=(Section(table=_pieces_table(curve)), Section(sentences=sentences)),
         positive=any(answer.cost is not None for answer in answers),
     )
 
@@ -317,18 +310,21 @@ def _pieces_table(curve: BreakEvens) -> Table:
         cards = best.gpus.items()
         return sum(number for card, number in cards if not by_price or card.casefold() == name.casefold())
 
-    columns = (f"#{curve.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
     rows = [
         (
-            exact_words(curve.key, step.start),
-            exact_words(curve.key, step.end),
+            _span([exact_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
-            *("no fleet" if cost is None else hourly(cost) for cost in step.costs),
-            fleet_line(step.answer.pools),
+            _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )
         for step in curve.steps
     ]
-    return fleet_table(columns, rows, [step.answer.attainment for step in curve.steps])
+    columns = (f"#{curve.key}", f"#{name}" if by_price else "#GPUs", "#cost")
+    return fleet_table(columns, rows, [step.answer for step in curve.steps])
+
+
+def _span(ends: Sequence[str]) -> str:
+    """From one end to another, of which those that are alike stand once."""
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _not_simulable(key: str) -> str:

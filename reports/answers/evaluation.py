@@ -12,9 +12,10 @@ from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import json_text
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
-from reports.text import clean
+from reports.text import capital, clean
 from reports.verdict import (
-    day_price_sentence,
+    DAY_PRICE,
+    day_price_words,
     growth_sentence,
     losses_sentence,
     no_fleet_headline,
@@ -22,7 +23,9 @@ from reports.verdict import (
     router_sentence,
     slo_result_sentence,
 )
-from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
+from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words, tightest
+
+from .plan import complete_sections
 
 SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
@@ -33,33 +36,39 @@ def evaluation_json(evaluation: FleetEvaluation) -> str:
     return json_text(evaluation.model_dump(mode="python", by_alias=True))
 
 
-def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> Document:
-    """The answer of an evaluation; next_step: the command that a reader would want next."""
+def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next_step: str = "") -> Document:
+    """The answer of an evaluation.
+
+    brief: what fits a screen; else with all that is known of the fleet; next_step: the command that a reader would want
+    next.
+    """
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
     risk = "" if evaluation.outcome == "misses" else risk_sentence(plan)
+    advice = said(
+        provisioning_sentence(evaluation.provisioning, plan),
+        twice_sentence(evaluation),
+        *((router_sentence(plan),) if brief else ()),
+        cheapest_sentence(evaluation),
+    )
+    facts = said(
+        day_price_words(plan, DAY_PRICE),
+        growth_sentence(plan),
+        f"Binds first: {binding_sentence(limits[0])}" if limits else "",
+    )
+    sections = (
+        Section(table=fleet_table(plan, brief=True)),
+        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
+        Section(sentences=(*facts, *advice)),
+    )
     return Document(
         headline=said(
             headline(evaluation),
-            slo_result_sentence(plan, brief=True, misses=evaluation.outcome == "misses"),
+            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome == "misses"),
             *plan.price_remarks,
         ),
-        sections=(
-            Section(table=fleet_table(plan, brief=False)),
-            Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
-            Section(
-                sentences=said(
-                    day_price_sentence(plan),
-                    growth_sentence(plan),
-                    f"Binds first: {binding_sentence(limits[0])}" if limits else "",
-                    provisioning_sentence(evaluation.provisioning, plan),
-                    twice_sentence(evaluation),
-                    router_sentence(plan),
-                    cheapest_sentence(evaluation),
-                )
-            ),
-        ),
+        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan)),
         positive=evaluation.outcome == "meets",
         next_step=next_step,
     )
@@ -139,27 +148,26 @@ def _replica_words(changes: Mapping[str, int], word: str) -> str:
 
 def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     """The share of the class that suffers most, and why it misses."""
-    goals = {item.name: item.attainment_goal for item in plan.classes}
-    worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
-    stuck = ": after a burst fills its KV memory, it does not recover"
-    why = stuck if row.stuck else ", and its queues grow" if row.overloaded else ""
-    subject = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
-    return f"{percent_beside(row.attainment[worst], goals[worst])} of {subject} meet the SLO{why}"
+    name, share, goal = tightest(row.attainment, plan.classes)
+    stuck = "; it does not recover from a burst that fills its KV memory"
+    why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
+    subject = f"class {clean(name, 30)}" if len(plan.classes) > 1 else "requests"
+    return f"({percent_beside(share, goal)} of {subject} meet it){why}"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = evaluation.twice, evaluation.plan
     result, at = _attainment_words(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
-    needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
+    needs = capital(_change_words(twice, plan) if twice.pools else _nothing_helps(twice))
     more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
     stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
     if stuck:
-        needs += f". With one fewer in {join_words(stuck)}, it does not recover from a burst that fills its KV memory"
+        needs += f". With one fewer in {join_words(stuck)} it does not recover from such a burst"
     if twice.stated.held:
-        return f"{at} meets {_slos(plan)} too: {result}{f'; {needs}' if twice.spare else ''}."
+        return f"{at} meets {_slos(plan)} too {result}.{f' {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome == "undecided" else "misses"
-    return f"{at} {verb} {_slos(plan)}: {result}; {needs}."
+    return f"{at} {verb} {_slos(plan)} {result}. {needs}."
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:
@@ -173,14 +181,14 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if not has_fleet(best) or evaluation.saving_usd_per_hour is None:
         return f"Cheapest fleet: none. {no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
-    by = "" if best.simulated else ", by formula"
-    fleet = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}{by}"
+    basis = "" if best.simulated else " by formula"
+    fleet = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
     if abs(saving) <= SAME_PRICE * cost:
-        return f"Cheapest fleet found: {fleet}: the same price."
+        return f"Cheapest fleet found{basis}: {fleet}, the same price."
     if saving < 0.0 and evaluation.outcome == "meets":
-        return f"Cheapest fleet: this one; the search found {fleet}."
-    change = f"({signed_percent(-saving / cost)})"
+        return f"Cheapest fleet: this one; the search found{basis} {fleet}."
+    change = signed_percent(-saving / cost)
     if saving < 0.0:
-        return f"Cheapest fleet found: {fleet}: {hourly(-saving)} more {change}."
-    found = f"Cheapest fleet found: {fleet}: {hourly(saving)} less {change}, {monthly(saving)} a month saved."
+        return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
+    found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
     return " ".join(said(found, risk_sentence(best, "Its risk")))

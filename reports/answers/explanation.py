@@ -128,7 +128,7 @@ def _verdict(explanation: Explanation) -> str:
     if not standings:
         return "possible, but no fleet with it is ranked."
     best = min(standings, key=lambda standing: standing.rank or 0)
-    return f"possible, at best number {best.rank} of {best.of} as a {best.role.value} replica."
+    return f"possible; as a {best.role.value} replica it ranks {best.rank} of {best.of}."
 
 
 def _standing(standing: Standing) -> str:
@@ -137,4 +137,4 @@ def _standing(standing: Standing) -> str:
         return f"As {standing.role.value}: {standing.why}."
     fleet = f"{hourly(standing.cost)} with {fleet_line(standing.pools)}"
     why = f"{standing.why[:1].upper()}{standing.why[1:]}"
-    return f"As {standing.role.value}: number {standing.rank} of {standing.of}, {fleet}. {why}."
+    return f"As {standing.role.value}: {standing.rank} of {standing.of}, {fleet}. {why}."

@@ -8,7 +8,6 @@ every share is an interval.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import InputError
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
-from reports.asked import ClassTarget, asked
+from reports.asked import asked
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
@@ -29,6 +29,7 @@ from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
 from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
+from search_spaces.problem import Slo
 from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
 QUANTILES: Final = ("p50", "p90", "p99")
@@ -58,19 +59,19 @@ class SloVerdict(StrEnum):
     OPEN = "open"
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
-    """The share of requests within one limit [s], at least `low` and at most `high` [1]."""
+Within = dict[str, Any]
+"""The share of requests within one limit as the record has it: name, limit_s, share_low and share_high [1]."""
 
-    name: str
-    limit: float
-    low: float
-    high: float
 
-    @property
-    def words(self) -> str:
-        """The share and the limit."""
-        return f"{self.name} within {duration(self.limit)} for {interval_words(self.low, self.high)}"
+def within(name: str, limit: float, low: float, high: float) -> Within:
+    """At least `low` and at most `high` of the requests [1] are within a limit [s]."""
+    return {"name": name, "limit_s": limit, "share_low": low, "share_high": high}
+
+
+def within_words(share: Within) -> str:
+    """The share and the limit."""
+    interval = interval_words(share["share_low"], share["share_high"])
+    return f"{share['name']} within {duration(share['limit_s'])} for {interval}"
 
 
 def interval_words(low: float, high: float) -> str:
@@ -91,13 +92,13 @@ def verdict_of(goal: float, shares: Sequence[Within], together: float | None = N
 
     At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
 
-    >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.98, 1.0)]).value
+    >>> verdict_of(0.95, [within("TTFT", 1.0, 0.98, 1.0), within("TPOT", 1.0, 0.98, 1.0)]).value
     'meets'
-    >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.5, 0.9)]).value
+    >>> verdict_of(0.95, [within("TTFT", 1.0, 0.98, 1.0), within("TPOT", 1.0, 0.5, 0.9)]).value
     'misses'
     """
-    low = 1.0 - sum(1.0 - share.low for share in shares) if together is None else together
-    high = min((share.high for share in shares), default=1.0) if together is None else together
+    low = 1.0 - sum(1.0 - share["share_low"] for share in shares) if together is None else together
+    high = min((share["share_high"] for share in shares), default=1.0) if together is None else together
     if high < goal:
         return SloVerdict.MISSES
     return SloVerdict.MEETS if low >= goal - ROUNDED else SloVerdict.OPEN
@@ -115,7 +116,7 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
-    goal = goal_of(plan, slo_class)
+    slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
     return {
@@ -123,11 +124,11 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
         "plan": plan.name,
         "slo_class": slo_class,
         "planned_requests_per_second": demand.rate,
-        "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, goal, run) for run in runs],
+        "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, slo, run) for run in runs],
     }
 
 
-def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
+def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
     if slo_class is None and told_apart(plan):
         names = ", ".join(repr(row.name) for row in plan.classes)
@@ -137,7 +138,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
 
 
 def _run(
-    latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, goal: ClassTarget, run: BenchmarkRun
+    latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: BenchmarkRun
 ) -> dict[str, Any]:
     for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
@@ -165,23 +166,24 @@ def _run(
             }
             for name, by_plan, by_run in rows
         ],
-        **_run_verdict(demand.rate, goal, run),
+        **_run_verdict(demand.rate, slo, run),
     }
 
 
-def _run_verdict(plan_rate: float, goal: ClassTarget, run: BenchmarkRun) -> dict[str, Any]:
-    limits = {"TTFT": (goal.ttft, run.ttft), "TPOT": (goal.tpot, run.tpot), "e2e": (goal.e2e, run.e2e)}
+def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any]:
+    stated = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
+    limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(stated, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))
     shares = [
-        Within(name, limit, *latency.share_within(limit))
+        within(name, limit, *latency.share_within(limit))
         for name, (limit, latency) in limits.items()
         if limit is not None
     ]
     matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
-    together = run.attainment if len(matches) == len(limits) and all(matches) and not goal.others else None
-    verdict = verdict_of(goal.goal or 0.0, shares, together)
+    together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
+    verdict = verdict_of(slo.attainment, shares, together)
     load = run.request_throughput or plan_rate
     light = load < (1.0 - LIGHT) * plan_rate
-    if verdict is SloVerdict.MEETS and (light or goal.others):
+    if verdict is SloVerdict.MEETS and (light or _others(slo)):
         verdict = SloVerdict.OPEN
     following = {
         SloVerdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
@@ -192,7 +194,7 @@ def _run_verdict(plan_rate: float, goal: ClassTarget, run: BenchmarkRun) -> dict
         if light
         else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }
-    return _verdict_dict(verdict, goal, shares, together, following[verdict])
+    return _verdict_dict(verdict, slo, shares, together, following[verdict])
 
 
 def _same(first: float | None, second: float | None) -> bool:
@@ -202,11 +204,11 @@ def _same(first: float | None, second: float | None) -> bool:
 
 
 def _verdict_dict(
-    verdict: SloVerdict, goal: ClassTarget, shares: Sequence[Within], together: float | None, following: str
+    verdict: SloVerdict, slo: Slo, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
-    worst = min(shares, key=lambda share: (share.high, share.low), default=None)
-    reason = join_words([share.words for share in shares]) or "no limit"
+    worst = min(shares, key=lambda share: (share["share_high"], share["share_low"]), default=None)
+    reason = join_words([within_words(share) for share in shares]) or "no limit"
     opening = {
         SloVerdict.MEETS: "The fleet meets the plan's SLO",
         SloVerdict.MISSES: "The fleet misses the plan's SLO",
@@ -215,16 +217,13 @@ def _verdict_dict(
     if together is not None:
         reason = f"{percent(together)} of the requests are within all limits"
     elif verdict is SloVerdict.MISSES and worst is not None:
-        opening, reason = f"{opening} by {worst.name}", worst.words
+        opening, reason = f"{opening} by {worst['name']}", within_words(worst)
     return {
         "verdict": verdict.value,
-        "attainment_goal": goal.goal,
+        "attainment_goal": slo.attainment,
         "attainment": together,
-        "within": [
-            {"name": share.name, "limit_s": share.limit, "share_low": share.low, "share_high": share.high}
-            for share in shares
-        ],
-        "sentence": f"{opening}: {reason}; the goal is {percent(goal.goal)}. {following}",
+        "within": list(shares),
+        "sentence": f"{opening}: {reason}; the goal is {percent(slo.attainment)}. {following}",
     }
 
 
@@ -256,20 +255,20 @@ def comparison_document(value: dict[str, Any]) -> Document:
 
 def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
     """Whether real traffic met the plan's SLO, of a Prometheus range query: by how much, and when it did not."""
-    goal, scrape = goal_of(plan, slo_class), read_scrape(file)
-    histograms, notes = _limited(goal, scrape)
+    slo, scrape = goal_of(plan, slo_class), read_scrape(file)
+    histograms, notes = _limited(slo, scrape)
     notes += [MIXED] * told_apart(plan)
     notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
     if not histograms:
         raise InputError(f"the plan {shown(plan.name)} limits no latency that Prometheus has")
     shares = [
-        Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
+        within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
     ]
-    verdict = verdict_of(goal.goal or 0.0, shares)
-    if verdict is SloVerdict.MEETS and (goal.others or APART in notes):
+    verdict = verdict_of(slo.attainment, shares)
+    if verdict is SloVerdict.MEETS and (_others(slo) or APART in notes):
         verdict = SloVerdict.OPEN
     misses = sorted(
-        (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, goal)),
+        (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, slo)),
         key=lambda miss: float(miss["share"]),
     )
     of_requests = (scrape.histogram(series) for series in (EngineSeries.TTFT, EngineSeries.E2E, EngineSeries.TPOT))
@@ -288,16 +287,22 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         "planned_requests_per_second": plan_rate,
         "misses": misses,
         "notes": notes,
-        **_verdict_dict(verdict, goal, shares, None, _watch_next(verdict, load, plan_rate, misses)),
+        **_verdict_dict(verdict, slo, shares, None, _watch_next(verdict, load, plan_rate, misses)),
     }
 
 
-def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, Histogram]], list[str]]:
+def _others(slo: Slo) -> list[Metric]:
+    """The metrics that a class limits beyond those that a benchmark or Prometheus measures as the plan does."""
+    return [metric for metric in slo.limits if metric not in SHOWN_ALWAYS]
+
+
+def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, Histogram]], list[str]]:
     """Every limit [s] with the histogram of what it limits, and what is to be known of them."""
-    limits = {EngineSeries.TTFT: goal.ttft, EngineSeries.TPOT: goal.tpot, EngineSeries.E2E: goal.e2e}
+    series_of = {Metric.TTFT: EngineSeries.TTFT, Metric.TPOT: EngineSeries.TPOT, Metric.E2E: EngineSeries.E2E}
     histograms: dict[EngineSeries, tuple[float, Histogram]] = {}
-    notes = [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
-    for series, limit in limits.items():
+    notes = [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in _others(slo)]
+    for metric, series in series_of.items():
+        limit = slo.limits.get(metric)
         if limit is None:
             continue
         histogram = scrape.histogram(series)
@@ -329,10 +334,10 @@ def _step(histogram: Histogram) -> float:
     return float(np.median(np.diff(histogram.time))) if histogram.time.size > 1 else 0.0
 
 
-def _misses(series: EngineSeries, limit: float, histogram: Histogram, goal: ClassTarget) -> Iterator[dict[str, Any]]:
+def _misses(series: EngineSeries, limit: float, histogram: Histogram, slo: Slo) -> Iterator[dict[str, Any]]:
     """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
     high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
-    is_miss = (high < (goal.goal or 0.0)) & (counts > 0.0)
+    is_miss = (high < slo.attainment) & (counts > 0.0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_miss, [False]])))
     step = _step(histogram)
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

@@ -12,12 +12,12 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
-from reports.charts import Frame, Stack, draw_stacks, round_steps
+from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import plural
-from reports.verdict import MARKS, deciding_words, waste_sentence
+from reports.verdict import deciding_words, waste_sentence
 from search_spaces.bounds import RUN_REQUESTS
 
 MOST_LINES: Final = 12
@@ -30,8 +30,8 @@ RESULTS: Final = {
 }
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
-    "out. Replicas are on nodes as in the deployment files. Spares against the loss of a node spread each pool evenly "
-    "over nodes of its own."
+    "out. Replicas are on nodes as in the deployment files. Spares: what it costs to bear the loss; against that of a "
+    "node, each pool is spread evenly over nodes of its own."
 )
 
 
@@ -129,32 +129,28 @@ def resilience_verdict(resilience: Resilience) -> str:
 
 
 def losses_table(resilience: Resilience) -> Table:
-    """Every loss, and the fleet without one."""
-    columns = (
-        Column("loss", shrink=True, lines=MOST_LINES),
-        Column("left", shrink=True, lines=MOST_LINES),
-        "#costs",
-        Column("meet the SLO", shrink=True, lines=MOST_LINES),
-        *("verdict", "#spares against it"),
-    )
-    whole = resilience.whole
-    rows = [
-        (
-            "none",
-            "all",
-            hourly(resilience.cost),
-            attainment_words(whole, resilience.pools),
-            MARKS[whole.outcome],
-            MISSING,
-        )
-    ]
+    """The fleet without a loss, and after every one."""
+    goals = [case.goal for case in resilience.whole.classes]
+    met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
+    rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
-        shares = "some requests have no replica left"
+        shares = "✗ no replica left"
         if loss.judgement is not None:
-            shares = attainment_words(loss.judgement, pools_left(resilience, loss))
-        remainder = (_replicas(resilience, loss.left), hourly(loss.price))
-        rows.append((loss_name(resilience, loss), *remainder, shares, MARKS[loss.outcome], hourly(loss.spare)))
-    return table_of(columns, rows)
+            shares = _share_cell(loss.judgement, pools_left(resilience, loss))
+        name = loss_name(resilience, loss, short=True)
+        rows.append((name, _replicas(resilience, loss.left), hourly(loss.price), shares, hourly(loss.spare)))
+    words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
+    return table_of((words["loss"], words["left"], "#costs", words[met], "#spares"), rows)
+
+
+def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
+    """Whether the SLO is met, and by which share of each class; of a single one, the header has the goal."""
+    mark = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}[judgement.outcome]
+    if len(judgement.classes) > 1:
+        return f"{mark} {attainment_words(judgement, pools)}"
+    late = behind(judgement, pools)
+    share = percent(judgement.classes[0].attainment.share)
+    return f"{mark} {share}" if late is None else f"{mark} {share}, {late} overloaded"
 
 
 def notes(resilience: Resilience, count: int, other_runs: str = "") -> tuple[str, ...]:
@@ -186,17 +182,18 @@ def _runs(judgements: Sequence[Judgement]) -> str:
     longer = most if max(lengths) > min(lengths) else ""
     return (
         f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
-        "serve too. The plan's own shares come from other runs, in which spare replicas are idle and, with a "
-        "confidence, steps are slow. So the row without a loss may differ from them."
+        "serve too. The plan's own shares may differ: there spare replicas are idle and, with a confidence, steps are "
+        "slow."
     )
 
 
-def loss_name(resilience: Resilience, loss: Loss) -> str:
-    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
-    everything = (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
+def loss_name(resilience: Resilience, loss: Loss, *, short: bool = False) -> str:
+    """A loss in words, such as "1 node of H100, its only one (2 × colocated-1)"; short: as in the table."""
+    everything = "" if short else (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
     if loss.what == "replica":
         return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
-    return f"{plural(loss.number, 'node')} of {loss.of}{everything} ({_replicas(resilience, loss.lost)})"
+    lost = "" if short and loss.everything else f" ({_replicas(resilience, loss.lost)})"
+    return f"{plural(loss.number, 'node')} of {loss.of}{everything}{lost}"
 
 
 def _replicas(resilience: Resilience, replicas: tuple[int, ...]) -> str:
@@ -237,7 +234,7 @@ def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
         f"{case.name} {percent(case.attainment.share)} (goal {percent(case.goal)})" for case in judgement.classes
     )
     late = behind(judgement, pools)
-    return shares if late is None else f"{shares}, overloaded: {late} falls behind"
+    return shares if late is None else f"{shares}, {late} overloaded"
 
 
 # --- over the day -----------------------------------------------------------------------------------------------------
@@ -310,8 +307,8 @@ def autoscale_verdict(instance: Instance, day: Day) -> str:
         )
     if day.saved <= NEGLIGIBLE * day.fixed:
         return (
-            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. "
-            f"{cost}.{unsure(instance, day)}"
+            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. The fleet "
+            f"costs {money(day.fixed)} a day.{unsure(instance, day)}"
         )
     how, hours = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
     return (
@@ -334,7 +331,7 @@ def unsure(instance: Instance, day: Day) -> str:
         if day.low[hour, k] < slo.attainment
     ]
     _, hour, k = min(doubts)
-    interval = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    interval = f"{_class(instance, k)}{percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
     return (
         f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
         f"of the whole fleet's runs ({interval}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
@@ -346,31 +343,37 @@ def lowest(instance: Instance, day: Day) -> str:
     shares = []
     for k, slo in enumerate(instance.problem.slos):
         hour = int(np.argmin(day.hourly[:, k]))
-        shares.append(
-            f"{slo.name} {percent(float(day.hourly[hour, k]))} at {hour:02d}:00, goal {percent(slo.attainment)}"
-        )
+        share = percent(float(day.hourly[hour, k]))
+        shares.append(f"{_class(instance, k)}{share} at {hour:02d}:00, goal {percent(slo.attainment)}")
     return "lowest: " + "; ".join(shares)
+
+
+def _class(instance: Instance, number: int) -> str:
+    """The name of a class before a figure of it; none where there is one class only."""
+    slos = instance.problem.slos
+    return f"{slos[number].name} " if len(slos) > 1 else ""
 
 
 def on_load(instance: Instance, day: Day) -> str:
     """What scaling on load does, and how fast replicas must start for it."""
     misses = [
-        f"{slo.name} {percent(float(share))}, goal {percent(slo.attainment)}"
-        for slo, share in zip(instance.problem.slos, day.attainment, strict=True)
-        if share < slo.attainment - 1e-9
+        f"{_class(instance, k)}{percent(float(day.attainment[k]))}, goal {percent(slo.attainment)}"
+        for k, slo in enumerate(instance.problem.slos)
+        if day.attainment[k] < slo.attainment - 1e-9
     ]
     if day.short:
         limit = "No start-up time is short enough for the hours in which the whole fleet misses an SLO."
     elif day.longest <= 0.0:
-        limit = "It would meet them only without any start-up time."
+        limit = "It would meet every SLO only without any start-up time."
     elif day.longest >= DAY:
-        limit = "It meets them at any start-up time."
+        limit = "It meets every SLO at any start-up time."
     else:
         limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
     result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
+    late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
-        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {percent(day.late)} of the requests "
-        f"come to a fleet that is too small for their hour, or to the queue behind it. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} to a fleet that is too small "
+        f"for its hour, or to the queue behind it. {limit}"
     )
 
 
@@ -395,7 +398,10 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
         doubt = ", undecided" if set(hours.tolist()) & set(day.unsure) else ""
         least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
-    figures = (*(pool.name for pool in fleet.pools), *(f"{slo.name} SLO met" for slo in instance.problem.slos))
+    figures = (
+        *(pool.name for pool in fleet.pools),
+        *(f"{_class(instance, k)}SLO met" for k in range(day.hourly.shape[1])),
+    )
     return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)
 
 
@@ -408,14 +414,11 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
         " + ".join(f"{n} {pool.name}" for n, pool in zip(row, fleet.pools, strict=True)) for row in day.need.tolist()
     ]
     stacks = [
-        Stack(
-            (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
-        )
+        (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
         for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
     ]
-    frame = Frame(
-        "hour", "$ an hour", TICKS, [(value, significant(value)) for value in round_steps(whole)], 1.05 * whole
-    )
+    heights = [(value, significant(value)) for value in round_steps(whole)]
+    dollars, summary = Axis("$ an hour", 0.0, 1.05 * whole, heights), f"cost of each hour, {money(sum(costs))} a day"
     rows = [
         (f"{hour:02d}:00", rate(r), counts, hourly(cost))
         for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
@@ -424,6 +427,6 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
     return Chart(
         title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
-        drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
+        drawing=draw_stacks(stacks, TICKS, dollars, f"{summary} without start-up times", name="hour"),
         table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
     )

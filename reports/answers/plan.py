@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from costmodel.words import dearer, join_words
-from optimizer.plans.plan import Alternative, Plan
+from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.asked import asked
@@ -43,7 +43,7 @@ from reports.numbers import (
 from reports.sensitivity import sensitivity_section
 from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
-from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
+from reports.whole_files import EVALUATION_FILE, PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
 from .plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from .plan_details import (
@@ -67,7 +67,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     next_step: the command named last; made from the plan's own command when None.
     """
     if words.has_fleet(plan):
-        sections = _brief(plan) if brief else _complete(plan)
+        sections = _brief(plan) if brief else complete_sections(plan)
     else:
         looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
@@ -134,11 +134,12 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
     )
 
 
-def _complete(plan: Plan) -> tuple[Section, ...]:
+def complete_sections(plan: Plan) -> tuple[Section, ...]:
+    """All that is known of a plan with a fleet, by subject."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
-        f"Fleet: {words.gpu_words(plan)}{spare}",
+        f"Fleet: {words.gpu_words(plan)}{spare}{words.precision_words(plan.pools)}",
         table=fleet_table(plan, brief=False),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
@@ -148,7 +149,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section(
             "Cost and capacity",
             said(
-                verdict.day_price_sentence(plan),
+                verdict.day_price_words(plan, verdict.DAY_PRICE),
                 verdict.overload_sentence(plan),
                 verdict.disaggregation_sentence(plan),
                 verdict.proof_sentence(plan),
@@ -241,88 +242,67 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     kinds = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
-    rows = _brief_rows(kinds) if brief else kinds
-    cut = len(kinds) - len(rows)
+    shown = kinds
+    if brief:
+        chosen = sorted(kinds, key=lambda item: item[1].kind not in BRIEF_FIRST)[:BRIEF_ALTERNATIVES]
+        shown = [item for item in kinds if item in chosen]
+    tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
+    cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
+    table = table_of(_alternative_columns(len(kinds) - len(shown), brief=brief), cells, tones)
+    if brief:
+        return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
-        how if words.has_fleet(plan) and not brief else "",
-        "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 and not brief else "",
-        *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
+        how if words.has_fleet(plan) else "",
+        "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 else "",
+        *(f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))),
     )
-    shown = _brief_columns(cut) if brief else _ALTERNATIVE_COLUMNS
-    tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
-    cells = [tuple(cell(number, row, plan) for _, cell in shown) for number, row in rows]
-    charts = () if brief else fleets_charts(plan)
-    return Section(
-        "" if brief else "Alternatives",
-        table=table_of([column for column, _ in shown], cells, tones),
-        notes=notes,
-        charts=charts,
-    )
-
-
-def _alternative_name(row: Alternative, plan: Plan) -> str:
-    if row.kind != "recommended":
-        return words.alternative_name(row)
-    same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
-    return f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
-
-
-def _extra_cost(row: Alternative, plan: Plan) -> str:
-    price, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
-    if row.kind == "recommended" or not words.is_feasible(row) or not price or not own:
-        return MISSING
-    return signed_percent((price - own) / own)
-
-
-def _alternative_fleet(row: Alternative) -> str:
-    return " + ".join(words.limited_cell(pool) for pool in row.pools[:6]) or words.why_not_sentence(row) or MISSING
-
-
-def _brief_fleet(row: Alternative) -> str:
-    return words.fleet_by_role(row.pools[:6]) or words.why_not_sentence(row) or MISSING
-
-
-AlternativeColumn = tuple[Column, Callable[[int, Alternative, Plan], str]]
-"""A column of the alternatives with its cell of (number, alternative, plan)."""
-_NAME: Final[tuple[AlternativeColumn, ...]] = (
-    (Column("#", "right"), lambda number, _row, _plan: str(number)),
-    (Column("alternative", shrink=True, lines=6), lambda _number, row, plan: _alternative_name(row, plan)),
-)
-_PRICE: Final[tuple[AlternativeColumn, ...]] = (
-    (Column("$/h", "right"), lambda _number, row, _plan: money(row.cost_usd_per_hour)),
-    (Column("extra", "right"), lambda _number, row, plan: _extra_cost(row, plan)),
-)
-_ALTERNATIVE_COLUMNS: Final[tuple[AlternativeColumn, ...]] = (
-    *_NAME,
-    (Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8), lambda _number, row, _plan: _alternative_fleet(row)),
-    *_PRICE,
-    (Column("SLO met", "right", optional=True), lambda _number, row, _plan: percent(row.attainment)),
-)
-
-
-def _brief_columns(cut: int) -> tuple[AlternativeColumn, ...]:
-    """Columns of the brief table, which says in its header how many alternatives it leaves out."""
-    header = f"replicas × GPU ({cut} more with -v)" if cut else "replicas × GPU"
-    fleet, limits = Column(header, shrink=True, lines=8), Column("max seqs/chunk", spacious=True)
-    return (
-        *_NAME,
-        (fleet, lambda _number, row, _plan: _brief_fleet(row)),
-        (limits, lambda _number, row, _plan: words.limits_by_role(row.pools[:6])),
-        *_PRICE,
-    )
+    return Section("Alternatives", table=table, notes=notes, charts=fleets_charts(plan))
 
 
 BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
 BRIEF_FIRST: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds that the brief answer never leaves out: the fleet whose price its risk states, and the other way to serve."""
+WHOLE: Final = 0.1
+"""Extra cost from which on it is written in whole per cents [1]."""
 
 
-def _brief_rows(kinds: Sequence[tuple[int, Alternative]]) -> list[tuple[int, Alternative]]:
-    """The alternatives that the brief answer shows with their numbers, in their order; kinds: all, cheapest first."""
-    chosen = sorted(kinds, key=lambda item: item[1].kind not in BRIEF_FIRST)[:BRIEF_ALTERNATIVES]
-    return [item for item in kinds if item in chosen]
+def _alternative_columns(cut: int, *, brief: bool) -> list[Column]:
+    """Columns of the alternatives; cut: how many a brief table leaves out, which its header says."""
+    fleet = f"replicas × GPU ({cut} more with -v)" if cut else "replicas × GPU"
+    limits, met = Column("max seqs/chunk", spacious=True), Column("SLO met", "right", optional=True)
+    return [
+        Column("#", "right"),
+        Column("alternative", shrink=True, lines=6),
+        Column(fleet if brief else words.FLEET_WITH_LIMITS, shrink=True, lines=8),
+        *([limits] if brief else []),
+        Column("$/h", "right"),
+        Column("extra", "right"),
+        *([] if brief else [met]),
+    ]
+
+
+def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
+    """The cells of an alternative; one that was not simulated in a plan that was says so."""
+    pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
+    name, extra = words.alternative_name(row), MISSING
+    if row.kind == "recommended":
+        same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
+        name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
+    elif words.is_feasible(row) and price and own:
+        name += ", by formula" if plan.simulated and not row.simulated else ""
+        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < WHOLE else 0)
+    fleet = words.fleet_by_role(pools) if brief else " + ".join(map(words.limited_cell, pools))
+    return (
+        str(number),
+        name,
+        fleet or words.why_not_sentence(row) or MISSING,
+        *([words.limits_by_role(pools)] if brief else []),
+        money(price),
+        extra,
+        *([] if brief else [percent(row.attainment)]),
+    )
 
 
 def _reason(row: Alternative, plan: Plan) -> str:
@@ -387,17 +367,17 @@ def _front_row(
 ) -> tuple[str, ...]:
     """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = figures
-    goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
-    worst = max(latencies, key=lambda item: words.misses_used(item.attainment, goals[item.name]))
+    own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
     times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
     fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
-    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
+    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
+    file = EVALUATION_FILE if plan.status is Status.STATED else PLAN_FILE
     assumption_words = plural(len(source.assumptions), "assumption")
     basis = f"Latencies and request rates are {words.basis_words(plan)}"
     if plan.simulated:
@@ -408,7 +388,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis}. Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; plan.json lists them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force; {file} lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
     )

@@ -12,16 +12,14 @@ from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import EnginePool, SimulatedLatencies
 from reports import words
-from reports.asked import HOURS, arrivals
+from reports.asked import HOURS, arrivals, day_rate
 from reports.charts import (
     Axis,
     Bar,
     Drawing,
-    Frame,
     HeatCell,
     Panel,
     Series,
-    Stack,
     decade_range,
     decades,
     draw_bars,
@@ -161,19 +159,33 @@ def _tail_words(item: ClassResult, label: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RateLatency:
-    """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
+class TailPoint:
+    """A fleet that was simulated: its latencies at the goal's quantile over their limits [1], in the worst class.
 
-    holds: whether every goal holds, in a word.
+    x: what it is set against, the request rate [1/s] or its price [$/h]; outcome: whether every goal is met, in a word;
+    name, pools, met: of another fleet, with the share of each class that meets the SLO, in words.
     """
 
-    rate: float
+    x: float
     ttft: float
     tpot: float
-    holds: str
+    outcome: str
+    name: str = ""
+    pools: str = ""
+    met: str = ""
+
+    @property
+    def tone(self) -> str:
+        """How it is drawn beside other fleets."""
+        return "good" if self.name == RECOMMENDED else "other" if self.outcome == words.HOLDS else "over"
+
+    @property
+    def slowest(self) -> float:
+        """The slower of its latencies over the limit [1]."""
+        return max(self.ttft, self.tpot)
 
 
-def loads(plan: Plan) -> list[RateLatency]:
+def loads(plan: Plan) -> list[TailPoint]:
     """The simulated rates; none where fewer than two were."""
     simulation = plan.simulation
     if simulation is None or len(simulation.curve) < 2:
@@ -183,7 +195,7 @@ def loads(plan: Plan) -> list[RateLatency]:
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(RateLatency(point.rate_rps, *_tails(point.classes, plan.classes), holds))
+        points.append(TailPoint(point.rate_rps, *_tails(point.classes, plan.classes), holds))
     return points
 
 
@@ -196,10 +208,10 @@ def load_chart(plan: Plan) -> Chart | None:
         (plan.demand_rps, "drop", "demand", "strong"),
         (plan.simulation.goodput_rps, "knee", "meets the SLO up to", "good"),
     )
-    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
+    top = max([point.x for point in points] + [plan.demand_rps]) * 1.06
     series = []
     for metric, tone in TONES.items():
-        heights = [(point.rate, getattr(point, metric.lower())) for point in points]
+        heights = [(point.x, getattr(point, metric.lower())) for point in points]
         tips = [f"{rate(at)}: {metric} {percent(value)} of its limit" for at, value in heights]
         series.append(Series(heights, f"curve {tone}", tone, tips))
     panel = Panel(
@@ -211,8 +223,8 @@ def load_chart(plan: Plan) -> Chart | None:
         height=288.0,
     )
     worst = ", worst class" if len(plan.classes) > 1 else ""
-    summary = "; ".join(f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
-    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), p.holds) for p in points]
+    summary = "; ".join(f"{rate(p.x)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
+    rows = [(rate(p.x), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
         caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
@@ -270,33 +282,7 @@ def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) 
 # --- cost against other fleets ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FleetPoint:
-    """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class.
-
-    pools, met: its pools, and the share of each class that meets the SLO, in words; outcome: whether it holds.
-    """
-
-    name: str
-    pools: str
-    cost: float
-    ttft: float
-    tpot: float
-    met: str
-    outcome: str
-
-    @property
-    def tone(self) -> str:
-        """How it is drawn."""
-        return "good" if self.name == RECOMMENDED else "other" if self.outcome == words.HOLDS else "over"
-
-    @property
-    def slowest(self) -> float:
-        """The slower of its latencies over the limit [1]."""
-        return max(self.ttft, self.tpot)
-
-
-def fleet_points(plan: Plan) -> list[FleetPoint]:
+def fleet_points(plan: Plan) -> list[TailPoint]:
     """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
@@ -318,8 +304,8 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
         fleet_text = " + ".join(words.limited_cell(pool) for pool in pools[:12])
-        points.append(FleetPoint(name, fleet_text, usd, *_tails(cases, plan.classes), ", ".join(shares), outcome))
-    return sorted(points, key=lambda point: (point.cost, point.tone != "good", point.name))
+        points.append(TailPoint(usd, *_tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
+    return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
 def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
@@ -338,23 +324,23 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     points, own = fleet_points(plan), plan.cost_usd_per_hour or 0.0
     if len(points) < 2:
         return ()
-    near = [point for point in points if point.cost <= FAR * own]
-    rows = [(p.name, p.pools, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
+    near = [point for point in points if point.x <= FAR * own]
+    rows = [(p.name, p.pools, hourly(p.x), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     series = []
     for tone in reversed(FLEET_TONES):
         members = [point for point in near if point.tone == tone]
-        places = [(point.cost, min(point.slowest, OF_LIMIT.high)) for point in members]
-        tips = [f"{p.name}: {hourly(p.cost)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
-        names = [f"{RECOMMENDED} {money(point.cost)}" for point in members] if tone == "good" else ()
+        places = [(point.x, min(point.slowest, OF_LIMIT.high)) for point in members]
+        tips = [f"{p.name}: {hourly(p.x)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
+        names = [f"{RECOMMENDED} {money(point.x)}" for point in members] if tone == "good" else ()
         series.append(Series(places, symbol=tone, tips=tips, names=names))
-    low, most = near[0].cost, near[-1].cost
+    low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room
     prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
     panel = Panel(Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
-    summary = "; ".join(f"{p.name} {hourly(p.cost)}, {percent(p.slowest)} of the limit" for p in near[:8])
+    summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
     headers = ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome")
     chart = Chart(
         title=fleets_sentence(points),
@@ -366,10 +352,10 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     return (chart,)
 
 
-def fleets_sentence(points: Sequence[FleetPoint]) -> str:
+def fleets_sentence(points: Sequence[TailPoint]) -> str:
     """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
     own = next(point for point in points if point.tone == "good")
-    cheaper = [point for point in points if point.cost < own.cost]
+    cheaper = [point for point in points if point.x < own.x]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
     holding = sum(point.outcome == words.HOLDS for point in cheaper) or "none"
@@ -384,7 +370,7 @@ def _worth_chart(plan: Plan) -> Chart:
     bars = []
     for name, tone, price in prices:
         note = "no fleet" if price is None else hourly(price)
-        bars.append(Bar(name, note, Stack(() if price is None else ((tone, price, f"{name}: {note}"),))))
+        bars.append(Bar(name, note, () if price is None else ((tone, price, f"{name}: {note}"),)))
     most = max(
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
@@ -517,8 +503,8 @@ def _split_chart(plan: Plan) -> Chart:
             for key, share in time_parts
         ]
         texts = tuple(percent(share) for _, share in time_parts)
-        bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
-    summary = "; ".join(", ".join(tip for _, _, tip in bar.stack.parts) for bar in bars)
+        bars.append(Bar(pool_label(pool), f"{step} a step", stack, texts))
+    summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
@@ -566,33 +552,32 @@ def _lengths_chart(plan: Plan) -> Chart | None:
 
 def arrivals_chart(plan: Plan) -> Chart | None:
     """Draw the profile of a day, a column for each hour; of one above the planned rate, the part beyond stands out."""
-    figure = arrivals(plan)
-    if figure is None:
+    rates, planned_rate = arrivals(plan), plan.demand_rps
+    if not rates:
         return None
-    planned_rate, above = figure.planned, sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
+    above = sum(value > planned_rate * (1 + 1e-9) for value in rates)
     over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
-    rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(figure.hourly)]
-    high = max(*figure.hourly, planned_rate) * 1.05
+    rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(rates)]
+    high = max(*rates, planned_rate) * 1.05
     heights = [(value, significant(value)) for value in round_steps(high, 4)]
-    frame = Frame("", "requests per second", [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)], heights, high)
     stacks = [
-        Stack(
-            tuple(
-                layer
-                for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
-                if layer[1] > 0
-            )
-        )
-        for value, tip in zip(figure.hourly, map(": ".join, rows), strict=True)
+        [
+            layer
+            for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
+            if layer[1] > 0
+        ]
+        for value, tip in zip(rates, map(": ".join, rows), strict=True)
     ]
+    used = percent(day_rate(plan) / planned_rate)
     return Chart(
-        title=f"Planned for {rate(planned_rate)}, of which the day's mean uses {percent(figure.use)}{over}",
+        title=f"Planned for {rate(planned_rate)}, of which the day's mean uses {used}{over}",
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
         drawing=draw_stacks(
             stacks,
-            frame,
+            [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)],
+            Axis("requests per second", 0.0, high, heights),
             f"arrivals by hour: {', '.join(map(' '.join, rows))}",
-            (planned_rate, f"planned {rate(planned_rate)}"),
+            limit=(planned_rate, f"planned {rate(planned_rate)}"),
         ),
         table=table_of(("hour", "#rate"), rows),
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
@@ -71,7 +71,7 @@ WORDS: Final = (
     (
         "3 x H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
-        "2+1 ×: two replicas and a spare one; spec 3: three tokens are drafted a step",
+        "(1 spare): one of the replicas; spec 3: three tokens are drafted a step",
     ),
     ("KV cache", "what a replica keeps in GPU memory for every token of its running requests"),
     ("request slots", "requests that a replica runs at once (max_num_seqs); its chunk is max_num_batched_tokens"),
@@ -133,7 +133,7 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
 
 def features_sentence(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
-    if plan.worth or plan.objective != "min_cost" or not plan.pools:
+    if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
     command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
     again = f"{_EFFORT.sub('', command)} --effort thorough"

@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import join_words
-from optimizer.plans.records import pool_records, read_pools
+from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
+from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
-from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
+from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
-    FLEET,
+    AnswerAt,
+    cost_cell,
     cost_words,
     fleet_table,
     no_fleet_document,
-    no_fleet_sentence,
-    reason,
-    refuted_sentence,
-    simulated_note,
-    simulation_note,
+    no_fleet_sentences,
+    ruled_out_sentences,
+    simulated_notes,
     varied_words,
 )
 from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado, levers_table
-from reports.text import capital, clean, plural
-from reports.words import constraint_words, cost_or_status, fleet_line
+from reports.text import clean, plural
+from reports.words import constraint_words, fleet_line
 
 ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
-BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
     "all fleets, and says what any other could save.",
     "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
-GAP: Final = "No fleet of any shape saves more than the gap."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
@@ -50,63 +47,91 @@ Row = Mapping[str, Any]
 # --- a sweep --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Scenarios:
+    """A sweep for a reader: what varies, its values in words for each scenario, and the answers."""
+
+    keys: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    answers: tuple[Answer, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Scenarios:
+        """The scenarios of a sweep's rows."""
+        keys = tuple(dict.fromkeys(key for row in rows for key in row if key not in ANSWER_KEYS))
+        columns = [varied_words(key, [row.get(key) for row in rows]) for key in keys]
+        return cls(keys, tuple(zip(*columns, strict=True)), tuple(map(Answer.of_row, rows)))
+
+    @property
+    def answers_at(self) -> Iterator[AnswerAt]:
+        """Each answer, and which scenario it is of."""
+        for values, answer in zip(self.values, self.answers, strict=True):
+            yield f"at {_assigned(self.keys, values)}", answer
+
+
+def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
+    """Levers with their values, of those that a scenario sets."""
+    return ", ".join(f"{clean(key)} {value}" for key, value in zip(keys, values, strict=True) if value)
+
+
 def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
-    maps = cost_maps(rows)
+    scenarios = Scenarios.of(rows)
+    maps, gaps = cost_maps(scenarios), [answer.gap for answer in scenarios.answers if answer.gap is not None]
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
+    notes = said(
+        *no_fleet_sentences(scenarios.answers_at),
+        *ruled_out_sentences(
+            (place, miss) for place, answer in scenarios.answers_at if answer.pools for miss in answer.refuted
+        ),
+        EFFORTS[effort],
+        f"Gap: the most that a fleet of any shape could save; it is {percent(max(gaps))} or less." if gaps else "",
+        *simulated_notes(scenarios.answers),
+    )
     return Document(
-        headline=(sweep_headline(rows),),
+        headline=(sweep_headline(scenarios.answers),),
         sections=(
             Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
-            Section(table=sweep_table(rows)),
-            Section(sentences=said(*_reasons(rows), *_refuted_sentences(rows), *_effort_notes(rows, effort))),
+            Section(table=sweep_table(scenarios)),
+            Section(sentences=notes),
         ),
-        positive=bool(_costs(rows)),
+        positive=bool(_costs(scenarios.answers)),
     )
 
 
-def sweep_headline(rows: Sequence[Row]) -> str:
+def sweep_headline(answers: Sequence[Answer]) -> str:
     """From what to what the cheapest fleet costs, and how many scenarios have none."""
-    costs, scenarios = _costs(rows), plural(len(rows), "scenario")
+    costs, scenarios = _costs(answers), plural(len(answers), "scenario")
     if not costs:
-        return f"No fleet meets the SLO in {'the scenario' if len(rows) == 1 else f'any of the {scenarios}'}."
-    none = len(rows) - len(costs)
+        return f"No fleet meets the SLO in {'the scenario' if len(answers) == 1 else f'any of the {scenarios}'}."
+    none = len(answers) - len(costs)
     gap = f" {none} {'has' if none == 1 else 'have'} no fleet that meets the SLO." if none else ""
     return f"{scenarios}: the cheapest fleet costs {cost_words(min(costs), max(costs))}.{gap}"
 
 
-def _costs(rows: Sequence[Row]) -> list[float]:
-    return [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+def _costs(answers: Sequence[Answer]) -> list[float]:
+    return [answer.cost for answer in answers if answer.cost is not None]
 
 
-def sweep_table(rows: Sequence[Row]) -> Table:
-    """What varies in each scenario, and its fleet."""
-    keys = scenario_keys(rows)
+def sweep_table(scenarios: Scenarios) -> Table:
+    """What varies in each scenario, and its fleet; what it carries and what binds it, where there is room."""
     columns = [
-        *(Column(clean(key), "left" if key == "scenario" else "right") for key in keys),
-        Column("cost", "right"),
+        *(Column(clean(key), "left" if key == "scenario" else "right") for key in scenarios.keys),
+        *(Column(head, "right") for head in ("cost", "gap")),
         Column("goodput", "right", optional=True),
-        FLEET,
-        BINDS,
-        Column("gap", "right", optional=True),
+        Column("binds first", spacious=True),
     ]
     cells = [
         [
-            *(varied_words(key, row.get(key)) for key in keys),
-            _cost_cell(row),
-            MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
-            fleet_line(read_pools(row["pools"])),
-            "" if row["cost_usd_per_hour"] is None else _binding_words(row["binding"]),
-            percent(row["gap"]),
+            *values,
+            cost_cell(answer),
+            percent(answer.gap),
+            MISSING if answer.cost is None else rate(answer.goodput),
+            MISSING if answer.cost is None else _binding_words(answer.binding),
         ]
-        for row in rows
+        for values, answer in zip(scenarios.values, scenarios.answers, strict=True)
     ]
-    return fleet_table(columns, cells, [row["simulated_attainment"] for row in rows])
-
-
-def scenario_keys(rows: Sequence[Row]) -> list[str]:
-    """Keys that say which scenario a row is, in their order."""
-    return list(dict.fromkeys(key for row in rows for key in row if key not in ANSWER_KEYS))
+    return without_empty(fleet_table(columns, cells, scenarios.answers))
 
 
 def _binding_words(binding: str) -> str:
@@ -119,91 +144,44 @@ def _binding_words(binding: str) -> str:
     return f"{constraint_words(name)}{blank}{rest}"
 
 
-def _effort_notes(rows: Sequence[Row], effort: str) -> list[str]:
-    """How each scenario was solved, what its gap means, and how many fleets were simulated."""
-    having = [row for row in rows if row["cost_usd_per_hour"] is not None]
-    gap = GAP if any(row["gap"] is not None for row in rows) else ""
-    return [f"{EFFORTS[effort]} {gap}".rstrip(), simulated_note(sum(row["simulated"] for row in having), len(having))]
-
-
-def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
-    """A sentence for every fleet that misses in simulation, with the first of its rows."""
-    groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
-    for row in rows:
-        for miss in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            group = groups.setdefault((fleet_line(read_pools(miss["pools"])), miss["fault"]), [])
-            if not any(member is row for member, _ in group):  # other settings of the same engines read alike
-                group.append((row, miss))
-    return [
-        f"Simulated and ruled out {_place([row for row, _ in group], scenario_keys(rows), 'and')}: {fleet} for "
-        f"{hourly(group[0][1]['cost_usd_per_hour'])} {fault}."
-        for (fleet, fault), group in groups.items()
-    ]
-
-
-def _reasons(rows: Sequence[Row]) -> list[str]:
-    """A sentence for every limit that leaves scenarios without a fleet, with the first of them."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["cost_usd_per_hour"] is None:
-            groups.setdefault(row["binding"].partition(":")[0], []).append(row)
-    return [
-        no_fleet_sentence(_place(group, scenario_keys(rows), "nor"), group[0]["binding"]) for group in groups.values()
-    ]
-
-
-def _place(rows: Sequence[Row], keys: Sequence[str], conjunction: str) -> str:
-    """The first of some scenarios, and how many others there are."""
-    row, number = rows[0], len(rows) - 1
-    at = ", ".join(f"{clean(key)} {varied_words(key, row[key])}" for key in keys if row.get(key) is not None)
-    return f"at {at}" + (f" ({conjunction} at {plural(number, 'other')})" if number else "")
-
-
-def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
+def cost_maps(scenarios: Scenarios) -> tuple[Chart, ...]:
     """Heat maps of the cost over the two levers that vary fastest, one for each combination of the others."""
-    keys = scenario_keys(rows)
+    keys = scenarios.keys
     down, across = keys[-2:] if len(keys) > 1 else ("", keys[0])
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        place = ", ".join(f"{clean(key)} {varied_words(key, row.get(key))}" for key in keys[:-2])
-        groups.setdefault(place, []).append(row)
-    costs = _costs(rows) or [0.0]
+    groups: dict[str, list[tuple[tuple[str, ...], Answer]]] = {}
+    for values, answer in zip(scenarios.values, scenarios.answers, strict=True):
+        groups.setdefault(_assigned(keys[:-2], values[:-2]), []).append((values[-2:], answer))
+    costs = _costs(scenarios.answers) or [0.0]
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
 
-    def values(row: Row) -> list[str]:
-        return [varied_words(key, row[key]) for key in (down, across) if key]
-
-    def cell(row: Row) -> HeatCell:
+    def cell(values: tuple[str, ...], answer: Answer) -> HeatCell:
         """The unit of the number in it stands in the caption."""
-        cost, shown = row["cost_usd_per_hour"], values(row)
-        place = ", ".join(f"{key} {value}" for key, value in zip(keys[-2:], shown, strict=True))
-        number = MISSING if cost is None else hourly(cost).removeprefix("$").removesuffix("/h")
-        tip = f"{place}: {_cost_cell(row)}, {fleet_line(read_pools(row['pools']))}"
-        return HeatCell(shown[0] if down else "", shown[-1], (number,), tone_of(cost, (min(costs), max(costs))), tip)
+        number = hourly(answer.cost).removeprefix("$").removesuffix("/h")
+        tip = f"{_assigned(keys[-2:], values)}: {cost_cell(answer)}, {fleet_line(answer.pools)}"
+        tone = tone_of(answer.cost, (min(costs), max(costs)))
+        return HeatCell(values[0] if down else "", values[-1], (number,), tone, tip)
 
     return tuple(
         Chart(
-            title=f"Cost{' at ' if place else ''}{place}: {_span_words(group)}",
+            title=f"Cost{' at ' if place else ''}{place}: {_span_words([answer for _, answer in group])}",
             caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-            drawing=draw_heat_map([cell(row) for row in group], down, across, f"cost by {levers}"),
-            table=table_of([*map(clean, keys[-2:]), "#cost"], [(*values(row), _cost_cell(row)) for row in group]),
+            drawing=draw_heat_map([cell(*row) for row in group], down, across, f"cost by {levers}"),
+            table=table_of(
+                [*map(clean, keys[-2:]), "#cost"], [(*values, cost_cell(answer)) for values, answer in group]
+            ),
         )
         for place, group in groups.items()
     )
 
 
-def _span_words(rows: Sequence[Row]) -> str:
-    """The least and the highest cost of some rows as their cells have them, and how many have none."""
-    costs = _costs(rows)
+def _span_words(answers: Sequence[Answer]) -> str:
+    """The least and the highest cost of some answers, and how many have none."""
+    costs = _costs(answers)
     if not costs:
         return "no fleet"
     span = " to ".join(dict.fromkeys(hourly(cost) for cost in (min(costs), max(costs))))
-    none = len(rows) - len(costs)
-    return f"{span}; no fleet in {none} of {plural(len(rows), 'cell')}" if none else span
-
-
-def _cost_cell(row: Row) -> str:
-    return cost_or_status(row["cost_usd_per_hour"], row["status"])
+    none = len(answers) - len(costs)
+    return f"{span}; no fleet in {none} of {plural(len(answers), 'cell')}" if none else span
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -223,7 +201,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
         headline = f"A larger {best.limit.replace(' ', ' of ')} makes the fleet cheaper: {_whole(best)}."
     cells = [
         (
-            row.limit,
+            row.limit.replace(" ", " of "),
             quantity(row.upper, row.unit),
             f"{significant(row.dual)} {row.worth}",
             f"{significant(row.difference)} {row.worth}",
@@ -243,7 +221,7 @@ def _whole(row: ShadowPrice) -> str:
     if row.worth == "req/s":
         return "serves more demand, saves nothing"
     if row.whole is None or row.wider is None:
-        return "no increase that was tried saves anything"
+        return "no increase tried saves anything"
     more = f"{significant(row.wider)} more GPU{'' if row.wider == 1 else 's'}" if row.unit == "GPU" else ""
     return f"{more or f'{quantity(row.wider, row.unit)} more'} save{'s' if row.wider == 1 else ''} {hourly(row.whole)}"
 
@@ -251,85 +229,79 @@ def _whole(row: ShadowPrice) -> str:
 # --- the tornado ----------------------------------------------------------------------------------------------------
 
 
-def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
+def tornado_record(rows: Sequence[MovedLever]) -> list[dict[str, Any]]:
     """The tornado as records, with the swing of each lever."""
     return [
-        {
-            "lever": row.lever.key,
-            "value": row.lever.value,
-            "low": row.lever.low,
-            "high": row.lever.high,
-            "cost": row.here.cost,
-            "cost_low": row.low.cost,
-            "cost_high": row.high.cost,
-            "pools_low": pool_records(row.low.pools),
-            "pools_high": pool_records(row.high.pools),
-            "attainment": row.here.attainment,
-            "attainment_low": row.low.attainment,
-            "attainment_high": row.high.attainment,
-            "swing": row.swing,
-        }
+        {"lever": row.key, "value": row.value, "low": row.low, "high": row.high}
+        | {"cost": here.cost, "cost_low": low.cost, "cost_high": high.cost}
+        | {"pools_low": pool_records(low.pools), "pools_high": pool_records(high.pools)}
+        | {"attainment": here.attainment, "attainment_low": low.attainment, "attainment_high": high.attainment}
+        | {"swing": row.swing}
         for row in rows
+        for here, low, high in [row.answers]
     ]
 
 
-def tornado_document(rows: Sequence[TornadoRow]) -> Document:
+def tornado_document(rows: Sequence[MovedLever]) -> Document:
     """The least cost with each lever lower and higher, the largest swing first."""
-    here, records = rows[0].here, [row.record() for row in rows]
+    here, records = rows[0].answers[0], [row.record() for row in rows]
+    if here.cost is None:
+        return no_fleet_document("No fleet meets the SLO.", here)
     attainments = [
-        [best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows
+        min((best.attainment for best in row.answers if best.attainment is not None), default=None) for row in rows
     ]
+    least = [replace(here, attainment=share) for share in attainments]
     levers = levers_table(records, here.cost)
-    table = fleet_table(levers.columns, levers.rows, [min(shares, default=None) for shares in attainments])
-    prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
-    note = simulated_note(sum(map(bool, attainments)), len(rows), "levers") if here.cost is not None else ""
-    depends = "" if here.cost is None else depends_words(records, here.cost)
-    charts = (
-        (Chart(f"{depends}.", TORNADO_KEY, draw_tornado(records, here.cost), table),) if here.cost and depends else ()
-    )
+    table = fleet_table(levers.columns, levers.rows, least, fleets=False)
+    depends = depends_words(records, here.cost)
+    charts = (Chart(f"{depends}.", TORNADO_KEY, draw_tornado(records, here.cost), table),) if depends else ()
     still = f"No lever changes the cost of {hourly(here.cost)}: the fleet has room."
-    headline = "No fleet meets the SLO." if here.cost is None else f"{depends}." if depends else still
-    sections = Section(charts=charts), Section(table=table), Section(sentences=said(prices, note))
-    return Document((headline,), sections, here.cost is not None)
+    notes = said("Prices are of one GPU.", *simulated_notes(least, "levers"))
+    sections = Section(charts=charts), Section(table=table), Section(sentences=notes)
+    return Document((f"{depends}." if depends else still,), sections)
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
-def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
-    """Near-optimal fleets as records."""
+def alternatives_record(rows: Sequence[tuple[str, Answer]], slack: float) -> list[dict[str, Any]]:
+    """Near-optimal fleets as records; slack: share by which a fleet may cost more than the first [1]."""
     return [
-        {"condition": row.condition, "excess": row.excess, "within_slack": row.within} | row.answer.row for row in rows
+        {"condition": condition, "excess": excess, "within_slack": _is_within(excess, slack)} | answer.row
+        for (condition, answer), excess in zip(rows, _excesses(rows), strict=True)
     ]
 
 
-def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document:
+def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
-    best, answers = rows[0].answer, [row.answer for row in rows]
-    number = sum(row.within for row in rows[1:])
+    answers, excesses = [answer for _, answer in rows], _excesses(rows)
+    if answers[0].cost is None:
+        return no_fleet_document("No fleet meets the SLO.", answers[0])
+    pairs = zip(answers[1:], excesses[1:], strict=True)
+    number = len({fleet_line(answer.pools) for answer, excess in pairs if _is_within(excess, slack)})
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
-    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
-    columns = ("condition", "#cost", "#more", Column("", beside=True), FLEET)
+    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
     cells = [
-        (
-            row.condition,
-            "no fleet" if row.answer.cost is None else hourly(row.answer.cost),
-            percent(row.excess),
-            "within" if row.within else "",
-            fleet_line(row.answer.pools),
-        )
-        for row in rows
+        (condition, cost_cell(answer), percent(excess), "within" if _is_within(excess, slack) else "")
+        for (condition, answer), excess in zip(rows, excesses, strict=True)
     ]
-    none = [row for row in rows if row.answer.cost is None]
-    reasons = [f"{capital(row.condition)}: no fleet. {capital(reason(row.answer.binding))}" for row in none]
-    refuted_fleets = [
-        refuted_sentence(miss) for answer in answers if answer.cost is not None for miss in answer.refuted
-    ]
-    notes = said(*reasons, *dict.fromkeys(refuted_fleets), simulation_note(answers))
-    table = fleet_table(columns, cells, [answer.attainment for answer in answers])
-    if best.cost is None:
-        headline = "No fleet meets the SLO."
-    return Document((headline,), (Section(table=table), Section(sentences=notes)), best.cost is not None)
+    notes = (
+        *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
+        *ruled_out_sentences(("", miss) for answer in answers if answer.pools for miss in answer.refuted),
+        *simulated_notes(answers),
+    )
+    table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
+    return Document((headline,), (Section(table=table), Section(sentences=notes)))
+
+
+def _excesses(rows: Sequence[tuple[str, Answer]]) -> list[float | None]:
+    """What each fleet costs more than the first one, as a share [1]; None where there is none."""
+    least = rows[0][1].cost
+    return [None if answer.cost is None or not least else answer.cost / least - 1.0 for _, answer in rows]
+
+
+def _is_within(excess: float | None, slack: float) -> bool:
+    return excess is not None and excess <= slack * (1.0 + EQUAL)
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------
@@ -340,30 +312,23 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {"colocated": ("colocated",), "di
 """Roles of each shape of fleet."""
 EQUAL: Final = 1e-9
 """Share of the cost within which two fleets cost the same."""
-LEVER_DIGITS: Final = 3
-"""Of the values of a lever, as far as these tell them apart."""
 MOST_MIXES: Final = 3
 """Mixes of GPU types that the headline counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of two values in words, and the cheapest fleet of each shape there, as rows of a sweep."""
+    """One combination of two values in words, and the cheapest fleet of each shape there."""
 
     down: str
     across: str
-    colocated: Row
-    disaggregated: Row
-
-    @property
-    def costs(self) -> tuple[float | None, float | None]:
-        """What both cost [$/h]; None where there is no fleet."""
-        return self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+    colocated: Answer
+    disaggregated: Answer
 
     @property
     def shape(self) -> str | None:
         """The cheaper shape; colocated, which has fewer pools, where both cost the same; None where neither is."""
-        alone, split = self.costs
+        alone, split = self.colocated.cost, self.disaggregated.cost
         if split is None or (alone is not None and alone <= split * (1.0 + EQUAL)):
             return None if alone is None else "colocated"
         return "disaggregated"
@@ -371,71 +336,61 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """How much more the cheapest disaggregated fleet costs than the cheapest colocated one, as a share [1]."""
-        alone, split = self.costs
+        alone, split = self.colocated.cost, self.disaggregated.cost
         return split / alone - 1.0 if alone and split else None
 
     @property
     def saving(self) -> float | None:
         """What the cheaper shape saves against the other one, as a share of that [1]."""
-        alone, split = self.costs
+        alone, split = self.colocated.cost, self.disaggregated.cost
         return 1.0 - min(alone, split) / max(alone, split) if alone and split else None
 
     @property
-    def best(self) -> Row:
-        """The row of the cheaper shape; the colocated one where there is no fleet."""
+    def best(self) -> Answer:
+        """The answer of the cheaper shape; the colocated one where there is no fleet."""
         return self.disaggregated if self.shape == "disaggregated" else self.colocated
 
     @property
     def price(self) -> str:
         """The cost of the cheaper shape, with its first letter."""
-        return MISSING if self.shape is None else f"{self.shape[0].upper()} {hourly(self.best['cost_usd_per_hour'])}"
+        return MISSING if self.shape is None else f"{self.shape[0].upper()} {hourly(self.best.cost)}"
+
+    @property
+    def gpus(self) -> str:
+        """GPUs of the cheaper shape."""
+        return " + ".join(f"{count} {name}" for name, count in self.best.gpus.items()) or MISSING
 
     def place(self, keys: Sequence[str]) -> str:
         """Both values, after their levers."""
-        return f"at {clean(keys[0])} {self.down}, {clean(keys[1])} {self.across}"
+        return f"at {_assigned(keys, (self.down, self.across))}"
 
 
 def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
-    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated.
-
-    Values stand to LEVER_DIGITS where these tell them apart.
-    """
-
-    def words(key: str) -> dict[str, str]:
-        short, long = (
-            {str(row[key]): varied_words(key, row[key], digits) for row in rows} for digits in (LEVER_DIGITS, 6)
-        )
-        return short if len({*short.values()}) == len(short) else long
-
-    down, across = map(words, keys)
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    return [Cell(down[str(alone[keys[0]])], across[str(alone[keys[1]])], alone, split) for alone, split in pairs]
-
-
-def _fleet_of(keys: Sequence[str], row: Row) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in {"number", ROLES, *keys}}
+    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
+    down, across = (varied_words(key, [row[key] for row in rows[::2]]) for key in keys)
+    answers = list(map(Answer.of_row, rows))
+    return [Cell(*row) for row in zip(down, across, answers[::2], answers[1::2], strict=True)]
 
 
 def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
     """Every cell as a record: both rows, the cheaper shape, and the difference in cost."""
+    fleets = [{key: value for key, value in row.items() if key not in {"number", ROLES, *keys}} for row in rows]
     return {
         "over": list(keys),
         "cells": [
-            {key: cell.colocated[key] for key in keys}
+            {key: row[key] for key in keys}
             | {"cheapest": cell.shape, "disaggregated_over_colocated": cell.difference}
-            | {shape: _fleet_of(keys, getattr(cell, shape)) for shape in SHAPES}
-            for cell in cells_of(keys, rows)
+            | {"colocated": alone, "disaggregated": split}
+            for cell, row, alone, split in zip(cells_of(keys, rows), rows[::2], fleets[::2], fleets[1::2], strict=True)
         ],
     }
 
 
-def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A row for each shape of each cell, for `reports.rows`."""
+def map_rows(keys: Sequence[str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each shape of each cell of a `map_record`, for `reports.rows`."""
     return [
-        {key: cell.colocated[key] for key in keys}
-        | {"shape": shape, "cheapest": cell.shape == shape}
-        | _fleet_of(keys, getattr(cell, shape))
-        for cell in cells_of(keys, rows)
+        {key: cell[key] for key in keys} | {"shape": shape, "cheapest": cell["cheapest"] == shape} | cell[shape]
+        for cell in record["cells"]
         for shape in SHAPES
     ]
 
@@ -443,8 +398,7 @@ def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
 def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Document:
     """Three grids: the cheapest fleet, what disaggregation costs against colocated, and the GPUs."""
     cells = cells_of(keys, rows)
-    having = [row for row in rows if row["cost_usd_per_hour"] is not None]
-    reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
+    having = any(cell.shape is not None for cell in cells)
     across = list(dict.fromkeys(cell.across for cell in cells))
     head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
     columns = [head, *(Column(value, "right", shrink=True, lines=3) for value in across)]
@@ -458,22 +412,18 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
         Section(charts=(map_chart(keys, cells),)),
         grid("The cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
         grid("Disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
-        grid("GPUs of the cheapest fleet", _gpus),
+        grid("GPUs of the cheapest fleet", lambda cell: cell.gpus),
     )
-    notes = said(
-        *(no_fleet_sentence(cell.place(keys), cell.best["binding"]) for cell in reasons.values()),
+    notes = (
+        *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
         f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
-        simulated_note(sum(row["simulated"] for row in having), len(having)),
+        *simulated_notes([answer for cell in cells for answer in (cell.colocated, cell.disaggregated)], "fleets"),
     )
     return Document(
         headline=said(map_headline(keys, cells), _mix_sentence(cells)),
         sections=(*(grids if having else ()), Section(sentences=notes)),
-        positive=bool(having),
+        positive=having,
     )
-
-
-def _gpus(cell: Cell) -> str:
-    return " + ".join(f"{count} {name}" for name, count in cell.best["gpus"].items()) or MISSING
 
 
 def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
@@ -494,7 +444,7 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
 
 def _mix_sentence(cells: Sequence[Cell]) -> str:
     """Which GPU types the cheapest fleets are of, and in how many cells; empty where there is one type throughout."""
-    mixes = Counter(" + ".join(sorted(cell.best["gpus"])) for cell in cells if cell.shape is not None)
+    mixes = Counter(" + ".join(sorted(cell.best.gpus)) for cell in cells if cell.shape is not None)
     if len(mixes) == 1:
         return f"All of them use {next(iter(mixes))}."
     most = [f"{mix} in {plural(number, 'cell')}" for mix, number in mixes.most_common(MOST_MIXES)]
@@ -507,8 +457,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
     title = map_headline(keys, cells)
 
     def fleets(cell: Cell) -> list[tuple[str, str]]:
-        shapes = (cell.colocated, cell.disaggregated)
-        return [(hourly(row["cost_usd_per_hour"]), fleet_line(read_pools(row["pools"]))) for row in shapes]
+        return [(hourly(best.cost), fleet_line(best.pools)) for best in (cell.colocated, cell.disaggregated)]
 
     def heat(cell: Cell) -> HeatCell:
         """The strongest tone where the other shape has no fleet."""

@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
 from reports.words import engine_title
-from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
+from search_spaces.engines import load_engine_memory, load_engine_overhead
 from search_spaces.enumeration import block_tokens, speculation_of
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
@@ -370,10 +370,10 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     """Tokens per second that an engine prefills in full chunks, on all of its ranks [token/s]; 0 for decode."""
     if config.role is Role.DECODE:
         return 0.0
-    policy = load_serving_policy(problem.engine, problem.engine_changes)
-    engines = engine_arrays(problem.model, [config], policy.overhead)
+    overhead = load_engine_overhead(problem.engine, problem.engine_changes)
+    engines = engine_arrays(problem.model, [config], overhead)
     chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
-    return chunk / prompt_seconds(problem.model, config, engines, chunk, policy.lane_balance)
+    return chunk / prompt_seconds(problem.model, config, engines, chunk)
 
 
 def limits_of(plan: Plan) -> LatencyLimits:

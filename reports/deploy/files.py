@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
@@ -17,9 +17,9 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.plans.plan import Plan
-from optimizer.plans.reading import first_fault
 from reports.verdict import kept_by_requests
 from reports.whole_files import check_origin, first_bytes, write_whole
+from search_spaces.fields import faults_of
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
 from search_spaces.problem import Pools, length_routers, target_of
@@ -85,10 +85,42 @@ def default_target(plan: Plan) -> str:
 
     The plain target of its engine where none does, whose refusal then says why.
     """
-    stated, names = plan.provenance.inputs.get("target"), targets_of(plan)
-    if stated not in {None, NO_TARGET} or len(names) == 1:
+    if plan.provenance.inputs.get("target") not in {None, NO_TARGET} or len(targets_of(plan)) == 1:
         return planned_target(plan)
-    return next((name for name in names if _target_deploys(plan, Options(name, ""), name, None)), planned_target(plan))
+    return deployable(plan).target or planned_target(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployable:
+    """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
+
+    files: names of what is written for it; refused: by target, why it does not;
+    again: the first target that does not run this plan, but could run another of its problem, else None; flags: to plan
+    that one with.
+    """
+
+    target: str | None
+    files: tuple[str, ...]
+    refused: Mapping[str, str]
+    again: str | None = None
+    flags: str = ""
+
+
+def deployable(plan: Plan) -> Deployable:
+    """The first target that runs a plan with every choice left to its default."""
+    refusals: dict[str, str] = {}
+    again: tuple[str | None, str] = None, ""
+    for target in targets_of(plan):
+        try:
+            files = target_files(plan, Options(target, facts.checked_version(target, None)))
+        except UndeployableError as error:
+            refusals[target] = "; and ".join(error.reasons)
+            again = again if again[0] else (target, error.again)
+        except InputError as error:
+            refusals[target] = str(error)
+        else:
+            return Deployable(target, tuple(sorted(files)), refusals, *again)
+    return Deployable(None, (), refusals, *again)
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -354,5 +386,6 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     try:
         content = ChoicesRecord.model_validate(record.value())
     except ValidationError as error:
-        raise record.fault(first_fault(error)) from error
+        fault = faults_of(error)[0]
+        raise record.error(fault.sentence, fault.path) from error
     return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))

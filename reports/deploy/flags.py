@@ -22,7 +22,8 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
-from search_spaces.enumeration import STAGED_DRAFTS_SINCE, draft_refused
+from search_spaces.engines import engine_support
+from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
 from search_spaces.problem import target_of
 
@@ -269,8 +270,22 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "balanced": bool(settings.redundant) or None,
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
+        "exchange": exchange(deployment, pool),
         **_drafting(deployment, pool),
     }
+
+
+def exchange(deployment: Deployment, pool: DeployedPool) -> str | None:
+    """What carries tokens to their experts, None for the engine's default, which sends every token to every data rank.
+
+    Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step times
+    have it; the kernels that do so are for one role each, and are known to take the precisions of `exchange_dtypes`.
+    """
+    crosses = pool.nodes > 1 and not pool.nvlink and pool.settings.data > 1 and pool.vendor == "nvidia"
+    if not crosses or pool.settings.expert == 1 or pool.config.weight_dtype not in facts.fact("exchange_dtypes"):
+        return None
+    by_role: dict[str, str] = facts.fact("exchange").get(deployment.engine, {})
+    return by_role.get(pool.role.value)
 
 
 def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
@@ -279,7 +294,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    first, title = STAGED_DRAFTS_SINCE.get(engine), target_of(engine).title
+    first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and facts.numbers(deployment.engine_version) < facts.numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"

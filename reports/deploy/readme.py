@@ -19,7 +19,7 @@ from search_spaces.problem import target_of
 from . import facts
 from .deployment import ClassLimits, Deployment, Options
 from .describe import describe, told_apart
-from .flags import connector
+from .flags import connector, exchange
 from .formats import Raw, objects, render
 from .gateway import by_size, bytes_per_token, chosen_by, class_names, gateway_rules, pool_lines, tolerance_sentence
 from .hosts import hosts_of, place, router_hosts
@@ -120,6 +120,7 @@ def page_notes(deployment: Deployment) -> list[Raw]:
         tolerance=tolerance_sentence(deployment) if gateway and by_size(gateway_rules(deployment)) else "",
         bytes_per_token=f"{bytes_per_token(deployment):g}",
         names=class_names(deployment) if gateway else "",
+        exchanges=any(exchange(deployment, pool) for pool in deployment.pools),
         monitoring=facts.fact("monitoring", "namespace"),
     )
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError, name_hint
 from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
 from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
-from search_spaces.json_source import json_kind, json_shown
-from search_spaces.quantities import finite_number
+from search_spaces.json_source import NESTED, json_kind, json_shown, value_at
+from search_spaces.quantities import UNITS, Kind, finite_number
 from search_spaces.yaml_source import shipped_table
 
 MAX_LINE_BYTES = 16 * MIB
@@ -50,8 +50,6 @@ NANOSECONDS = 1_000_000_000
 MAX_SECONDS = 4_500_000_000.0
 """Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
 HASH_KEY = "hash_ids"
-NESTED = "."
-"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -73,11 +71,6 @@ class ArrivalUnit(StrEnum):
     MICROSECONDS = "us"
     NANOSECONDS = "ns"
     ISO = "iso"
-
-    @property
-    def seconds(self) -> float:
-        """Length of one unit [s]."""
-        return {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(self.value, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +273,10 @@ def json_request(columns: Columns) -> Callable[[bytes], Request]:
         is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
         if blocks is not None and not is_list:
             raise InputError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
-        arrival = nested_value(record, columns.arrival)
+        arrival = value_at(record, columns.arrival)
         if arrival is None and columns.arrival not in record:
             raise InputError(f"the object has no key {shown(columns.arrival)}")
-        lengths = ((name, nested_value(record, name)) for name in (columns.isl, columns.osl))
+        lengths = ((name, value_at(record, name)) for name in (columns.isl, columns.osl))
         isl, osl = ("" if value is None else _text(name, value) for name, value in lengths)
         return [_text(columns.arrival, arrival), isl, osl], blocks
 
@@ -324,19 +317,6 @@ def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
             yield key
 
 
-def nested_value(record: Mapping[str, Any], key: str) -> Any:
-    """The value under a key, or under keys joined by dots; None where there is none.
-
-    >>> nested_value({"usage": {"prompt_tokens": 5}}, "usage.prompt_tokens")
-    5
-    """
-    if key in record or NESTED not in key:
-        return record.get(key)
-    first, _, rest = key.partition(NESTED)
-    below = record.get(first)
-    return nested_value(below, rest) if isinstance(below, Mapping) else None
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
@@ -361,7 +341,7 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
     value = finite_number(text)
     if value is None:
         raise InputError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
-    seconds = value * unit.seconds
+    seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
         raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
@@ -440,55 +420,10 @@ KNOWN_NAMES = TRACE_NAMES["columns"]
 """Column names that are recognised without a mapping, by role."""
 
 
-class UnnamedColumnError(InputError):
-    """No column has a name that tells its role; the message says how a workload.yaml names it.
-
-    told: what is wrong; example: the role and a name such as the column's, for messages that name it otherwise.
-    """
-
-    def __init__(self, where: str, role: str, names: Sequence[str]) -> None:
-        self.told = f"{where}: no column was recognized as {role} among {name_list(map(shown, names))}"
-        self.example = role, KNOWN_NAMES[role][1]
-        super().__init__(f"{self.told}; name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}")
-
-
-@dataclass(frozen=True, slots=True)
-class Unservable:
-    """Rows of a trace that no engine can serve: a length is missing, below one token or beyond all belief.
-
-    rows: of the trace; count: of them those that are left out; line: of the first one in the file; fault: what is wrong
-    with it.
-    """
-
-    rows: int
-    count: int = 0
-    line: int = 0
-    fault: str = ""
-
-    @property
-    def words(self) -> str:
-        """How many rows are left out, and the first of them; empty where none is."""
-        left_out = f"{self.count:,} of {self.rows:,} {'row' if self.rows == 1 else 'rows'} cannot be served"
-        return f"{left_out} (line {self.line}: {self.fault})" if self.count else ""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRows:
-    """A trace file as it was read: the rows that can be served, in the order of the file, and those left out."""
-
-    path: Path
-    format: TraceFormat
-    columns: Columns
-    rows: Rows
-    unservable: Unservable
-
-
-def read_requests(
+def read_rows(
     path: Path, layout: str, columns: Mapping[str, str] | None, limit: int | None, progress: Progress | None
-) -> TraceRows:
-    """Read a trace, of its first `limit` requests.
-
-    Rows that no engine can serve are left out; InputError where they are many.
+) -> tuple[TraceFormat, Columns, Rows]:
+    """The format and the columns of a trace, and its first `limit` requests in the order of the file.
 
     layout: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
     told the share of the file that has been read [1].
@@ -506,27 +441,29 @@ def read_requests(
     chunks = list(rows_of(path, islice(lines, limit), columns_of, read_request))
     if not chunks:
         raise InputError(f"{path}: the trace is empty: it has no requests")
-    return TraceRows(path, form, columns_of, *_servable(path, joined(chunks), columns_of))
+    return form, columns_of, joined(chunks)
 
 
-def _servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, Unservable]:
-    """The rows that can be served; InputError where so many cannot that it is no slip but another column or unit."""
+def servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, str]:
+    """The rows that an engine can serve, and in words how many are left out, if any: a length is missing or no length.
+
+    InputError where so many are that it is no slip but another column or unit.
+    """
     lengths = (columns.isl, rows.isl), (columns.osl, rows.osl)
     odd = [(tokens < 1) | (tokens > MAX_TOKENS) for _, tokens in lengths]
     out = odd[0] | odd[1]
     if not out.any():
-        return rows, Unservable(len(rows))
-    first = int(np.argmax(out))
+        return rows, ""
+    first, left_out = int(np.argmax(out)), int(np.count_nonzero(out))
     name, tokens = lengths[0] if odd[0][first] else lengths[1]
-    fault = f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}"
-    left_out = Unservable(len(rows), int(np.count_nonzero(out)), int(rows.line[first]), fault)
-    if left_out.count > MOST_UNSERVABLE * left_out.rows:
+    fault, line = f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}", int(rows.line[first])
+    words = f"{left_out:,} of {len(rows):,} {'row' if len(rows) == 1 else 'rows'} cannot be served"
+    if left_out > MOST_UNSERVABLE * len(rows):
         raise InputError(
-            f"{path}:{left_out.line}: {fault}, but must be a whole number of tokens from 1 to {MAX_TOKENS}; "
-            f"{left_out.count:,} of {left_out.rows:,} rows cannot be served; at most {percentage(MOST_UNSERVABLE)} may "
-            "be"
+            f"{path}:{line}: {fault}, but must be a whole number of tokens from 1 to {MAX_TOKENS}; {words}, and at "
+            f"most {percentage(MOST_UNSERVABLE)} may be left out"
         )
-    return rows.pick(np.flatnonzero(~out)), left_out
+    return rows.pick(np.flatnonzero(~out)), f"{words} (line {line}: {fault})"
 
 
 def is_range_query(start: bytes) -> bool:
@@ -549,28 +486,22 @@ def _head(path: Path) -> str:
     return line.lstrip().decode(errors="replace")
 
 
-def _detect(path: Path, head: str) -> TraceFormat:
-    if head.startswith("["):
-        raise InputError(f"{path}:1: the file is a JSON array, but must have one JSON object per line (JSONL)")
-    if head.startswith("{"):
-        keys = set(parse_object(head.encode(), f"{path}:1"))
-        mooncake = {*OWN_COLUMNS[TraceFormat.MOONCAKE].names, HASH_KEY}
-        return TraceFormat.MOONCAKE if keys | {HASH_KEY} == mooncake else TraceFormat.JSONL
-    names = set(split_header(head, f"{path}:1")[1])
-    return TraceFormat.AZURE if names == set(OWN_COLUMNS[TraceFormat.AZURE].names) else TraceFormat.CSV
-
-
 def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
     if layout not in TRACE_FORMATS:
         raise UnknownNameError("trace format", layout, TRACE_FORMATS)
-    form = _detect(path, head) if layout == AUTO else TraceFormat(layout)
-    if mapping and form in OWN_COLUMNS:
-        if layout != AUTO:
-            raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
-        form = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
-    names, where = _names(path, head, form), f"{path}:1"
+    where, is_auto = f"{path}:1", layout == AUTO
+    if is_auto and head.startswith("["):
+        raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
+    is_json = head.startswith("{") if is_auto else layout in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
+    names = list(nested_keys(parse_object(head.encode(), where))) if is_json else _csv_names(head, where)
+    form = (TraceFormat.JSONL if is_json else TraceFormat.CSV) if is_auto else TraceFormat(layout)
+    own = TraceFormat.MOONCAKE if is_json else TraceFormat.AZURE
+    if is_auto and not mapping and {*names} - {HASH_KEY} == {*OWN_COLUMNS[own].names}:
+        form = own
     if form in OWN_COLUMNS:
+        if mapping:
+            raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
         for name in OWN_COLUMNS[form].names:
             _column(name, name, names, where)
         return form, OWN_COLUMNS[form]
@@ -587,16 +518,14 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     return form, Columns(arrival, isl, osl, ArrivalUnit(unit))
 
 
-def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
-    """The column names or keys of the first line."""
-    if form in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
-        return list(nested_keys(parse_object(head.encode(), f"{path}:1")))
-    names = split_header(head, f"{path}:1")[1]
+def _csv_names(head: str, where: str) -> list[str]:
+    """The column names of a header."""
+    names = split_header(head, where)[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
-        raise InputError(f"{path}:1: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
+        raise InputError(f"{where}: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}:1: the header has the column {shown(twice)} twice")
+        raise InputError(f"{where}: the header has the column {shown(twice)} twice")
     return names
 
 
@@ -610,13 +539,13 @@ def _column(role: str, column: str | None, names: Sequence[str], where: str) -> 
     if column is not None:
         if column in names:
             return column
-        close = nearest_name(column, names)
-        hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, names))}"
-        raise InputError(f"{where}: there is no column {shown(column)}; {hint}")
+        raise InputError(f"{where}: there is no column {shown(column)}; {name_hint(column, names, 'found')}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
         by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
     name_of = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if name_of is None:
-        raise UnnamedColumnError(where, role, names)
+        example = KNOWN_NAMES[role][1]
+        unnamed = f"{where}: no column was recognized as {role} among {name_list(map(shown, names))}"
+        raise InputError(f"{unnamed}; name it, e.g. columns: {{{role}: {example}}} or --columns {role}={example}")
     return name_of

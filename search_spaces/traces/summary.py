@@ -31,11 +31,12 @@ from .reader import (
     NANOSECONDS,
     OWN_COLUMNS,
     ArrivalUnit,
+    Columns,
     Progress,
     Rows,
     TraceFormat,
-    TraceRows,
-    read_requests,
+    read_rows,
+    servable,
 )
 
 SLOT_SECONDS = 10
@@ -140,6 +141,8 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
         dispersion = _dispersion(gaps, duration, quantum)
     cv = gap_cv if dispersion is None else math.sqrt(dispersion)
     longest = int(np.argmax(gaps)) if gaps.size else 0
+    total = np.concatenate([[0], np.cumsum(slots)])
+    widths = {window: min(window // SLOT_SECONDS, slots.size) for window in PEAK_WINDOWS if window <= duration}
     return ArrivalStats(
         requests=len(rows),
         duration=duration,
@@ -150,11 +153,7 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
         quantum=quantum,
         dispersion=dispersion,
         burstiness=1.0 if cv is None else cv,
-        peak_rate={
-            window: float(_window_sums(slots, window // SLOT_SECONDS).max() / window)
-            for window in PEAK_WINDOWS
-            if window <= duration
-        },
+        peak_rate={window: float((total[width:] - total[:-width]).max() / window) for window, width in widths.items()},
         gap_lines=(int(rows.line[longest]), int(rows.line[longest + 1])) if gaps.size else (0, 0),
     )
 
@@ -177,13 +176,6 @@ def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
     steps = round(duration / quantum) + 1
     mean = (gaps.size + 1) / steps
     return max(float((runs**2).sum()) / steps - mean**2, 0.0) / mean
-
-
-def _window_sums(counts: IntArray, width: int) -> FloatArray:
-    """Return the sums over all runs of `width` neighbouring slots (fewer if there are fewer)."""
-    total = np.concatenate([[0], np.cumsum(counts)])
-    width = min(width, counts.size)
-    return np.asarray(total[width:] - total[:-width], dtype=np.float64)
 
 
 def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
@@ -245,30 +237,16 @@ def quantile_of(values: IntArray, probability: float) -> int:
     return int(np.partition(values, rank)[rank])
 
 
-@dataclass(frozen=True, slots=True)
-class Prefixes:
-    """What an infinite prefix cache finds of the prompts of a trace.
+def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float, float] | None]:
+    """Share of the input tokens that an infinite prefix cache holds [1], and the times since the last use of what hits.
 
-    hit_share: of the input tokens [1]; block_tokens: tokens per hash block; reuse_interval: time since the last use of
-    the blocks that hit, by probability [s], None where none did.
+    Request by request in the order of the file; size: tokens of a hash block, None where there are none. A request hits
+    the longest run of its first blocks that all appeared in earlier requests; the hit is blocks x block size tokens, at
+    most the request's ISL (its last block is partly filled).
     """
-
-    hit_share: float
-    block_tokens: int
-    reuse_interval: Mapping[float, float] | None
-
-
-def prefixes_of(rows: Rows) -> Prefixes | None:
-    """Prefix hits request by request in the order of the file; None where the trace has no usable blocks.
-
-    A request hits the longest run of its first blocks that all appeared in earlier requests; the hit is
-    blocks x block size tokens, at most the request's ISL (its last block is partly filled).
-    """
-    if rows.hash_ids is None or rows.hash_counts is None:
-        return None
-    counts, size = rows.hash_counts, _block_size(rows.isl, rows.hash_counts)
-    if size is None:
-        return None
+    if size is None or rows.hash_ids is None or rows.hash_counts is None:
+        return None, None
+    counts = rows.hash_counts
     row = np.repeat(np.arange(counts.size), counts)
     _, first, place = np.unique(rows.hash_ids, return_index=True, return_inverse=True)
     misses = np.flatnonzero(row[first][place] == row)
@@ -278,7 +256,7 @@ def prefixes_of(rows: Rows) -> Prefixes | None:
     hits = np.minimum(following - starts, counts)
     tokens = int(np.minimum(hits * size, rows.isl).sum())
     hit = np.arange(row.size) - starts[row] < hits[row]
-    return Prefixes(tokens / int(rows.isl.sum()), size, _reuse_interval(rows.nanoseconds[row], place, hit))
+    return tokens / int(rows.isl.sum()), _reuse_interval(rows.nanoseconds[row], place, hit)
 
 
 def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bool_]) -> dict[float, float] | None:
@@ -294,38 +272,45 @@ def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bo
     return {share: float(f"{INTERVAL_EDGES[cell]:.4g}") for share, cell in zip(REUSE_SHARES, bins, strict=True)}
 
 
-def _block_size(isl: IntArray, counts: IntArray) -> int | None:
-    """Return the first block size [token] that explains the block counts of nearly all rows."""
-    for size in BLOCK_SIZES:
-        whole, rounded_up = isl // size, -(-isl // size)
+def block_size(rows: Rows) -> int | None:
+    """The first block size [token] that explains the block counts of nearly all rows; None where there is none."""
+    counts = rows.hash_counts
+    for size in () if counts is None else BLOCK_SIZES:
+        whole, rounded_up = rows.isl // size, -(-rows.isl // size)
         if np.mean((counts == rounded_up) | (counts == whole)) >= FITTING_SHARE:
             return size
     return None
 
 
 @dataclass(frozen=True)
-class TraceSummary(TraceRows):
-    """A trace, read once; rows: those that count, in order of arrival.
+class TraceSummary:
+    """A trace, read once.
 
-    too_long: requests left out as longer than `most_tokens` [token]; out_of_order: arrivals earlier than the line
-    before; prefixes: None where the trace does not tell.
+    rows: those that count, in order of arrival; left_out: in words, the rows that no engine can serve; dropped: how
+    many; too_long: requests left out as longer than `most_tokens` [token]; out_of_order: arrivals earlier than the line
+    before. Of an infinite prefix cache, None where the trace does not tell: prefix_hit_share: share of the input tokens
+    that it holds [1]; block_tokens: tokens of a hash block; reuse_interval: time since the last use of what hits, by
+    probability [s].
     """
 
+    path: Path
+    format: TraceFormat
+    columns: Columns
+    rows: Rows
+    left_out: str
+    dropped: int
     most_tokens: int
     too_long: int
     out_of_order: int
     arrivals: ArrivalStats
-    prefixes: Prefixes | None
+    prefix_hit_share: float | None
+    block_tokens: int | None
+    reuse_interval: Mapping[float, float] | None
 
     @property
     def requests(self) -> int:
         """Requests that count."""
         return len(self.rows)
-
-    @property
-    def dropped(self) -> int:
-        """Rows left out that no engine can serve."""
-        return self.unservable.count
 
     @property
     def mean_isl(self) -> float:
@@ -351,16 +336,6 @@ class TraceSummary(TraceRows):
     def burstiness(self) -> float:
         """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
         return self.arrivals.burstiness
-
-    @property
-    def prefix_hit_share(self) -> float | None:
-        """Share of input tokens that an infinite prefix cache holds [1]; None if the trace does not tell."""
-        return None if self.prefixes is None else self.prefixes.hit_share
-
-    @property
-    def reuse_interval(self) -> Mapping[float, float] | None:
-        """Time since the last use of what hits, by probability [s]."""
-        return None if self.prefixes is None else self.prefixes.reuse_interval
 
     def longer_than(self, tokens: int) -> int:
         """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
@@ -410,7 +385,7 @@ class TraceSummary(TraceRows):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures must know, one sentence each."""
-        notes = [f"{self.unservable.words}; no figure counts them."] * bool(self.dropped)
+        notes = [f"{self.left_out}; no figure counts them."] * bool(self.dropped)
         if self.too_long:
             subject, verb = (
                 ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
@@ -421,7 +396,7 @@ class TraceSummary(TraceRows):
             subject = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
             notes.append(f"{subject} earlier than the line before; the trace was sorted by arrival.")
         notes += arrival_notes(self.arrivals)
-        if self.prefixes is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
+        if self.block_tokens is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
             notes.append("hash_ids fit no known block size; the prefix-hit share is unknown.")
         return tuple(notes)
 
@@ -435,28 +410,35 @@ def read_trace(
     *,
     most_tokens: int = 2 * MAX_TOKENS,
 ) -> TraceSummary:
-    """Read a trace and return what it says; arguments as for `read_requests`.
+    """Read a trace and return what it says; arguments as for `read_rows`.
 
-    most_tokens: requests whose ISL + OSL [token] is above it are left out: no engine would take them, nor cache their
-    prefixes.
+    Rows that no engine can serve are left out; InputError where they are many. most_tokens: requests whose ISL + OSL
+    [token] is above it are left out too: no engine would take them, nor cache their prefixes.
     """
-    trace = read_requests(Path(path), format, columns, limit, progress)
-    fits = trace.rows.isl + trace.rows.osl <= most_tokens
-    rows, too_long = trace.rows.pick(np.flatnonzero(fits)), int(np.count_nonzero(~fits))
+    path = Path(path)
+    form, columns_of, every_row = read_rows(path, format, columns, limit, progress)
+    requests, left_out = servable(path, every_row, columns_of)
+    fits = requests.isl + requests.osl <= most_tokens
+    rows, too_long = requests.pick(np.flatnonzero(fits)), int(np.count_nonzero(~fits))
     if not len(rows):
         raise InputError(f"{path}: the trace is empty: it has only {too_long} of more than {most_tokens:,} tokens")
     in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
+    block_tokens = block_size(rows)
+    hit_share, reuse_interval = prefix_hits(rows, block_tokens)
     return TraceSummary(
-        path=trace.path,
-        format=trace.format,
-        columns=trace.columns,
+        path=path,
+        format=form,
+        columns=columns_of,
         rows=in_order,
-        unservable=trace.unservable,
+        left_out=left_out,
+        dropped=len(every_row) - len(requests),
         most_tokens=most_tokens,
         too_long=too_long,
         out_of_order=int(np.count_nonzero(np.diff(rows.nanoseconds) < 0)),
         arrivals=arrival_stats(in_order, str(path)),
-        prefixes=prefixes_of(rows),
+        prefix_hit_share=hit_share,
+        block_tokens=block_tokens,
+        reuse_interval=reuse_interval,
     )
 
 
