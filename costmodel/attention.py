@@ -12,17 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-__all__ = [
-    "Attention",
-    "CompressedAttention",
-    "LatentAttention",
-    "LinearAttention",
-    "Matrix",
-    "Part",
-    "Sharding",
-    "SoftmaxAttention",
-]
-
 
 class Sharding(StrEnum):
     """How tensor parallelism splits a matrix: its outputs, its inputs, or not at all."""

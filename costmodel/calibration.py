@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
 from .engine import EngineConfig
-from .engine_arrays import part_dtype, vendor_peak
+from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
 from .host import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from .step import StepLoad, StepTime, step_time_one
@@ -310,37 +310,25 @@ def calibrated_pairs(model: Transformer, configs: Iterable[EngineConfig]) -> tup
     for config in configs:
         used = [*used_efficiencies(model, config)]
         for part in Part:
-            weight_dtype = part_dtype(model, part, config.weight_dtype)
+            weight_dtype = model.part_dtype(part, config.weight_dtype)
             used += [(kind, weight_dtype) for kind in ("gemm", "moe") if kind == "gemm" or model.is_moe]
         efficiencies = config.accelerator.efficiency
         pairs.update(dict.fromkeys(pair for pair in used if pair in efficiencies and pair[0] not in COLLECTIVES))
     return tuple(pairs)
 
 
-def scaled_figures(accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales) -> dict[Pair, KernelEfficiency]:
-    """The efficiencies of `pairs`, scaled, never above the physical limit of 1."""
-    return _scaled(accelerator, pairs, scales, frozenset())
-
-
-def scaled_accelerator(
+def scaled_figures(
     accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, *, limited: bool = True
-) -> Accelerator:
-    """The accelerator with those efficiencies scaled.
+) -> dict[Pair, KernelEfficiency]:
+    """The efficiencies of `pairs`, scaled.
 
     limited: none above 1. Without, the kernels that carry the weights may be: so data that asks for more than there is
     shows (`above_physics`) instead of piling up at the limit.
     """
-    figures = _scaled(accelerator, pairs, scales, frozenset() if limited else CARRIERS)
-    return replace(accelerator, efficiency={**accelerator.efficiency, **figures})
-
-
-def _scaled(
-    accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, uncapped_kernels: frozenset[str]
-) -> dict[Pair, KernelEfficiency]:
     efficiencies = accelerator.efficiency
 
     def limit(pair: Pair, share: float) -> float:
-        return share if pair[0] in uncapped_kernels else min(share, 1.0)
+        return min(share, 1.0) if limited or pair[0] not in CARRIERS else share
 
     return {
         pair: replace(

@@ -193,11 +193,6 @@ def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -
     )
 
 
-def part_dtype(model: Transformer, part: Part, weight_dtype: str) -> str:
-    """Dtype in which the weights of one part are stored."""
-    return model.part_dtype(part, weight_dtype)
-
-
 def engine_arrays(
     model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, conditions: Conditions = SERVING
 ) -> EngineArrays:
@@ -264,7 +259,7 @@ def _column(values: Sequence[float]) -> FloatArray:
 
 
 def _input_bytes(model: Transformer, config: EngineConfig, part: Part) -> float:
-    return DTYPE_BYTES[compute_dtype(part_dtype(model, part, config.weight_dtype), config.accelerator)]
+    return DTYPE_BYTES[compute_dtype(model.part_dtype(part, config.weight_dtype), config.accelerator)]
 
 
 def _matrix_rates(
@@ -279,9 +274,12 @@ def _matrix_rates(
     apart = part is Part.EXPERTS or module  # whose conversions their own curves have
     eager = not conditions.graphs and not module
     experts = max(group.feed_forward.experts for group in model.layers)
+    expanding = EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
+    shares: list[float] = []
+    peaks: list[float] = []
     for config in configs:
-        weight_dtype = part_dtype(model, part, config.weight_dtype)
+        weight_dtype = model.part_dtype(part, config.weight_dtype)
         unit_dtype = compute_dtype(weight_dtype, config.accelerator)
         has_groups = part is not Part.EXPERTS or config.parallelism.expert < experts
         kernels = conditions.fp8_kernels if unit_dtype == "fp8" and has_groups else unit_dtype
@@ -291,12 +289,12 @@ def _matrix_rates(
             compute = _with_fused_cast(compute, wide, known_scales=has_known_scales(model, weight_dtype))
         weight_only = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
         pairs.append((compute, weight_only if weight_dtype != unit_dtype else compute))
-    accelerators = [config.accelerator for config in configs]
-    shares = [_expanding(model, config, part) for config in configs]
-    peaks = [_unit_rate(model, config, part) * share for config, share in zip(configs, shares, strict=True)]
-    rates = _kernel_rates(accelerators, peaks, pairs, conditions, eager=eager)
+        shares.append(expanding if weight_dtype != ACTIVATION_DTYPE == unit_dtype else 1.0)
+        peaks.append(config.accelerator.peak_flops[unit_dtype] * shares[-1])
+    rates = _kernel_rates([config.accelerator for config in configs], peaks, pairs, conditions, eager=eager)
     if part is not Part.EXPERTS:
         return rates
+    # what half fills the GPU takes as long where weights are expanded
     return replace(rates, compute_half=rates.compute_half * _column(shares))
 
 
@@ -316,20 +314,6 @@ def _with_fused_cast(narrow: KernelEfficiency, wide: KernelEfficiency, *, known_
     """
     fused = replace(narrow, memory=max(narrow.memory, wide.memory), launch=min(narrow.launch, wide.launch))
     return replace(fused, cast=0.0) if known_scales else fused
-
-
-def _unit_rate(model: Transformer, config: EngineConfig, part: Part) -> float:
-    """Data-sheet FLOP/s of the units that a part computes on [FLOP/s]."""
-    weight_dtype = part_dtype(model, part, config.weight_dtype)
-    return config.accelerator.peak_flops[compute_dtype(weight_dtype, config.accelerator)]
-
-
-def _expanding(model: Transformer, config: EngineConfig, part: Part) -> float:
-    """Share of those that expanding narrower weights leaves; what half fills the GPU takes as long with it."""
-    weight_dtype = part_dtype(model, part, config.weight_dtype)
-    if weight_dtype == ACTIVATION_DTYPE or compute_dtype(weight_dtype, config.accelerator) != ACTIVATION_DTYPE:
-        return 1.0
-    return EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
 
 
 def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .accelerator import KernelEfficiency, Origin
 from .engine import EngineConfig, Parallelism, Role
-from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency, part_dtype
+from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency
 from .errors import InputError
 from .host import EngineOverhead
 from .memory import (
@@ -92,7 +92,9 @@ def estimate(
     decodes = config.role is not Role.PREFILL and osl > 1
     _check_lengths(config, isl, osl, batch)
     if batch is not None and not decodes:
-        raise InputError(f"batch {batch:g} has no meaning: {_why_none_decodes(config)}")
+        prefills = config.role is Role.PREFILL
+        reason = "a prefill engine does not decode" if prefills else "with an OSL of 1 nothing decodes"
+        raise InputError(f"batch {batch:g} has no meaning: {reason}")
     if config.role is Role.DECODE and not decodes:
         raise InputError("a decode engine needs an OSL above 1 token: prefill emits the first")
     most = max_requests(model, config, isl, osl if decodes else 0.0)
@@ -117,19 +119,10 @@ def estimate(
         activations_per_gpu=activation_bytes(model, config) + runtime_bytes(config),
         kv_capacity_per_gpu=kv_capacity_bytes(model, config),
         requests_per_second=1.0 / seconds,
-        binds=_binds(decode or prefill, memory_full=decode is not None and running == most < config.max_num_seqs),
+        binds="memory" if decode and running == most < config.max_num_seqs else (decode or prefill).bound_by,
         efficiencies=used_efficiencies(model, config),
         overhead=overhead,
     )
-
-
-def _why_none_decodes(config: EngineConfig) -> str:
-    return "a prefill engine does not decode" if config.role is Role.PREFILL else "with an OSL of 1 nothing decodes"
-
-
-def _binds(step: StepEstimate, *, memory_full: bool) -> str:
-    """What limits throughput; `memory_full`: more memory would let more requests decode together."""
-    return "memory" if memory_full else step.bound_by
 
 
 def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArrays, isl: float) -> float:
@@ -147,12 +140,12 @@ def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArra
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:
     """Efficiency of every kernel class that the engine runs, by (class, compute dtype)."""
     accelerator, split = config.accelerator, config.parallelism
-    pairs = [("gemm", compute_dtype(part_dtype(model, part, config.weight_dtype), accelerator)) for part in Part]
+    pairs = [("gemm", compute_dtype(model.part_dtype(part, config.weight_dtype), accelerator)) for part in Part]
     for group in model.layers:
         kind = "latent" if group.attention.is_latent else "attention"
         pairs += [(f"{kind}_prefill", config.kv_dtype), (f"{kind}_decode", config.kv_dtype)]
     if model.is_moe:
-        pairs.append(("moe", compute_dtype(part_dtype(model, Part.EXPERTS, config.weight_dtype), accelerator)))
+        pairs.append(("moe", compute_dtype(model.part_dtype(Part.EXPERTS, config.weight_dtype), accelerator)))
     if split.tensor > 1:
         pairs.append(("all_reduce", "bf16"))
     if split.data > 1:

@@ -14,7 +14,7 @@ import numpy as np
 from .arrays import FloatArray
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
-from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread, touched_experts
+from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -28,23 +28,6 @@ from .transformer import (
     SoftmaxAttention,
     Transformer,
 )
-
-__all__ = [
-    "NOTHING",
-    "Work",
-    "all_reduce_time",
-    "all_to_all_time",
-    "attended_pairs",
-    "decode_attention_work",
-    "elementwise_work",
-    "expert_work",
-    "head_matrix",
-    "layer_kernels",
-    "matrix_work",
-    "prefill_attention_work",
-    "send_time",
-    "touched_experts",
-]
 
 Figure = float | FloatArray
 

@@ -16,7 +16,7 @@ from costmodel import lengths
 from costmodel.lengths import Buckets, Lengths
 from costmodel.prefix_cache import Reuse, TimeDistribution
 
-from .arrays import FloatArray, IntArray
+from .arrays import FloatArray
 
 TURN_GROUPS, TURN_BUCKETS = 8, 6
 """Groups of turns, the first one by itself, and buckets of new tokens in each: as many as other histograms have."""
@@ -79,66 +79,3 @@ def requests_of(sessions: Sessions) -> tuple[Buckets, Reuse]:
     later_share = reach[::-1].cumsum()[::-1][1:] / mean
     reuse = Reuse(sessions.system_prompt, np.concatenate(history), sessions.growth, later_share, sessions.pause)
     return buckets, reuse
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """Requests of sessions in order of arrival, all (requests,).
-
-    arrival: when each comes if answers take as long as expected [s]; after: index of the turn before, -1 for one that
-    comes by itself; pause: after the end of that one [s]; isl, osl [token]; session; place: of the turn in its session.
-    """
-
-    arrival: FloatArray
-    after: IntArray
-    pause: FloatArray
-    isl: IntArray
-    osl: IntArray
-    session: IntArray
-    place: IntArray
-
-
-def draw_turns(
-    sessions: Sessions, starts: FloatArray, count: int, *, begin: float, service: float, most: float, seed: int = 0
-) -> Turns:
-    """The first `count` turns from `begin` [s] on; sessions that began before go on from the turn they have come to.
-
-    starts: of the sessions, ascending [s]; service: expected time of a request [s]; most: tokens, ISL + OSL, that a
-    session does not exceed [token].
-    """
-
-    def drawn(number: int, values: Lengths, size: int) -> FloatArray:
-        rng = np.random.default_rng([seed, 5, number])
-        place = np.searchsorted(np.cumsum(values.share), rng.random(size) * (1.0 - 1e-12))
-        whole = np.floor(values.value[np.minimum(place, values.value.size - 1)] + rng.random(size))
-        return np.maximum(whole, 1.0)
-
-    turns = drawn(0, sessions.turns, starts.size).astype(np.int64)
-    first = np.cumsum(turns) - turns
-    session = np.repeat(np.arange(starts.size), turns)
-    place = np.arange(session.size) - first[session]
-    user, answer = drawn(1, sessions.user, session.size), drawn(2, sessions.answer, session.size)
-    uniform = np.random.default_rng([seed, 5, 3]).random(session.size)
-    pause = np.interp(uniform, sessions.pause.share, sessions.pause.seconds)
-
-    def sum_before(values: FloatArray) -> FloatArray:
-        upto = np.cumsum(values) - values
-        return np.asarray(upto - upto[first][session])
-
-    isl = np.floor(sessions.system_prompt) + sum_before(user + answer) + user
-    gaps = np.where(place > 0, pause + service, 0.0)
-    arrival = starts[session] + sum_before(gaps) + gaps
-    order = np.flatnonzero((isl + answer <= most) & (arrival >= begin) & (arrival <= max(starts[-1], begin + 1e-9)))
-    order = order[np.argsort(arrival[order], kind="stable")][:count]
-    number = np.full(session.size, -1, dtype=np.int64)
-    number[order] = np.arange(order.size)
-    after = np.where(place[order] > 0, number[order - 1], -1)
-    return Turns(
-        arrival=arrival[order] - arrival[order[0]],
-        after=after,
-        pause=np.where(place[order] > 0, pause[order], 0.0),
-        isl=isl[order].astype(np.int64),
-        osl=answer[order].astype(np.int64),
-        session=session[order],
-        place=place[order],
-    )

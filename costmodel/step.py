@@ -7,7 +7,8 @@ Rules
 - Data-parallel ranks split the requests: attention and dense matrices see the busiest rank, which has n / dp requests
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
-- Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
+- Every rank has a host process of its own, so host = step + per_request x requests counts those of the
+  busiest rank (`host.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 - Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`costmodel.speculation`). The
   draft layer's time is part of gemm, attention, experts and communication.
@@ -15,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -44,18 +44,6 @@ from .kernels import (
 from .transformer import LayerGroup, Transformer
 
 Tokens = TypeVar("Tokens", float, FloatArray)
-
-__all__ = [
-    "EngineArrays",
-    "StepLoad",
-    "StepTime",
-    "busiest_rank",
-    "engine_arrays",
-    "prompt_chunks",
-    "step_time",
-    "step_time_one",
-    "step_times",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +229,6 @@ def _state_bytes(model: Transformer, tokens: FloatArray) -> FloatArray:
 def step_time_one(model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad) -> StepTime:
     """Step time of a single engine; arrays of shape (1, points)."""
     return step_time(model, engine_arrays(model, [config], overhead), load)
-
-
-def step_times(
-    model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, load: StepLoad
-) -> StepTime:
-    """Step times of several engines at the same operating points; arrays of shape (engines, points)."""
-    return step_time(model, engine_arrays(model, configs, overhead), load)
 
 
 def _stage_communication(model: Transformer, engines: EngineArrays, tokens: FloatArray) -> FloatArray:

@@ -1,7 +1,7 @@
 """The textbook figures: closed forms for one number at a time, before any efficiency curve or scheduler.
 
 They state what the full model (`costmodel.step`) must reduce to; floats or arrays that broadcast together.
-N parameters, T tokens, B batch, W weight bytes, BW memory bandwidth, C chunk.
+N parameters, T tokens, B batch, W weight bytes, BW memory bandwidth.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def prefill_flop(parameters: Value, tokens: Value) -> Value:
 def prefill_time(parameters: Value, tokens: Value, peak: Value, mfu: Value) -> Value:
     """Time of a prompt = 2 N T / (peak x MFU) [s].
 
-    peak [FLOP/s], mfu: share of the peak reached [1].
+    peak [FLOP/s], mfu: share of the peak reached [1]. Of a chunk it is also the jitter that it adds to decodes
+    (Sarathi-Serve 2024).
 
     >>> round(prefill_time(7e9, 4096.0, 312e12, 0.5), 4)
     0.3676
@@ -37,35 +38,16 @@ def prefill_time(parameters: Value, tokens: Value, peak: Value, mfu: Value) -> V
     return prefill_flop(parameters, tokens) / (peak * mfu)
 
 
-def chunk_time(parameters: Value, chunk: Value, peak: Value, mfu: Value) -> Value:
-    """Time of one prefill chunk = 2 N C / (peak x MFU) [s]; also the jitter it adds to decodes (Sarathi-Serve 2024).
-
-    chunk: C [token].
-
-    >>> round(chunk_time(7e9, 512.0, 312e12, 0.5), 5)
-    0.04595
-    """
-    return prefill_time(parameters, chunk, peak, mfu)
-
-
 def decode_tpot(weight_bytes: Value, bandwidth: Value, batch: Value, kv_bytes: Value) -> Value:
     """Time of one memory-bound decode step = (W + B KV) / BW [s] (Pope 2022 §2.1).
 
-    weight_bytes: W [byte]; bandwidth: BW [byte/s]; batch: B [1]; kv_bytes: KV of one request [byte].
+    weight_bytes: W [byte]; bandwidth: BW [byte/s]; batch: B [1]; kv_bytes: KV of one request [byte]. Over B it is the
+    engine time per generated token, W / (B BW) + KV / BW.
 
     >>> decode_tpot(14e9, 2e12, 1.0, 0.0)
     0.007
     """
     return (weight_bytes + batch * kv_bytes) / bandwidth
-
-
-def amortised_token_time(weight_bytes: Value, bandwidth: Value, batch: Value, kv_bytes: Value) -> Value:
-    """Engine time per generated token = W / (B BW) + KV / BW = TPOT / B [s].
-
-    >>> amortised_token_time(14e9, 2e12, 8.0, 0.5e9)
-    0.001125
-    """
-    return decode_tpot(weight_bytes, bandwidth, batch, kv_bytes) / batch
 
 
 def decode_limit(weight_bytes: Value, bandwidth: Value, mbu: Value) -> Value:

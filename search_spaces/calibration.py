@@ -33,7 +33,6 @@ from costmodel.calibration import (
     least_tpot,
     least_ttft,
     most_requests_per_second,
-    scaled_accelerator,
     scaled_figures,
     scaled_overhead,
     scaled_policy,
@@ -293,7 +292,7 @@ def used_pairs(rows: Sequence[MeasuredRow]) -> tuple[Pair, ...]:
 def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
     """Predicted seconds of `observations(rows)`, in their order, as a function of the scales.
 
-    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_accelerator`).
+    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_figures`).
     """
     pairs = used_pairs(rows)
     numbers = {id(row.deployment): number for number, row in enumerate(rows)}
@@ -306,7 +305,9 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
 
     def predict(scales: Scales) -> FloatArray:
         def scaled(config: EngineConfig) -> EngineConfig:
-            return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
+            accelerator = config.accelerator
+            figures = scaled_figures(accelerator, pairs, scales, limited=limited)
+            return replace(config, accelerator=replace(accelerator, efficiency={**accelerator.efficiency, **figures}))
 
         seconds = np.empty((len(rows), 2))
         for batch in batches:

@@ -23,7 +23,7 @@ from costmodel.engine_arrays import (
     kernel_efficiency,
 )
 from costmodel.errors import InputError
-from costmodel.host import NO_OVERHEAD, host_time
+from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import (
     CONVERTED_OUTSIDE,
     ELEMENTWISE_LAUNCH,
@@ -32,9 +32,9 @@ from costmodel.kernels import (
     all_reduce_time,
     all_to_all_time,
     attended_pairs,
-    touched_experts,
 )
-from costmodel.step import StepLoad, StepTime, step_time, step_time_one, step_times
+from costmodel.routing import touched_experts
+from costmodel.step import StepLoad, StepTime, step_time, step_time_one
 from costmodel.transformer import Transformer, WeightScale
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
@@ -253,7 +253,7 @@ def test_engines_and_points_broadcast() -> None:
     configs = [toy_config(tensor=t, pipeline=p) for t in (1, 2, 4, 8) for p in (1, 2)]
     configs += [toy_config(toy_a100()), toy_config(weight_dtype="fp8", kv_dtype="fp8")]
     load = StepLoad.of(1, np.array([0, 100, 5000]), 0, np.array([64, 0, 7]), 1500)
-    many = step_times(deepseek_v3(), configs, OVERHEAD, load)
+    many = step_time(deepseek_v3(), engine_arrays(deepseek_v3(), configs, OVERHEAD), load)
     assert many.total.shape == (10, 3)
     for row, config in enumerate(configs):
         one = step_time_one(deepseek_v3(), config, OVERHEAD, load)
@@ -473,7 +473,7 @@ def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
 @pytest.mark.parametrize(("requests", "data", "busiest"), [(512, 1, 512), (512, 8, 64), (8192, 32, 256), (3, 8, 1)])
 def test_the_host_of_a_data_rank_deals_with_its_own_requests(requests: int, data: int, busiest: int) -> None:
     step = step_time_one(deepseek_v3(), toy_config(data=data, expert=data), OVERHEAD, StepLoad.decode(requests, 1000))
-    assert step.host[0, 0] == pytest.approx(host_time(OVERHEAD, busiest))
+    assert step.host[0, 0] == pytest.approx(OVERHEAD.step + OVERHEAD.per_request * busiest)
 
 
 # --- circumstances of the kernel tables that plans do not share: slow kernels for single rows and for grouped experts

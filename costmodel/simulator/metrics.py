@@ -394,7 +394,9 @@ def overload(results: Sequence[Result], subsets: Sequence[BoolArray] | None = No
     than CHANCE.
     """
     masks = subsets or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
-    backlog, came = np.sum([_piled_up(*pair) for pair in zip(results, masks, strict=True)], axis=0).tolist()
+    pairs = list(zip(results, masks, strict=True))
+    backlogs = [piled_up(result, result.arrival[mask], result.finish[mask]) for result, mask in pairs]
+    backlog, came = np.sum(backlogs, axis=0).tolist()
     growth = backlog / max(came, 1)
     growth_limit = GROWTH if subsets is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
     piling = growth > growth_limit
@@ -416,12 +418,14 @@ def last_start(result: Result) -> float:
     return float((result.arrival if after is None else result.arrival[after < 0]).max())
 
 
-def _piled_up(result: Result, mask: BoolArray) -> tuple[int, int]:
-    """Requests that piled up after the first quarter of the time, and those that came then."""
-    arrival, finish = result.arrival[mask], np.where(result.finished, result.finish, np.inf)[mask]
+def piled_up(result: Result, came: FloatArray, left: FloatArray) -> tuple[int, int]:
+    """Requests that piled up after the first quarter of the time, and those that came then.
+
+    came, left: when requests came to what is looked at, and when they left it [s]; NaN: never.
+    """
     times = _quarter(result), last_start(result)
-    inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
-    return inside[1] - inside[0], int(((arrival > times[0]) & (arrival <= times[1])).sum())
+    inside = [int((came <= t).sum() - (left <= t).sum()) for t in times]
+    return inside[1] - inside[0], int(((came > times[0]) & (came <= times[1])).sum())
 
 
 def _slope(results: Sequence[Result], masks: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:

@@ -37,6 +37,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig
+from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.host import EngineOverhead
 from costmodel.kernels import (
     NOTHING,
@@ -48,7 +49,7 @@ from costmodel.kernels import (
     matrix_work,
     prefill_attention_work,
 )
-from costmodel.step import EngineArrays, StepLoad, engine_arrays, step_time
+from costmodel.step import StepLoad, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
 UNLIMITED: Final = 1 << 60

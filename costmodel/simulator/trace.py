@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import InputError
+from costmodel.lengths import Lengths
+from costmodel.sessions import Sessions
 
 MOST_PAGES = 500_000
 """Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
@@ -203,6 +205,52 @@ def draw_lengths(
     whole = [np.floor(np.asarray(values, dtype=np.float64)[bucket] + rng.random(count)) for values in (isl, osl)]
     inputs, outputs = (np.maximum(values, 1.0).astype(np.int64) for values in whole)
     return inputs, outputs, np.asarray(bucket, dtype=np.int64)
+
+
+def draw_turns(
+    sessions: Sessions, starts: FloatArray, count: int, *, begin: float, service: float, most: float, seed: int = 0
+) -> tuple[Trace, IntArray]:
+    """The first `count` turns from `begin` [s] on, and the session of each.
+
+    Sessions that began before go on from the turn they have come to; arrivals are as if answers took `service`.
+    starts: of the sessions, ascending [s]; service: expected time of a request [s]; most: tokens, ISL + OSL, that a
+    session does not exceed [token].
+    """
+
+    def drawn(number: int, values: Lengths, size: int) -> FloatArray:
+        rng = np.random.default_rng([seed, 5, number])
+        place = np.searchsorted(np.cumsum(values.share), rng.random(size) * (1.0 - 1e-12))
+        whole = np.floor(values.value[np.minimum(place, values.value.size - 1)] + rng.random(size))
+        return np.maximum(whole, 1.0)
+
+    turns = drawn(0, sessions.turns, starts.size).astype(np.int64)
+    first = np.cumsum(turns) - turns
+    session = np.repeat(np.arange(starts.size), turns)
+    place = np.arange(session.size) - first[session]
+    user, answer = drawn(1, sessions.user, session.size), drawn(2, sessions.answer, session.size)
+    uniform = np.random.default_rng([seed, 5, 3]).random(session.size)
+    pause = np.interp(uniform, sessions.pause.share, sessions.pause.seconds)
+
+    def sum_before(values: FloatArray) -> FloatArray:
+        upto = np.cumsum(values) - values
+        return np.asarray(upto - upto[first][session])
+
+    isl = np.floor(sessions.system_prompt) + sum_before(user + answer) + user
+    gaps = np.where(place > 0, pause + service, 0.0)
+    arrival = starts[session] + sum_before(gaps) + gaps
+    order = np.flatnonzero((isl + answer <= most) & (arrival >= begin) & (arrival <= max(starts[-1], begin + 1e-9)))
+    order = order[np.argsort(arrival[order], kind="stable")][:count]
+    number = np.full(session.size, -1, dtype=np.int64)
+    number[order] = np.arange(order.size)
+    after = np.where(place[order] > 0, number[order - 1], -1)
+    trace = Trace(
+        arrival=arrival[order] - arrival[order[0]],
+        isl=isl[order].astype(np.int64),
+        osl=answer[order].astype(np.int64),
+        after=after,
+        pause=np.where(place[order] > 0, pause[order], 0.0),
+    )
+    return trace, session[order].astype(np.int64)
 
 
 def _check(name: str, value: int, least: int) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
+from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
-from costmodel.step import StepLoad, engine_arrays, step_time
+from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from optimizer.loads.engine_table import Resource

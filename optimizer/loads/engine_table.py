@@ -25,11 +25,11 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
-from costmodel.engine_arrays import first_token_factor
+from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
 from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.speculation import with_draft
-from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
+from costmodel.step import StepLoad, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners

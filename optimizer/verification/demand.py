@@ -11,12 +11,10 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.sessions import Sessions, Turns, draw_turns
+from costmodel.sessions import Sessions
 from costmodel.simulator import Trace, make_trace
-from costmodel.simulator.metrics import (
-    gap_edges,
-)
-from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.metrics import gap_edges
+from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_lengths, draw_turns, gamma_arrivals
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
@@ -74,20 +72,22 @@ def _session_trace(
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
-    turns = draw_turns(sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed)
-    flow = _flows_of(instance, _classes(instance, starts.size, seed)[turns.session], turns.isl, turns.osl)
+    turns, session = draw_turns(
+        sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed
+    )
+    flow = _flows_of(instance, _classes(instance, starts.size, seed)[session], turns.isl, turns.osl)
     demand = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
-    pages = _pages(instance, sessions, turns)
-    return replace(demand, trace=replace(demand.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
+    paged = replace(demand.trace, cached=None, pages=_pages(instance, sessions, turns, session))
+    return replace(demand, trace=replace(paged, after=turns.after, pause=turns.pause))
 
 
-def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:
+def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArray) -> Pages:
     """The hash blocks of the prompts: those of the system prompt, then the session's own.
 
     As long as the engine's own blocks, or by powers of two longer where there would be too many.
     """
     size = block_tokens(instance.problem.engine, instance.problem.model)
-    numbers, session = np.unique(turns.session, return_inverse=True)
+    numbers, session = np.unique(session, return_inverse=True)
     longest = np.zeros(numbers.size, dtype=np.int64)
     np.maximum.at(longest, session, turns.isl)
     while float((longest // size).sum()) > MOST_PAGES:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
@@ -27,10 +27,10 @@ from costmodel.simulator.metrics import (
     WARM_UP,
     Attainment,
     Overload,
-    last_start,
     measured,
     overload,
     percentiles,
+    piled_up,
     share_of,
     steady,
     steady_throughput,
@@ -449,26 +449,21 @@ def pool_behind(judgement: Judgement) -> int | None:
     if not judgement.overloaded:
         return None
     roles = [pool.role for pool in judgement.engines.pools]
-    backlogs = [sum(piled_up(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
+    backlogs = [sum(pool_backlog(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
     return int(np.argmax(backlogs))
 
 
-def piled_up(run: Run, number: int, role: Role) -> int:
-    """Requests in a pool at the last arrival, less those at a quarter of the time until then (`metrics.overload`).
+def pool_backlog(run: Run, number: int, role: Role) -> int:
+    """Requests that piled up in a pool (`metrics.piled_up`).
 
     One is in a prefill pool until its prompt is computed, then in its decode pool until it ends.
     """
     result, trace = run.result, run.demand.trace
-    prompt_ends, finish_times = (
-        np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish)
-    )
     pool_index = trace.decode_pool if role is Role.DECODE else trace.pool
     requests = np.ones(trace.size, dtype=np.bool_) if pool_index is None else pool_index == number
-    came: FloatArray = (prompt_ends if role is Role.DECODE else result.arrival)[requests]
-    departure: FloatArray = (prompt_ends if role is Role.PREFILL else finish_times)[requests]
-    first, last = float(result.arrival.min()), last_start(result)
-    quarter, end = (int((came <= t).sum() - (departure <= t).sum()) for t in (first + 0.25 * (last - first), last))
-    return end - quarter
+    came = result.prompt_end if role is Role.DECODE else result.arrival
+    left = result.prompt_end if role is Role.PREFILL else result.finish
+    return piled_up(result, came[requests], left[requests])[0]
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
