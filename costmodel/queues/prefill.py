@@ -380,7 +380,8 @@ def with_seats(wait: PromptWait, chance: float, mean: float) -> PromptWait:
         late = np.interp(seconds, wait.seconds, late, right=0.0)
     late = late + chance * (1.0 - late) * np.exp(-seconds / max(mean, 1e-12))
     waits = wait.chance + chance * (1.0 - wait.chance)
-    return replace(wait, chance=waits, seconds=seconds, late=np.minimum(late / waits, 1.0))
+    late = np.minimum(late / waits, 1.0)
+    return replace(wait, chance=waits, seconds=seconds, late=late, mean=float(np.trapezoid(late, seconds)))
 
 
 @cache

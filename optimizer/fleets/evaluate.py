@@ -419,10 +419,12 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
         TTFT = a + D + f s + x + Y          where roles are apart
         D    = wait for an engine where all are busy, else the rest of a step in progress
 
-    D: `queues.prefill.prompt_wait`, with `with_seats` where batches fill up; `first_token.Delay` adds the rest of a
-    step. a: `ServingPolicy.fixed_ttft`. s: the prompt's steps once started (`pool_state`, latency). f:
-    `EngineTable.first_token_of`. x: the transfer that no step hides (`first_token.hidden_transfer`). Y: waits for cards
-    (`card_wait`), then the rest of a decode step and the first own one (`entry_steps`), summed by `hand_over_waits`.
+    The parts are those of DistServe (Zhong et al. 2024, section 3): queue, prefill, transfer, first decode step. Each
+    has its source where it is worked out. D: `queues.prefill.prompt_wait`, with `with_seats` where batches fill up;
+    `first_token.Delay` adds the rest of a step. a: `costmodel.host.ServingPolicy.fixed_ttft`. s: the prompt's steps
+    once started (`pool_state`, latency). f: `EngineTable.first_token_of`. x: the transfer that no step hides
+    (`first_token.hidden_transfer`). Y: waits for cards (`card_wait`), then the rest of a decode step and the first own
+    one (`entry_steps`), summed by `hand_over_waits`.
     """
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     mixes, first = iter(hand_over_mix(instance, fleet)), []

@@ -201,7 +201,9 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
 
     def image(engine: HostedReplica) -> str:
         options = deployment.options
-        return compose_text(options.image or facts.image("vllm", options.version, "vllm", engine.pool.vendor))
+        return compose_text(
+            options.image or facts.image(options.target, options.version, deployment.engine, engine.pool.vendor)
+        )
 
     def env(engine: HostedReplica, host: Host) -> dict[str, str]:
         devices = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
