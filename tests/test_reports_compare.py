@@ -55,7 +55,7 @@ def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     assert change.difference == pytest.approx(9.96)
     assert headline(found) == "+$9.96/h (+20.3 %): $59.04/h instead of $49.08/h."
     text = render_text(found)
-    assert "~ changed  p0: prefill 4 × H100-SXM TP4, 2 → 3 replicas; max_num_seqs" in text
+    assert "~ changed  p0: prefill H100-SXM TP4, 2 → 3 replicas; max_num_seqs" in text
     assert "2 pools unchanged" in text
 
 

@@ -438,7 +438,10 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     if search is not None and verdict is None and search.undecided is None:
         first = next((tried for label, tried in search.others if label == CANDIDATE), search.nearest)
         if first is not None:
-            reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
+            cheapest = "the cheapest found by formula"
+            if not rival.fleet.pools:
+                cheapest = "none was found by formula; the cheapest for looser limits or a lower rate"
+            reason = f"{cheapest} ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
     if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)

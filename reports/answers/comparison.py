@@ -17,7 +17,7 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
 from reports.text import clean, plural
 from reports.verdict import gap_of_any_fleet
-from reports.words import gpus_per_engine, has_fleet, has_tpot, split_words
+from reports.words import has_fleet, has_tpot, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
@@ -197,8 +197,8 @@ def _figure(name: str, values: Sequence[float | None], unit: str, better: str = 
 
 
 def shape_words(pool: Pool) -> str:
-    """Write what one engine of a pool is, such as "prefill 2 × H100 TP2"."""
-    return f"{pool.role} {gpus_per_engine(pool)} × {clean(pool.accelerator, 24)} {split_words(pool)}"
+    """Write what one engine of a pool is, such as "prefill H100 TP2"."""
+    return f"{pool.role} {clean(pool.accelerator, 24)} {split_words(pool)}"
 
 
 def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
@@ -388,7 +388,7 @@ def signed_money(value: float) -> str:
 
 
 def pool_words(change: PoolChange) -> str:
-    """Say what became of a pool, such as "d0: decode 2 × H100 TP2, 3 → 4 replicas; max_num_seqs 64 → 128"."""
+    """Say what became of a pool, such as "d0: decode H100 TP2, 3 → 4 replicas; max_num_seqs 64 → 128"."""
     before, after = change.engines
     grown = before and after and before != after
     words = [f"{before} → {plural(after, 'replica')}" if grown else plural(after or before, "replica")]

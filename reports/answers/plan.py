@@ -248,7 +248,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         shown = [item for item in kinds if item in chosen]
     tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
-    table = table_of(_alternative_columns(len(kinds) - len(shown), brief=brief), cells, tones)
+    others = [row for row in words.distinct_alternatives(plan) if row.kind not in left_out - {"other_engines"}]
+    table = table_of(_alternative_columns(len(others) - len(shown), brief=brief), cells, tones)
     if brief:
         return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."

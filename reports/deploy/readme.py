@@ -103,6 +103,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         port=facts.fact("ports", "http"),
         hosts=[host.name for host in hosts_of(instances)],
         routers=[host.name for host in router_hosts(instances)],
+        router="" if deployment.behind_gateway else facts.fact("router").get(deployment.engine, ""),
         watched=bool(watches(deployment)),
         secret=SECRET,
         cache=CACHE_FILE,
