@@ -134,7 +134,7 @@ def losses_table(resilience: Resilience) -> Table:
     met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
-        shares = "✗ no replica left"
+        shares = "✗ some cannot be served" if any(loss.left) else "✗ no replica left"
         if loss.judgement is not None:
             shares = _share_cell(loss.judgement, pools_left(resilience, loss))
         name = loss_name(resilience, loss, short=True)
