@@ -353,18 +353,19 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
         return miss
     worst, *other_shortfalls = miss.shortfalls
     rate = share * instance.problem.workload.request_rate
-    most = f"At most {rate:.3g} req/s can be served with {join_words(limits)}."
+    most = f"No fleet {limits} can serve more than {rate:.3g} req/s."
     return replace(
         miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
     )
 
 
-def _limit_words(problem: Problem) -> list[str]:
-    """What the limits on the fleet leave, such as "8 H100 GPUs"; routers aside."""
+def _limit_words(problem: Problem) -> str:
+    """What the limits on the fleet leave, such as "of 8 H100 GPUs within $20/h"; routers aside."""
     limits = dict(stated_limits(problem))
     stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
     gpus = [f"{most:,} {name} GPU{'' if most == 1 else 's'}" for name, most in stocks.items()]
-    return gpus + [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
+    others = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
+    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", others)) if each)
 
 
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
