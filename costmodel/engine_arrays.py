@@ -268,7 +268,9 @@ def _matrix_rates(
     """Rates of GEMMs over one part: FLOP/s by the dtype computed in, byte/s by the dtype stored.
 
     A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
-    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there.
+    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there. Units
+    that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run as those
+    with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
     """
     module = part is Part.ATTENTION and model.is_latent
     apart = part is Part.EXPERTS or module  # whose conversions their own curves have
@@ -283,6 +285,8 @@ def _matrix_rates(
         unit_dtype = compute_dtype(weight_dtype, config.accelerator)
         has_groups = part is not Part.EXPERTS or config.parallelism.expert < experts
         kernels = conditions.fp8_kernels if unit_dtype == "fp8" and has_groups else unit_dtype
+        if weight_dtype == "mxfp4" and unit_dtype == "fp8":
+            kernels = "fp8_tensor"
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
         if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
             wide = kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE)
