@@ -11,15 +11,11 @@ import yaml
 from costmodel.transformer import Part, WeightScale
 from search_spaces.huggingface import parse_config
 from search_spaces.models import load_model
+from tests.toy import TINY
 
 MOE: dict[str, Any] = {
+    **TINY,
     "model_type": "deepseek_v3",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 4096,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 8,
-    "vocab_size": 1000,
     "kv_lora_rank": 32,
     "q_lora_rank": 48,
     "qk_nope_head_dim": 16,

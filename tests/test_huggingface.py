@@ -21,6 +21,7 @@ from search_spaces import reference_count
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
 from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
+from tests.toy import TINY
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -272,15 +273,6 @@ def test_a_rotary_embedding_is_told_whole(row: dict[str, Any]) -> None:
 
 # --- the catalog of models, and a user's own config.json
 
-TINY: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 4096,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 8,
-    "vocab_size": 1000,
-}
 TINY_LAYERS = parse_config(TINY, "tiny").layers
 
 

@@ -13,6 +13,16 @@ from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, Soft
 from costmodel.units import GIB, GIGA, TERA
 from search_spaces.engines import load_engine_memory
 
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 8,
+    "vocab_size": 1000,
+}
+"""The config.json of a small dense model."""
 OVERHEAD = EngineOverhead(1e-3, 5e-6, Origin.ASSUMED, "toy")
 
 
