@@ -20,6 +20,16 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
+def plural(number: float, noun: str) -> str:
+    """Write a number and its noun.
+
+    >>> plural(1, "engine"), plural(3, "engine"), plural(2, "class")
+    ('1 engine', '3 engines', '2 classes')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,.0f} {noun}{ending}"
+
+
 def dollars(value: float) -> str:
     """Write dollars: cents up to $1,000, whole dollars above, three significant digits below ten cents; halves go up.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
+from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
 from optimizer.plans.records import Quantiles, SimulatedLatencies
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
@@ -25,7 +26,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.text import clean, plural
+from reports.text import clean
 from reports.verdict import served_rate, spread
 from reports.words import (
     busiest_words,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, TypeGuard
 
 from costmodel import words
-from costmodel.words import dollars, percentage
+from costmodel.words import dollars, percentage, plural
 
 MISSING: Final = "–"
 INFINITE: Final = "∞"
@@ -251,7 +251,7 @@ def quantity(value: float | None, unit: str) -> str:
     if unit in _PREFIXED:
         return si(value, unit.replace("byte", "B"))
     if unit in COUNTED:  # a limit of 1,000 that 1,001 break must not read as 1,000
-        return f"{value:,.0f} {unit.rstrip('s')}{'' if value == 1 else 's'}"
+        return plural(value, unit.rstrip("s"))
     return f"{significant(value)} {unit}"
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from costmodel.words import plural
 from optimizer.whatif.answer import Answer
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, kind_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
 from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
-from .text import capital, clean, plural, sentence
+from .text import capital, clean, sentence
 from .words import fleet_line, in_words
 
 _LEVERS: Final = {

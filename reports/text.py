@@ -130,16 +130,6 @@ def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
         yield from (word,) if display_width(word) <= width else word.split(_NO_BREAK)
 
 
-def plural(number: int, noun: str) -> str:
-    """Write a number and its noun.
-
-    >>> plural(1, "engine"), plural(3, "engine"), plural(2, "class")
-    ('1 engine', '3 engines', '2 classes')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,d} {noun}{ending}"
-
-
 def capital(text: str) -> str:
     """The text with a capital first letter.
 

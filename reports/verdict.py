@@ -8,7 +8,7 @@ from typing import Final
 
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
@@ -31,7 +31,7 @@ from .numbers import (
     signed_percent,
     significant,
 )
-from .text import clean, plural, sentence
+from .text import clean, sentence
 from .words import (
     by_slack,
     constraint_words,

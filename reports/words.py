@@ -9,7 +9,7 @@ from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, SimulatedClass, engine_counts
 from reports.text import capital
@@ -30,7 +30,7 @@ from .numbers import (
     signed_percent,
     significant,
 )
-from .text import clean, plural, sentence
+from .text import clean, sentence
 
 MOST_POOLS_IN_WORDS: Final = 2
 MOST_NAMES: Final = 2

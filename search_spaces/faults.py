@@ -13,6 +13,7 @@ from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import UNSHOWABLE, shortened
+from costmodel.words import plural
 
 Path = tuple[str | int, ...]
 
@@ -53,7 +54,7 @@ class Fault:
 def _first_faults(sentences: Sequence[str]) -> str:
     """The first MAX_FAULTS of them one below the other, and how many more there are."""
     surplus = len(sentences) - MAX_FAULTS
-    more = [f"and {surplus:,} more fault{'s' * (surplus > 1)}"] if surplus > 0 else []
+    more = [f"and {plural(surplus, 'more fault')}"] if surplus > 0 else []
     return "\n".join([*sentences[:MAX_FAULTS], *more])
 
 

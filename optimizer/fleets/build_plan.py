@@ -24,7 +24,7 @@ from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import dollars, percentage
+from costmodel.words import dollars, percentage, plural
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
 from optimizer.plans.plan import (
@@ -449,13 +449,13 @@ def amount(value: float, unit: str) -> str:
     ('1,001 GPUs', '$99.70/h', '0.04 kW', '3')
     """
     if unit == "GPU":
-        return f"{value:,.0f} GPU{'' if value == 1 else 's'}"
+        return plural(value, "GPU")
     if unit == "$/h":
         return f"{dollars(value)}/h"
     if unit == "W":
         return f"{value / 1e3:,.10g} kW"
     if unit == "pools":
-        return f"{value:,.0f} pool{'' if value == 1 else 's'}"
+        return plural(value, "pool")
     return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
@@ -122,9 +123,7 @@ def resilience(
     cases = list(_losses(instance, fleet, count, needed_engines))
     losses = []
     for number, case in enumerate(cases):
-        (progress or silent)(
-            f"{case.of} without {case.number} {case.what}{'s' * (case.number > 1)}", number / len(cases)
-        )
+        (progress or silent)(f"{case.of} without {plural(case.number, case.what)}", number / len(cases))
         losses.append(replace(case, judgement=judged(case.left)))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 

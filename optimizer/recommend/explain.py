@@ -19,7 +19,7 @@ from costmodel.arrays import BoolArray, FloatArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.words import dearer, dollars, join_words, percentage
+from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
@@ -363,7 +363,7 @@ def _limit_words(problem: Problem) -> str:
     """What the limits on the fleet leave, such as "of 8 H100 GPUs within $20/h"; routers aside."""
     limits = dict(stated_limits(problem))
     stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
-    gpus = [f"{most:,} {name} GPU{'' if most == 1 else 's'}" for name, most in stocks.items()]
+    gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
     others = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
     return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", others)) if each)
 

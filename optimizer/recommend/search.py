@@ -17,6 +17,7 @@ import numpy as np
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.words import plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
@@ -359,8 +360,7 @@ def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
 def _engine_words(instance: Instance, pool: FleetPool) -> str:
     """The replicas of a pool as part of a sentence, such as "prefill replicas of 2 H100 GPUs"."""
     name = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator.name
-    gpus = int(instance.tables.gpus[pool.shape])
-    return f"{pool.role.value} replicas of {gpus} {name} GPU{'' if gpus == 1 else 's'}"
+    return f"{pool.role.value} replicas of {plural(int(instance.tables.gpus[pool.shape]), f'{name} GPU')}"
 
 
 def _why_none(instance: Instance, label: str) -> str:

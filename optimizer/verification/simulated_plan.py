@@ -13,7 +13,7 @@ from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
-from costmodel.words import percentage
+from costmodel.words import percentage, plural
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
@@ -286,7 +286,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     least = max(int(SIMULATED_REQUESTS.low), PER_USER * (request.concurrency or 0))
     if len(rows) < least:
         fit = f" of at most {most:,} tokens" if too_long else ""
-        requests = f"{len(rows):,} request{'s' * (len(rows) != 1)}{fit}"
+        requests = f"{plural(len(rows), 'request')}{fit}"
         raise InputError(f"{path}: has {requests}; {least:,} are needed at least")
     arrival = spread((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, summary.arrivals)
     span = float(arrival[-1])

@@ -23,6 +23,7 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
@@ -295,7 +296,7 @@ class Stairs:
             refuted += [step.answer.case.engines] if step.missed is not None else []
             at = ramp.easiest(ramp.beyond(step.end, RESOLUTION), ramp.hardest(hard, step.end))
             value = ramp.easiest(at, ramp.beyond(step.end, TOLERANCE))
-            label = f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}"
+            label = f"{plural(len(steps), 'fleet')}, at {value:.4g}"
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
 

@@ -75,8 +75,8 @@ def calibrate(
     Exits with 2 and writes nothing when the fit does not explain the results: a flag is wrong, or the
     cost model does not know what ran. --force keeps the fit.
     """
+    from costmodel.words import plural
     from reports.answers.accuracy import calibration_dict, calibration_document
-    from reports.text import plural
     from search_spaces.benchmark_results import read_results
     from search_spaces.calibration import calibrate as fit
 

@@ -10,6 +10,7 @@ import click
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
+from costmodel.words import plural
 from pdplan.console import Console, write_text
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
@@ -25,7 +26,6 @@ from pdplan.options import (
 )
 from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, listed, money, percent, si, signed_percent, significant
-from reports.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,6 +8,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.units import GIB
+from costmodel.words import plural
 from pdplan.console import Console
 from pdplan.options import (
     Choice,
@@ -24,7 +25,6 @@ from pdplan.options import (
 )
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
-from reports.text import plural
 from search_spaces import bounds
 
 if TYPE_CHECKING:

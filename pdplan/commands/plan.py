@@ -212,8 +212,8 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
     target: what it has to be for, None: any.
     """
+    from costmodel.words import plural
     from reports.deploy.checking import AS_WRITTEN, checked_directory
-    from reports.text import plural
 
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -239,7 +239,8 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
 def _left_aside(strays: list[str]) -> str:
     """Name the files that are not the plan's, in one line."""
-    from reports.text import clean, plural
+    from costmodel.words import plural
+    from reports.text import clean
 
     more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
     names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])

@@ -13,10 +13,10 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.calibration import SPREAD, Quantity
 from costmodel.engine import EngineConfig
-from costmodel.words import percentage
+from costmodel.words import percentage, plural
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
-from reports.text import clean, plural
+from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
 from search_spaces.measured_predictions import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind

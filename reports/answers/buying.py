@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import KILO
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck, Hours
@@ -27,7 +27,7 @@ from reports.numbers import (
     significant,
     whole_dollars,
 )
-from reports.text import capital, plural
+from reports.text import capital
 from reports.words import fleet_line
 from search_spaces.contracts import (
     Contract,

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
-from reports.text import clean, plural
+from reports.text import clean
 from reports.verdict import gap_of_any_fleet
 from reports.words import has_fleet, has_tpot, split_words
 

@@ -18,7 +18,7 @@ import numpy as np
 from costmodel.errors import InputError
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
 from reports.asked import asked
@@ -26,7 +26,7 @@ from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
-from reports.text import clean, plural
+from reports.text import clean
 from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
 from search_spaces.problem import Slo

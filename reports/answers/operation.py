@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.words import plural
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
@@ -16,7 +17,6 @@ from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
-from reports.text import plural
 from reports.verdict import deciding_words, waste_sentence
 from search_spaces.bounds import RUN_REQUESTS
 

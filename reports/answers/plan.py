@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from costmodel.words import dearer, join_words
+from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import EnginePool
 from reports import verdict, words
@@ -41,7 +41,7 @@ from reports.numbers import (
     signed_percent,
 )
 from reports.sensitivity import sensitivity_section
-from reports.text import clean, moment, plural, sentence
+from reports.text import clean, moment, sentence
 from reports.views.html import render_document
 from reports.whole_files import EVALUATION_FILE, PLAN_FILE, REPORT_FILE, check_directory, write_whole
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import EnginePool, SimulatedLatencies
 from reports import words
@@ -53,7 +53,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.text import capital, clean, plural, sentence
+from reports.text import capital, clean, sentence
 from reports.verdict import growth_sentence
 
 MOST_CLASSES: Final = 3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.errors import InputError
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
@@ -29,7 +29,7 @@ from reports.numbers import (
     signed_percent,
     significant,
 )
-from reports.text import clean, plural, sentence
+from reports.text import clean, sentence
 from reports.verdict import spread
 from reports.words import (
     gpus_per_engine,

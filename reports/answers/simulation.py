@@ -14,7 +14,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.plans.plan import Status
 from optimizer.verification.judge import TOLERANCE, ClassJudgement, Curve, Judgement, Outcome, RatePoint, half_width
@@ -32,7 +32,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.text import clean, plural
+from reports.text import clean
 from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
 from reports.words import misses_used
 

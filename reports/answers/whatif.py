@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
@@ -27,7 +27,7 @@ from reports.scenarios import (
     varied_words,
 )
 from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado, levers_table
-from reports.text import clean, plural
+from reports.text import clean
 from reports.words import constraint_words, fleet_line
 
 ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})

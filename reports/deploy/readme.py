@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.words import join_words, percentage
+from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
 from reports.numbers import duration, percent_beside
-from reports.text import clean, plural
+from reports.text import clean
 from reports.words import slo_words
 from search_spaces.problem import target_of
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from costmodel.words import plural
 from reports.document import Document, Section, read_sections
-from reports.text import plural
 
 MOST_ROWS: Final = 20
 _SPECIAL: Final = re.compile(r"([\\`*{}\[\]<#|~&@]|>(?!\d)|^>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
