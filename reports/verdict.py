@@ -8,7 +8,7 @@ from typing import Final
 
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import join_words, plural
+from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
 from optimizer.plans.records import JudgedFleet, Simulation
 from optimizer.verification.judge import Judgement, Outcome
@@ -33,7 +33,6 @@ from .numbers import (
 )
 from .text import clean, sentence
 from .words import (
-    by_slack,
     constraint_words,
     fleet_words,
     has_fleet,
@@ -48,12 +47,15 @@ from .words import (
     slo_name,
     tightest,
     tightest_first,
+    tightest_limits,
     undecided,
     violated,
 )
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
+WHOLE: Final = 0.1
+"""Relative difference from which on it is said in whole per cents [1]."""
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
@@ -106,7 +108,7 @@ def no_fleet_headline(plan: Plan) -> str:
     none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
     none += f" {slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
-    limits = violated(plan) or by_slack(plan)[:1]
+    limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
     verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
@@ -126,8 +128,7 @@ def overload_sentence(plan: Plan) -> str:
 def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
-    label: whose risk it is. By the plan's error bars, where it states no safe fleet: then only what is missed. A plan
-    for slow GPUs says so.
+    label: whose risk it is. By the plan's error bars, where it states no safe fleet. A plan for slow GPUs says so.
     """
     if plan.confidence > 0.0:
         worst = percent((1.0 - plan.confidence) / 2.0)
@@ -145,7 +146,9 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     ]
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
-    return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}." if shares else ""
+    if shares:
+        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}."
+    return f"{label}: {slow}, this fleet still meets {slo_name(plan)}." if 0 < len(classes) == len(plan.classes) else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -228,6 +231,8 @@ def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str
     share = f"{met} of requests ({percent(goal)} asked)"
     if classes == 1:
         return f"{verdict} the SLO: {share}"
+    if verdict == "Meets" and met == percent(1.0):
+        return f"Meets every SLO: {met} of requests of every class"
     if verdict == "Meets":
         return f"Meets every SLO: {clean(name, 30)} is tightest with {share}"
     return f"{verdict} the SLO of {clean(name, 30)}: {share}"
@@ -437,8 +442,9 @@ def capacity_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost":
         return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
-    room = f"{percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
-    room = f"{percent(1 - more)} below" if more < 1.0 else "no more than" if percent(more - 1) == "0 %" else room
+    change = percentage(abs(more - 1.0), 0 if abs(more - 1.0) >= WHOLE else 1)
+    room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
     basis = " by formula" if is_simulated_row(plan) else ""
     return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
@@ -472,11 +478,9 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     ]
     is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval: nine times in ten the measured time lies in it, by the errors of past predictions."
-        if bars
-        else "",
+        "90 % interval of the prediction error: 90 % of past predictions were off by no more." if bars else "",
         "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
-        f"Nine times in ten, {join_words(shares)} meet the SLO." if shares else "",
+        f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
     )
 
 

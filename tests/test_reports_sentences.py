@@ -11,7 +11,7 @@ from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.answers.plan import plan_page
 from reports.deploy.files import SUMS, deploy_plan
-from reports.next_steps import deployment
+from reports.next_steps import Deployability, deployment
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import load, with_command
@@ -62,10 +62,8 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
         "Relax the budget to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
-    miss = words.nearest_miss(plan)
-    assert miss is not None
-    assert miss.kind == "nearest_miss"
-    assert words.miss_sentence(miss, why=False).endswith("for $49.08/h.")
+    (miss,) = words.miss_sentences(plan)
+    assert miss.endswith("for $49.08/h. 96.5 % of requests would meet the SLO, by formula, not simulated.")
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -127,7 +125,9 @@ def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
-    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""
+    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""  # of the other class nothing is known
+    alone = having(with_bars(0.99, 0.2), classes=with_bars(0.99, 0.2).classes[:1])
+    assert verdict.risk_sentence(alone) == f"Risk: {slow}, this fleet still meets the SLO."
     assert verdict.risk_sentence(PLAN) == ""
     assert "<b>Risk:</b> If these GPUs" in plan_page(lost)
 
@@ -157,9 +157,10 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
 
 def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:
     plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
-    files, command = deployment(plan)
+    files, command = deployment(plan, Deployability.of(plan).targets)
     assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
     assert set(files) == written - {SUMS}
     assert "README.md" in plan_page(plan)
-    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"))[0] == ()
+    assert Deployability.of(load("infeasible")) == Deployability()
+    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"), None)[0] == ()

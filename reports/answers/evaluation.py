@@ -11,6 +11,7 @@ from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import json_text
+from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import capital, clean
 from reports.verdict import (
@@ -23,7 +24,7 @@ from reports.verdict import (
     router_sentence,
     slo_result_sentence,
 )
-from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words, tightest
+from reports.words import binding_sentence, fleet_words, has_fleet, serving_words, tightest, tightest_limits
 
 from .plan import complete_sections
 
@@ -44,7 +45,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     """
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
-    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
+    limits = sorted(tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
     risk = "" if evaluation.outcome == "misses" else risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
@@ -68,7 +69,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
             slo_result_sentence(plan, brief=brief, misses=evaluation.outcome == "misses"),
             *plan.price_remarks,
         ),
-        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan)),
+        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
         positive=evaluation.outcome == "meets",
         next_step=next_step,
     )

@@ -249,9 +249,9 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     alone = f"{below} of {number} {verb} the goal alone" if below else f"each of {number} reaches the goal alone"
     least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
-        title=f"{name}: {alone}, the least with {percent(min(route.attainment for route in routes))}",
-        caption=f"Cells: % of requests that meet the SLO. The goal, {percent(goal)}, is for all together; cells sum up "
-        "lengths, red ones are below it.",
+        title=f"{name}: {alone}; the lowest share is {percent(min(route.attainment for route in routes))}",
+        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
+        "lengths together; a cell has several lengths.",
         drawing=draw_lengths(
             figure,
             lambda share: "cell-held" if share >= goal else "cell-missed",
@@ -313,7 +313,7 @@ def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResul
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": words.HOLDS, "over": words.UNPROVEN}
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": words.HOLDS, "over": "misses the SLO, overloaded or undecided"}
 
 
 def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -328,6 +328,8 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     rows = [(p.name, p.pools, hourly(p.x), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    high = percent(OF_LIMIT.high)
+    note += f" Fleets beyond {high} stand at {high}." * any(point.slowest > OF_LIMIT.high for point in near)
     series = []
     for tone in reversed(FLEET_TONES):
         members = [point for point in near if point.tone == tone]
@@ -516,11 +518,13 @@ def _split_chart(plan: Plan) -> Chart:
 
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
-    shares = []
+    shares: dict[str, list[str]] = {}
     for pool in words.dearest_of_each_role(pools):
         name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
-        shares += [f"{PARTS[name]} in {pool.role} ({percent(share)})"] if is_number(share) else []
-    return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
+        if is_number(share):
+            shares.setdefault(PARTS[name], []).append(f"{pool.role} {percent(share)}")
+    largest = [f"{name} ({', '.join(roles)})" for name, roles in shares.items()]
+    return f"Largest part of a step: {join_words(largest)}" if largest else "No step times are known"
 
 
 # --- the workload ----------------------------------------------------------------------------------------------------

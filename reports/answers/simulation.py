@@ -57,7 +57,7 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 table=_pools(simulation),
                 notes=(
                     "In a step: share of the time in which a step runs, even with one request.",
-                    "MFU, MBU: the compute and memory traffic that the steps need, over the GPUs' peaks.",
+                    "MBU, and MFU in wide tables: memory traffic and compute of the steps, over the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
@@ -191,7 +191,7 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
 
 
 def _interval(item: ClassJudgement) -> str:
-    return f"{percent(item.attainment.low)}–{percent(item.attainment.high)}"
+    return f"{percent(item.attainment.low)} to {percent(item.attainment.high)}"
 
 
 def _three(quantiles: Sequence[float]) -> str:
@@ -317,8 +317,8 @@ def _rates(simulation: Simulated) -> Section:
     sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
         sentence = (
-            f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
-            f"plan: {rate(simulation.plan.goodput_rps)}."
+            f"Goodput {rate(goodput.rate)}, to {percent(goodput.tolerance)}: up to it the lower end of the 95 % "
+            f"interval reaches the goal. The plan states {rate(simulation.plan.goodput_rps)}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
