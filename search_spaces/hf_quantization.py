@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from costmodel.engine import Parallelism
@@ -65,7 +66,17 @@ def _split_dimensions(
 
 
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
-IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "skip_modules")
+IGNORE_FIELDS = (
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "exclude",
+    "skip_modules",
+    "llm_int8_skip_modules",
+)
+OWN_SETTINGS = ("dynamic", "extra_config")
+"""Fields of GPTQModel and AutoRound with the bits of single modules."""
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
@@ -101,6 +112,8 @@ def stored_weights(
         return "bf16", QUANTIZABLE, frozenset(), None
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
+    note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
+    quantization = note if isinstance(note, Mapping) else quantization
     rules = _rules(quantization, where)
     formats = _listed_formats(quantization, where) or _ruled_formats(quantization, rules, layers, where, apart)
     by_part = (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats)
@@ -144,7 +157,7 @@ def _ruled_formats(
     A rule for named modules outweighs one for all. Parts of which at least half stay at 16 bit are left out; where an
     exception spares single layers only, the part counts as quantised throughout.
     """
-    is_ignored = _matcher(_exceptions(quantization, where), where)
+    is_ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
     matchers = [(_matcher(list(rule.targets), where) if rule.targets else None, rule.dtype) for rule in rules]
     matchers.sort(key=lambda rule: rule[0] is None)
     votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
@@ -154,14 +167,6 @@ def _ruled_formats(
             votes[part]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
     spared = {part: count.pop("bf16", 0) for part, count in votes.items()}
     return {part: count.most_common(1)[0][0] for part, count in votes.items() if count.total() > spared[part]}
-
-
-def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
-    """Modules that stay at 16 bit, by any method's field; AutoRound writes them among layers with bits of their own."""
-    own = quantization.get("extra_config")
-    layers = own.items() if isinstance(own, Mapping) else ()
-    spared = (name for name, spec in layers if isinstance(spec, Mapping) and spec.get("bits") in (16, 32))
-    return [*(entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)), *spared]
 
 
 _MODULE_MARKS = {
@@ -185,18 +190,17 @@ def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
             f"(known: {', '.join(sorted(_METHODS))})"
         )
-    rules = []
+    rules: dict[tuple[str, WeightScale | None, bool], list[str]] = {}
     for dtype, spec, targets in _specs(quantization, method, where):
-        by_class = any(not target.startswith("re:") and "." not in target for target in targets)
         scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype, where)
-        rules.append(WeightRule(dtype, scale, () if by_class else tuple(targets)))
+        rules.setdefault((dtype, scale, not targets), []).extend(targets)
     if not rules:
         raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
-    return rules
+    return [WeightRule(dtype, scale, tuple(targets)) for (dtype, scale, _), targets in rules.items()]
 
 
 _Spec = tuple[str, Mapping[str, Any], Sequence[str]]
-"""Dtype of weights, what says how they are grouped, and the names of the modules that it is for."""
+"""Dtype of weights, what says how they are grouped, and the names of the modules that it is for, none: of all."""
 
 
 def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator[_Spec]:
@@ -209,7 +213,9 @@ def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator
                 whole = {key: quantization.get(key) for key in ("format", "quant_algo")}
                 spec = {**whole, **group["weights"]}
                 kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
-                yield _by_bits(kind, spec.get("num_bits"), where), spec, _entries(group, "targets", where)
+                targets = _entries(group, "targets", where)
+                by_class = any(not target.startswith("re:") and "." not in target for target in targets)
+                yield _by_bits(kind, spec.get("num_bits"), where), spec, () if by_class else targets
     elif isinstance(layers, Mapping) and layers:
         for spec in layers.values():
             if isinstance(spec, Mapping):
@@ -224,10 +230,10 @@ def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | Non
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
-    group = spec.get("group_size", spec.get("q_group_size", _torchao_group(spec)))
+    group = spec.get("group_size", spec.get("q_group_size"))
     if group is None:
         group = _default_group(spec, dtype)
-    if dtype == "fp8" or group is None or group == WHOLE_CHANNEL:
+    if group is None or group == WHOLE_CHANNEL or (dtype == "fp8" and not _is_microscaled(spec)):
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
         raise ArchitectureError(
@@ -237,11 +243,17 @@ def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | Non
     return WeightScale(1, group, _scale_bytes(spec, dtype))
 
 
+def _is_microscaled(spec: Mapping[str, Any]) -> bool:
+    """Whether a format is one of the Open Compute Project's, in which 32 weights share a power of two."""
+    words = ("quant_method", "format", "quant_algo", "data_type", "forward_dtype", "_type")
+    return any("mx" in str(spec.get(word)).lower() for word in words)
+
+
 def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
     """Group of a method that does not write it, or whose class has a default."""
     method = spec["quant_method"]
-    if dtype == "fp4":
-        return MXFP4_GROUP if method in {"mxfp4", "quark"} or "mxfp4" in str(spec.get("format")) else NVFP4_GROUP
+    if dtype in {"fp4", "fp8"}:
+        return MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
     if dtype == "int4":
         return {
             "auto-round": 128,
@@ -257,8 +269,8 @@ def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
 
 
 def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
-    """Scale of a group [byte], 8-bit of FP4 and 16-bit of integers, and its zero point, as wide as a weight."""
-    if dtype == "fp4":
+    """Scale of a group [byte], 8-bit of floats and 16-bit of integers, and its zero point, as wide as a weight."""
+    if dtype in {"fp4", "fp8"}:
         return 1.0
     if spec["quant_method"] == "bitsandbytes":
         return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
@@ -297,51 +309,83 @@ def _by_bits(kind: object, bits: object, where: str) -> str:
     return _format_of("num_bits", f"{kind}{bits}", "bits", where)
 
 
-def _integers(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    if str(quantization.get("data_type", "int")) in {"mx_fp", "nv_fp", "mx_fp4", "nv_fp4"}:  # AutoRound
-        kind, bits = "float", quantization.get("bits")
-    else:
-        loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
-        kind, bits = "int", quantization.get("bits", quantization.get("w_bit", loaded))
-    yield _by_bits(kind, bits, where), quantization, ()
+def _bits_of(spec: Mapping[str, Any], where: str) -> str:
+    """Dtype of a number of bits; AutoRound writes kinds of floats as its `data_type`."""
+    loaded = next((bits for bits in (4, 8) if spec.get(f"load_in_{bits}bit")), None)  # bitsandbytes
+    bits = spec.get("bits", spec.get("w_bit", loaded))
+    return (
+        "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits, where)
+    )
+
+
+def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    """One number of bits, but for modules with settings of their own; GPTQ may list the modules that it has seen."""
+    for field in OWN_SETTINGS:
+        for pattern, settings in _object(quantization.get(field)).items():
+            spec = {**quantization, **_object(settings)}
+            is_spared = pattern.startswith("-:")  # by GPTQModel, as "+:" the others
+            name = pattern.removeprefix("-:").removeprefix("+:")
+            target = name if re.fullmatch(r"[\w.]+", name) else f"re:{name}"
+            yield ("bf16" if is_spared else _bits_of(spec, where)), spec, (target,)
+    blocks = quantization.get("modules_in_block_to_quantize")
+    if isinstance(blocks, list) and blocks:
+        names = chain.from_iterable(block if isinstance(block, list) else [block] for block in blocks)
+        for part in QUANTIZABLE.difference(map(part_of, map(str, names))):
+            yield "bf16", {}, (f"re:.*({_MODULE_MARKS[part].pattern})",)
+    yield _bits_of(quantization, where), quantization, ()
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    everywhere = quantization.get("global_quant_config")
-    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
-    single = quantization.get("layer_quant_config") or {}
-    if not isinstance(single, Mapping) or any(
-        not isinstance(own, Mapping) or own.get("weight") != weight for own in single.values()
-    ):
-        raise ArchitectureError(
-            f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
-            "which pdplan does not model"
-        )
-    spec = weight if isinstance(weight, Mapping) else {}
-    yield _format_of("dtype", spec.get("dtype"), "quark", where), spec, ()
+    """One format, but for layers with one of their own."""
+    layers = _object(quantization.get("layer_quant_config")) | {"": quantization.get("global_quant_config")}
+    for name, layer in layers.items():
+        weight = _object(layer).get("weight")
+        is_spared = name and weight is None
+        dtype = "bf16" if is_spared else _format_of("dtype", _object(weight).get("dtype"), "quark", where)
+        yield dtype, _object(weight), (name,) if name else ()
 
 
 def _hqq(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     """The same for all layers, or by the name of one."""
     whole = quantization.get("quant_config")
-    layers = whole.values() if isinstance(whole, Mapping) and "weight_quant_params" not in whole else [whole]
-    specs = [layer.get("weight_quant_params") for layer in layers if isinstance(layer, Mapping)]
-    formats = {_by_bits("int", spec.get("nbits"), where) for spec in specs if isinstance(spec, Mapping)}
-    if len(formats) > 1:
-        words = ", ".join(sorted(formats))
-        raise ArchitectureError(
-            f"{where}: 'quantization_config' states several weight formats ({words}), but pdplan needs exactly one"
-        )
-    yield from ((dtype, spec, ()) for dtype in formats for spec in specs if isinstance(spec, Mapping))
+    layers = whole if isinstance(whole, Mapping) and "weight_quant_params" not in whole else {"": whole}
+    for name, layer in layers.items():
+        spec = _object(_object(layer).get("weight_quant_params"))
+        if spec:
+            tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
+            yield _by_bits("int", spec.get("nbits"), where), spec, (f"re:.*{tag}$",) if name else ()
 
 
 def _torchao(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    """The weight format by the class name of torchao's config, such as Int4WeightOnlyConfig."""
+    """The class of torchao's config, such as Int4WeightOnlyConfig, for all layers or for those of a name."""
     kind = quantization.get("quant_type")
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
-    name = kind.get("_type") if isinstance(kind, Mapping) else kind
-    name = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-    yield _format_of("quant_type", name, "torchao", where), quantization, ()
+    if not isinstance(kind, Mapping):
+        kind = {"_type": kind, "_data": quantization.get("quant_type_kwargs")}
+    data = _object(kind.get("_data"))
+    layers = _object(data.get("fqn_to_config", data.get("module_fqn_to_config"))) or {"_default": kind}
+    for name, layer in layers.items():
+        targets = () if name == "_default" else (name,)
+        if layer is None:
+            yield "bf16", {}, targets
+        else:
+            yield (*_torchao_format(_object(layer), where), targets)
+
+
+def _torchao_format(kind: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
+    """Dtype of a class of torchao's configs, by the dtype that it states or by its name, and what shares a scale."""
+    data, name = _object(kind.get("_data")), kind.get("_type")
+    grain = _object(data.get("granularity"))
+    group = -1 if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
+    spec = {"_type": name, "group_size": data.get("group_size", group)}
+    stated = notation().quantization["torch"].get(str(data.get("weight_dtype")).removeprefix("torch."))
+    word = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
+    return stated or _format_of("quant_type", word, "torchao", where), spec
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """A JSON object; an empty one in the place of anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _quanto(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
@@ -353,14 +397,6 @@ def _modelopt(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
     word = quantization.get("quant_algo")
     yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms", where), quantization, ()
-
-
-def _torchao_group(quantization: Mapping[str, Any]) -> object:
-    """Weights that share a scale [1], as torchao's config has them; None where it is silent or another method's."""
-    kind = quantization.get("quant_type")
-    kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
-    values = kind.get("_data") if isinstance(kind, Mapping) else quantization.get("quant_type_kwargs")
-    return values.get("group_size") if isinstance(values, Mapping) else None
 
 
 def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
@@ -416,14 +452,22 @@ def _mixer_modules(attention: Attention) -> tuple[str, ...]:
     return tuple(f"self_attn.{name}" for name in names)
 
 
+def _groups(quantization: Mapping[str, Any], _where: str) -> Iterator[_Spec]:
+    """Weights as they were, where only the KV cache is quantised: formats of weights stand in groups."""
+    if quantization.get("kv_cache_scheme"):
+        yield "bf16", {}, ()
+
+
 _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], Iterable[_Spec]]] = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8"), "fp8"),
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "mxfp8"), "fp8"),
     "mxfp4": "fp4",
-    **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "bitsandbytes"), _integers),
+    "eetq": "int8",
+    "bitnet": "int2",
+    **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
     "quanto": _quanto,
     "torchao": _torchao,
-    "compressed-tensors": lambda _quantization, _where: (),  # all in its groups
+    "compressed-tensors": _groups,
     "modelopt": _modelopt,
     "quark": _quark,
 }

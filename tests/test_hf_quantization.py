@@ -78,11 +78,17 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
     assert model.weight_scale == WeightScale(1, 16, 1.0)
 
 
+TAGS = [
+    f"{block}.{name}_proj" for block in ("mlp", "mlp.experts", "mlp.shared_experts") for name in ("gate", "up", "down")
+]
+TAGS += [f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_b_proj", "o_proj")]
+
+
 @pytest.mark.parametrize(
     ("quantization", "dtype"),
     [
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
-        ({"quant_method": "hqq", "quant_config": {"self_attn.q_proj": {"weight_quant_params": {"nbits": 2}}}}, "int2"),
+        ({"quant_method": "hqq", "quant_config": {tag: {"weight_quant_params": {"nbits": 2}} for tag in TAGS}}, "int2"),
         ({"quant_method": "quanto", "weights": "int2"}, "int2"),
     ],
 )
