@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -75,15 +75,16 @@ IGNORE_FIELDS = (
     "skip_modules",
     "llm_int8_skip_modules",
 )
-OWN_SETTINGS = ("dynamic", "extra_config")
-"""Fields of GPTQModel and AutoRound with the bits of single modules."""
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
 DEEPSEEK_BLOCK = (128, 128)
 """Block of ModelOpt's FP8_PB_WO, which its config does not write [1]; that of DeepSeek-V3's FP8."""
-BITSANDBYTES_GROUP = 64
-"""Weights that share a 32-bit scale in bitsandbytes' 4-bit formats [1] (QLoRA, arXiv 2305.14314, section 3)."""
+INTEGER_GROUPS = dict.fromkeys(("auto-round", "torchao", "awq", "gptq", "modelopt", "quanto"), 128) | {
+    "hqq": 64,
+    "bitsandbytes": 64,  # with a 32-bit scale (QLoRA, arXiv 2305.14314, section 3)
+}
+"""Weights that share a scale in 4-bit integers of methods that need not write it [1]."""
 BITSANDBYTES_NESTED = 1 + 4 / 256
 """The same scale where 256 of them share one of 32 bit and are kept in 8 [byte] (there: double quantization)."""
 WHOLE_CHANNEL = -1
@@ -92,11 +93,11 @@ WHOLE_CHANNEL = -1
 
 @dataclass(frozen=True, slots=True)
 class WeightRule:
-    """How some matrices of a checkpoint are stored; targets: names of these, none: of every linear layer."""
+    """How some matrices of a checkpoint are stored; targets: parts and names of these, none: of every linear layer."""
 
     dtype: str
     scale: WeightScale | None
-    targets: tuple[str, ...] = ()
+    targets: tuple[str, ...]
 
 
 def stored_weights(
@@ -115,12 +116,13 @@ def stored_weights(
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
     quantization = note if isinstance(note, Mapping) else quantization
     rules = _rules(quantization, where)
-    formats = _listed_formats(quantization, where) or _ruled_formats(quantization, rules, layers, where, apart)
-    by_part = (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats)
-    dtype = next(by_part, rules[0].dtype)
+    formats = _formats(rules, layers, where, apart)
+    dtype = next(
+        (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), "bf16"
+    )
     if dtype == "bf16":
         return dtype, QUANTIZABLE, frozenset(), None
-    scales = {rule.scale for rule in rules if rule.dtype == dtype} or {rule.scale for rule in rules}
+    scales = {rule.scale for rule in rules if rule.dtype == dtype}
     if len(scales) != 1:
         raise ArchitectureError(
             f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
@@ -132,39 +134,24 @@ def stored_weights(
     return dtype, main_parts, others, scales.pop()
 
 
-def _listed_formats(quantization: Mapping[str, Any], where: str) -> dict[Part, str]:
-    """Dtype of most modules of each part, where these are listed one by one; with method fp8 all others are fp8."""
-    modules = quantization.get("quantized_layers")
-    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
-    for module, spec in modules.items() if isinstance(modules, Mapping) else ():
-        part = part_of(str(module))
-        if part is not None and isinstance(spec, Mapping):
-            votes[part][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
-    listed = {part: count.most_common(1)[0][0] for part, count in votes.items() if count}
-    rest = dict.fromkeys(QUANTIZABLE, "fp8") if listed and _method(quantization) == "fp8" else {}
-    return rest | listed
-
-
-def _ruled_formats(
-    quantization: Mapping[str, Any],
-    rules: Sequence[WeightRule],
-    layers: Sequence[tuple[Attention, FeedForward]],
-    where: str,
-    apart: bool,
+def _formats(
+    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
 ) -> dict[Part, str]:
-    """Dtype of most modules of each part that are quantised by the rules and not excepted.
+    """Dtype of most modules of each part, by the first rule that is for a module.
 
-    A rule for named modules outweighs one for all. Parts of which at least half stay at 16 bit are left out; where an
-    exception spares single layers only, the part counts as quantised throughout.
+    Parts of which at least half stay at 16 bit are left out; where an exception spares single layers only, the part
+    counts as quantised throughout.
     """
-    is_ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
-    matchers = [(_matcher(list(rule.targets), where) if rule.targets else None, rule.dtype) for rule in rules]
-    matchers.sort(key=lambda rule: rule[0] is None)
+    matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE], where) for rule in rules]
     votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
     for number, layer in enumerate(layers):
         for part, name in _modules(number, *layer, apart):
-            formats = (dtype for matches, dtype in matchers if matches is None or matches(name))
-            votes[part]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
+            formats = (
+                rule.dtype
+                for rule, matches in zip(rules, matchers, strict=True)
+                if not rule.targets or part in rule.targets or matches(name)
+            )
+            votes[part][next(formats, "bf16")] += 1
     spared = {part: count.pop("bf16", 0) for part, count in votes.items()}
     return {part: count.most_common(1)[0][0] for part, count in votes.items() if count.total() > spared[part]}
 
@@ -183,7 +170,7 @@ def part_of(module: str) -> Part | None:
 
 
 def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
-    """How a `quantization_config` stores weights: by its groups, by single layers, or by one format for all."""
+    """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
     method = _method(quantization)
     if method not in _METHODS:
         raise ArchitectureError(
@@ -196,34 +183,48 @@ def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
         rules.setdefault((dtype, scale, not targets), []).extend(targets)
     if not rules:
         raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
-    return [WeightRule(dtype, scale, tuple(targets)) for (dtype, scale, _), targets in rules.items()]
+    fields = () if quantization.get("quantized_layers") else IGNORE_FIELDS  # a list has no exceptions
+    spared = [entry for field in fields for entry in _entries(quantization, field, where)]
+    named = [WeightRule(dtype, scale, tuple(targets)) for (dtype, scale, _), targets in rules.items()]
+    return ([WeightRule("bf16", None, tuple(spared))] if spared else []) + sorted(
+        named, key=lambda rule: not rule.targets
+    )
 
 
 _Spec = tuple[str, Mapping[str, Any], Sequence[str]]
-"""Dtype of weights, what says how they are grouped, and the names of the modules that it is for, none: of all."""
+"""Dtype of weights, what says how they are grouped, and the parts and modules that it is for, none: all."""
 
 
 def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator[_Spec]:
     """What a config says of weights: in its groups (compressed-tensors), of single layers, or at its top."""
-    groups, layers = quantization.get("config_groups"), quantization.get("quantized_layers")
+    groups, layers = (_object(quantization.get(field)) for field in ("config_groups", "quantized_layers"))
     of_method = _METHODS[method]
-    if isinstance(groups, Mapping) and groups:
-        for group in groups.values():
-            if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping):
-                whole = {key: quantization.get(key) for key in ("format", "quant_algo")}
-                spec = {**whole, **group["weights"]}
-                kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
-                targets = _entries(group, "targets", where)
-                by_class = any(not target.startswith("re:") and "." not in target for target in targets)
-                yield _by_bits(kind, spec.get("num_bits"), where), spec, () if by_class else targets
-    elif isinstance(layers, Mapping) and layers:
-        for spec in layers.values():
-            if isinstance(spec, Mapping):
-                yield _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where), spec, ()
-    elif isinstance(of_method, str):
-        yield of_method, quantization, ()
-    else:
-        yield from of_method(quantization, where)
+    yield from _listed(layers, where)
+    for group in () if layers else groups.values():
+        weights = _object(_object(group).get("weights"))
+        if weights:
+            spec = {**{key: quantization.get(key) for key in ("format", "quant_algo")}, **weights}
+            kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
+            targets = _entries(group, "targets", where)
+            by_class = any(not target.startswith("re:") and "." not in target for target in targets)
+            yield _by_bits(kind, spec.get("num_bits"), where), spec, () if by_class else targets
+    if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
+        yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization, where)
+
+
+def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    """What most of the modules of each part have that are listed one by one."""
+    specs: dict[Part, Counter[str]] = defaultdict(Counter)
+    by_dtype: dict[str, Mapping[str, Any]] = {}
+    for module, spec in layers.items():
+        part = part_of(str(module))
+        if part is not None and isinstance(spec, Mapping):
+            dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)
+            specs[part][dtype] += 1
+            by_dtype[dtype] = spec
+    for part, count in specs.items():
+        dtype = count.most_common(1)[0][0]
+        yield dtype, by_dtype[dtype], (part,)
 
 
 def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
@@ -254,18 +255,7 @@ def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
     method = spec["quant_method"]
     if dtype in {"fp4", "fp8"}:
         return MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
-    if dtype == "int4":
-        return {
-            "auto-round": 128,
-            "torchao": 128,
-            "awq": 128,
-            "gptq": 128,
-            "modelopt": 128,
-            "quanto": 128,
-            "hqq": 64,
-            "bitsandbytes": BITSANDBYTES_GROUP,
-        }.get(method)
-    return None
+    return INTEGER_GROUPS.get(method) if dtype == "int4" else None
 
 
 def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
@@ -320,7 +310,7 @@ def _bits_of(spec: Mapping[str, Any], where: str) -> str:
 
 def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     """One number of bits, but for modules with settings of their own; GPTQ may list the modules that it has seen."""
-    for field in OWN_SETTINGS:
+    for field in ("dynamic", "extra_config"):  # of GPTQModel and AutoRound
         for pattern, settings in _object(quantization.get(field)).items():
             spec = {**quantization, **_object(settings)}
             is_spared = pattern.startswith("-:")  # by GPTQModel, as "+:" the others
@@ -330,14 +320,13 @@ def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     blocks = quantization.get("modules_in_block_to_quantize")
     if isinstance(blocks, list) and blocks:
         names = chain.from_iterable(block if isinstance(block, list) else [block] for block in blocks)
-        for part in QUANTIZABLE.difference(map(part_of, map(str, names))):
-            yield "bf16", {}, (f"re:.*({_MODULE_MARKS[part].pattern})",)
+        yield "bf16", {}, tuple(QUANTIZABLE.difference(map(part_of, map(str, names))))
     yield _bits_of(quantization, where), quantization, ()
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     """One format, but for layers with one of their own."""
-    layers = _object(quantization.get("layer_quant_config")) | {"": quantization.get("global_quant_config")}
+    layers = {**_object(quantization.get("layer_quant_config")), "": quantization.get("global_quant_config")}
     for name, layer in layers.items():
         weight = _object(layer).get("weight")
         is_spared = name and weight is None
