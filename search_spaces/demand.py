@@ -15,8 +15,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import Buckets
 from costmodel.prefix_cache import uniform_reuse
 from costmodel.quoting import shown
-from costmodel.sessions import Sessions, requests_of
-from costmodel.workload import Workload
+from costmodel.workload import Sessions, Workload, requests_of
 
 from .bounds import (
     BUCKETS,
