@@ -45,7 +45,6 @@ from .traces.reader import csv_cells, first_bytes, read_lines, split_header
 from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
 
 LENGTHS: Path = ("workload", "lengths")
-SESSIONS: Path = ("workload", "sessions")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")

@@ -21,7 +21,7 @@ from costmodel.roofline import (
     weight_intensity,
 )
 from costmodel.step import StepLoad, step_time_one
-from costmodel.transfer import kv_transfer_bytes, kv_transfer_time
+from costmodel.transfer import kv_transfer_time
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA, TERA
 from tests.toy import llama2_7b, llama_8b, opt_175b, perfect_accelerator, toy_accelerator, toy_config
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Callable[[], float], float, float]] = {
     "decode_tpot_7b_a100": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
     "decode_tpot_batched": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 8.0, 0.5e9) / 8, 0.001125, 0.001),
     "chunk_time_7b_a100": (lambda: prefill_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
-    "kv_transfer_bytes_7b_gqa": (lambda: kv_transfer_bytes(gqa_model_of_128_kib(), 4096.0, "bf16"), 536870912, 0),
+    "kv_transfer_bytes_7b_gqa": (lambda: gqa_model_of_128_kib().kv_bytes(4096.0, "bf16"), 536870912, 0),
     "kv_transfer_bw": (lambda: required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
     "static_idle": (lambda: static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
     "ridge_h100": (lambda: toy_accelerator().ridge_point("bf16"), 295.2, 0.001),
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Callable[[], float], float, float]] = {
     "ai_prefill": (lambda: prefill_intensity(2048), 2048, 0.02),
     "kv_per_token": (lambda: llama2_7b().kv_bytes_per_token("bf16"), 524288, 0),
     "kv_transfer_opt175b": (
-        lambda: kv_transfer_time(kv_transfer_bytes(opt_175b(), 2048.0, "bf16"), 600 * GIGA),
+        lambda: kv_transfer_time(opt_175b().kv_bytes(2048.0, "bf16"), 600 * GIGA),
         0.0176,
         0.02,
     ),
