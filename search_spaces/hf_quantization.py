@@ -15,14 +15,15 @@ from costmodel.transformer import (
     DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
+    STORED_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
-    LatentAttention,
     LayerGroup,
     LinearAttention,
     Part,
     Sharding,
+    SoftmaxAttention,
     Transformer,
     WeightScale,
 )
@@ -92,68 +93,90 @@ WHOLE_CHANNEL = -1
 
 
 @dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """A dtype, and the block of weights that shares a scale; none where whole channels or tensors do."""
+
+    dtype: str
+    scale: WeightScale | None = None
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Bytes of a weight with its share of a scale [byte]."""
+        if self.scale is None:
+            return ELEMENT_BYTES.get(self.dtype, STORED_BYTES[self.dtype])
+        bits = int(self.dtype[-1]) if self.dtype.startswith("int") else 8.0 * ELEMENT_BYTES[self.dtype]
+        return bits / 8.0 + self.scale.bytes_per_element
+
+
+SIXTEEN_BIT = WeightFormat("bf16")
+
+
+@dataclass(frozen=True, slots=True)
 class WeightRule:
     """How some matrices of a checkpoint are stored; targets: parts and names of these, none: of every linear layer."""
 
-    dtype: str
-    scale: WeightScale | None
+    format: WeightFormat
     targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """What a checkpoint stores, in the words of `Transformer`; bf16 where nothing is quantised."""
+
+    native_weight_dtype: str = "bf16"
+    quantized: frozenset[Part] = QUANTIZABLE
+    own_dtypes: frozenset[tuple[Part, str]] = frozenset()
+    mixed_bytes: frozenset[tuple[Part, float]] = frozenset()
+    weight_scale: WeightScale | None = None
 
 
 def stored_weights(
     quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
-) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]], WeightScale | None]:
-    """What a `quantization_config` says: the dtype of most weights, the parts that have it, and dtypes of other parts.
+) -> StoredWeights:
+    """What a `quantization_config` says of layers; apart: experts stand beside the dense block, not in it (Gemma 4).
 
-    The dtype is fp8, int8, int4 or fp4, and bf16 where nothing is quantised. Parts that are not named stay at 16 bit.
-    Last the block of weights of that dtype that shares a scale; None where whole channels or tensors do. apart: experts
-    stand beside the dense block rather than in it (Gemma 4).
+    A part has the format of most of its weights, unless at least half of them stay at 16 bit. Where it has several, the
+    mean of their bytes counts.
     """
     if quantization is None or quantization == {}:
-        return "bf16", QUANTIZABLE, frozenset(), None
+        return StoredWeights()
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
-    quantization = note if isinstance(note, Mapping) else quantization
-    rules = _rules(quantization, where)
-    formats = _formats(rules, layers, where, apart)
-    dtype = next(
-        (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), "bf16"
-    )
-    if dtype == "bf16":
-        return dtype, QUANTIZABLE, frozenset(), None
-    scales = {rule.scale for rule in rules if rule.dtype == dtype}
-    if len(scales) != 1:
-        raise ArchitectureError(
-            f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
-        )
-    if dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
-        return "int4", frozenset(formats), frozenset(formats.items()), scales.pop()
-    main_parts = frozenset(part for part, stored in formats.items() if stored == dtype)
-    others = frozenset((part, stored) for part, stored in formats.items() if stored != dtype)
-    return dtype, main_parts, others, scales.pop()
+    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization, where), layers, where, apart)
+    formats: dict[Part, WeightFormat] = {}
+    mixed: set[tuple[Part, float]] = set()
+    for part, weights in votes.items():
+        quantized = Counter({form: count for form, count in weights.items() if form != SIXTEEN_BIT})
+        if quantized.total() > weights[SIXTEEN_BIT]:
+            formats[part] = quantized.most_common(1)[0][0]
+        if len(weights) > 1:
+            size = sum(form.bytes_per_element * count for form, count in weights.items())
+            mixed.add((part, size / weights.total()))
+    main = next((formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), None)
+    if main is None:
+        return StoredWeights()
+    dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
+    own = {(part, form.dtype) for part, form in formats.items() if form.dtype != dtype}
+    main_parts = frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype})
+    return StoredWeights(dtype, main_parts, frozenset(own), frozenset(mixed), main.scale)
 
 
-def _formats(
+def _votes(
     rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
-) -> dict[Part, str]:
-    """Dtype of most modules of each part, by the first rule that is for a module.
-
-    Parts of which at least half stay at 16 bit are left out; where an exception spares single layers only, the part
-    counts as quantised throughout.
-    """
+) -> dict[Part, Counter[WeightFormat]]:
+    """Weights of each part by format, as the first rule says that is for their matrix."""
     matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE], where) for rule in rules]
-    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
+    votes: dict[Part, Counter[WeightFormat]] = defaultdict(Counter)
     for number, layer in enumerate(layers):
-        for part, name in _modules(number, *layer, apart):
+        for part, name, elements in _modules(number, *layer, apart):
             formats = (
-                rule.dtype
+                rule.format
                 for rule, matches in zip(rules, matchers, strict=True)
                 if not rule.targets or part in rule.targets or matches(name)
             )
-            votes[part][next(formats, "bf16")] += 1
-    spared = {part: count.pop("bf16", 0) for part, count in votes.items()}
-    return {part: count.most_common(1)[0][0] for part, count in votes.items() if count.total() > spared[part]}
+            votes[part][next(formats, SIXTEEN_BIT)] += elements
+    return votes
 
 
 _MODULE_MARKS = {
@@ -177,16 +200,16 @@ def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
             f"(known: {', '.join(sorted(_METHODS))})"
         )
-    rules: dict[tuple[str, WeightScale | None, bool], list[str]] = {}
+    rules: dict[tuple[WeightFormat, bool], list[str]] = {}
     for dtype, spec, targets in _specs(quantization, method, where):
         scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype, where)
-        rules.setdefault((dtype, scale, not targets), []).extend(targets)
+        rules.setdefault((WeightFormat(dtype, scale), not targets), []).extend(targets)
     if not rules:
         raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
     fields = () if quantization.get("quantized_layers") else IGNORE_FIELDS  # a list has no exceptions
     spared = [entry for field in fields for entry in _entries(quantization, field, where)]
-    named = [WeightRule(dtype, scale, tuple(targets)) for (dtype, scale, _), targets in rules.items()]
-    return ([WeightRule("bf16", None, tuple(spared))] if spared else []) + sorted(
+    named = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
+    return ([WeightRule(SIXTEEN_BIT, tuple(spared))] if spared else []) + sorted(
         named, key=lambda rule: not rule.targets
     )
 
@@ -416,29 +439,49 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     )
 
 
-def _modules(number: int, attention: Attention, feed_forward: FeedForward, apart: bool) -> Iterator[tuple[Part, str]]:
-    """Names under which Hugging Face checkpoints file the matrices of one layer."""
+def _modules(
+    number: int, attention: Attention, feed_forward: FeedForward, apart: bool
+) -> Iterator[tuple[Part, str, int]]:
+    """Names under which Hugging Face checkpoints file the matrices of one layer, and their weights [1]."""
     layer, inner = f"model.layers.{number}", "ffn" if isinstance(attention, CompressedAttention) else "mlp"
-    for name in _mixer_modules(attention):
-        yield Part.ATTENTION, f"{layer}.{name}"
+    for name, elements in _mixer_modules(attention):
+        yield Part.ATTENTION, f"{layer}.{name}", elements
     for name in ("gate_proj", "up_proj", "down_proj"):
         if feed_forward.experts:
-            yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}"
+            elements = feed_forward.experts * feed_forward.expert_intermediate
+            yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}", elements
         if feed_forward.intermediate:
             block = f"{inner}.shared_experts" if feed_forward.experts and not apart else inner
-            yield Part.FEED_FORWARD, f"{layer}.{block}.{name}"
+            yield Part.FEED_FORWARD, f"{layer}.{block}.{name}", feed_forward.intermediate
 
 
-def _mixer_modules(attention: Attention) -> tuple[str, ...]:
+_LINEAR_BLOCKS = {(3, 2): "linear_attn", (2, 1): "mamba.mixer"}
+"""Blocks of linear attention by its products and scalars: of the gated delta rule, of Mamba-2; of others self_attn."""
+_MATRIX_NAMES: Mapping[str, Mapping[str, str]] = {
+    "linear_attn": {"qkvz": "in_proj_qkvz", "o": "out_proj"},
+    "mamba.mixer": {"qkvz": "in_proj", "xz": "in_proj", "o": "out_proj"},
+    "attn": {"q_a": "fused_wqa_wkv", "kv": "fused_wqa_wkv", "q_b": "wq_b", "o_a": "wo_a", "o_b": "wo_b"},
+    "self_attn": {"kv_a": "kv_a_proj_with_mqa"},
+}
+"""Matrices whose names in a block of a checkpoint are not NAME_proj."""
+
+
+def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
+    """Matrices of a mixer as checkpoints call them, queries, keys and values apart, and their weights [1]."""
+    block = "attn" if isinstance(attention, CompressedAttention) else "self_attn"
     if isinstance(attention, LinearAttention):
-        return ("linear_attn.in_proj_qkvz", "linear_attn.out_proj")
-    if isinstance(attention, CompressedAttention):  # DeepSeek-V4
-        return tuple(f"attn.{name}" for name in ("fused_wqa_wkv", "wq_b", "wo_a", "wo_b"))
-    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    if isinstance(attention, LatentAttention):
-        queries = ("q_a_proj", "q_b_proj") if attention.query_rank else ("q_proj",)
-        names = (*queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
-    return tuple(f"self_attn.{name}" for name in names)
+        kind = (attention.products, attention.scalars)
+        block = "mamba.mixer" if attention.step_rank else _LINEAR_BLOCKS.get(kind, block)
+    for matrix in attention.matrices:
+        if isinstance(attention, SoftmaxAttention) and matrix.name == "qkv":
+            keys, values = (
+                matrix.k * attention.kv_heads * width for width in (attention.head_dim, attention.value_dim)
+            )
+            parts = {"q": matrix.elements - keys - values, "k": keys, "v": values}
+            yield from ((f"{block}.{name}_proj", elements) for name, elements in parts.items())
+        elif not matrix.name.startswith("index"):
+            name = _MATRIX_NAMES[block].get(matrix.name, f"{matrix.name}_proj")
+            yield f"{block}.{name}", matrix.elements
 
 
 def _groups(quantization: Mapping[str, Any], _where: str) -> Iterator[_Spec]:

@@ -64,11 +64,15 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, main_parts, own_dtypes, scale = stored_weights(
+    stored = stored_weights(
         fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
     )
-    if fields.text("expert_dtype") == "fp4" != weight_dtype != "bf16" and not own_dtypes:
-        own_dtypes = frozenset({(Part.EXPERTS, "mxfp4")})
+    if (
+        fields.text("expert_dtype") == "fp4"
+        and stored.native_weight_dtype not in {"fp4", "bf16"}
+        and not stored.own_dtypes
+    ):
+        stored = replace(stored, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
     return Transformer(
         name=name,
         hidden=hidden,
@@ -80,10 +84,11 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, len(layers)),
-        native_weight_dtype=weight_dtype,
-        quantized=main_parts,
-        own_dtypes=own_dtypes,
-        weight_scale=scale,
+        native_weight_dtype=stored.native_weight_dtype,
+        quantized=stored.quantized,
+        own_dtypes=stored.own_dtypes,
+        mixed_bytes=stored.mixed_bytes,
+        weight_scale=stored.weight_scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
