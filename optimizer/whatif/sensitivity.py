@@ -41,10 +41,9 @@ from optimizer.search.program import solve as solve_program
 from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import scenario_problem
+from search_spaces.scenarios import lever_of, scenario_problem
 
 from .answer import (
-    CHEAP_LEVERS,
     Answer,
     Case,
     ScenarioEffort,
@@ -90,7 +89,7 @@ class MovedLever:
     @property
     def is_cheap(self) -> bool:
         """Whether it leaves the engines and the demand alone."""
-        return self.key.partition(".")[0] in CHEAP_LEVERS
+        return lever_of(self.key).cheap
 
     @property
     def swing(self) -> float:
