@@ -21,6 +21,7 @@ from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
+from optimizer.plans.records import ClassLatencies, Quantiles
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
@@ -128,6 +129,21 @@ class Evaluation:
     def metrics(self) -> Mapping[Metric, FloatArray]:
         """The same of every other metric that some class limits, but the end-to-end time."""
         return {metric: self._later_quantiles(metric) for metric in self.instance.flows.others}
+
+    @property
+    def classes(self) -> list[ClassLatencies]:
+        """What each SLO class gets, in the type of a simulated one."""
+        metrics = self.metrics
+        return [
+            ClassLatencies(
+                name=slo.name,
+                attainment=float(self.attainment[k]),
+                ttft_s=Quantiles.of(self.ttft[k]),
+                tpot_s=Quantiles.of(self.tpot[k]),
+                metrics={metric: Quantiles.of(values[k]) for metric, values in metrics.items() if metric in slo.limits},
+            )
+            for k, slo in enumerate(self.instance.problem.slos)
+        ]
 
     def _later_quantiles(self, metric: Metric) -> FloatArray:
         later = self._later_tokens(metric)

@@ -20,9 +20,9 @@ from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, 
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.records import JudgedFleet, Outcome
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests, sure_verdict
-from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
+from optimizer.verification.judge import MOST_RUNS, Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
