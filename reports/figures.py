@@ -11,7 +11,7 @@ from typing import Final
 from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
-from optimizer.plans.records import Quantiles, SimulatedLatencies
+from optimizer.plans.records import ClassLatencies, Quantiles
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
     MISSING,
@@ -62,7 +62,7 @@ def goal_words(classes: Sequence[ClassResult]) -> str:
     return labels.pop() if len(labels) == 1 else "at goal"
 
 
-Latencies = ClassResult | SimulatedLatencies
+Latencies = ClassResult | ClassLatencies
 """What is known of the latencies of a class: in the plan, or in a fleet that was simulated."""
 
 

@@ -12,12 +12,11 @@ from typing import Final
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Deployment, Options
 from search_spaces.problem import target_of
 
-from .deploy import facts
+from .deploy.deployment import Deployment, default_options
 from .deploy.describe import describe
-from .deploy.files import Deployable, deployable, planned_target
+from .deploy.files import Deployable, deployable, planned_target, target_files
 from .numbers import is_number
 from .text import clean
 from .words import enough_as_shown, has_fleet, violated
@@ -47,7 +46,7 @@ class Deployability:
         if not has_fleet(plan) or not is_of_catalog:
             return cls()
         try:
-            engines = describe(plan, Options(plan.engine, facts.checked_version(plan.engine, None)))
+            engines = describe(plan, default_options(plan.engine))
         except InputError:
             engines = None
         return cls(deployable(plan), engines)
@@ -180,10 +179,10 @@ def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], st
     There are no names where views cannot tell, and no command where no target runs the plan.
     """
     target = planned_target(plan) if runs is None else runs.target
-    if runs is not None and target is None:
+    if target is None:
         return (), ""
     words = _words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-    return () if runs is None else runs.files, command
+    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

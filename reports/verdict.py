@@ -10,8 +10,8 @@ from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
-from optimizer.plans.records import JudgedFleet, Simulation
-from optimizer.verification.judge import Judgement, Outcome
+from optimizer.plans.records import JudgedFleet, Outcome, Simulation
+from optimizer.verification.judge import Judgement
 from reports.asked import day_rate
 from reports.document import said
 from search_spaces.engines import shipped_acceptance

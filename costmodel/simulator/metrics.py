@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
 
 from .fleet import SimulatedPool
@@ -235,15 +235,13 @@ class Overload:
     where: str
 
 
-def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> BoolArray:
-    """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals.
+def steady(result: Result, warm_up: float = WARM_UP) -> BoolArray:
+    """Which requests count: all but the first `warm_up` share of arrivals.
 
     Turns whose turn before is not in the run do not count either: they find nothing because the run begins there.
     """
-    if not 0 <= warm_up + cool_down < 1:
-        raise InputError(f"warm-up {warm_up} and cool-down {cool_down} must leave some requests: their sum is below 1")
-    place = np.arange(result.trace.size) / result.trace.size
-    counts, trace = (place >= warm_up) & (place < 1.0 - cool_down), result.trace
+    trace = result.trace
+    counts = np.arange(trace.size) / trace.size >= warm_up
     if trace.after is not None and trace.pause is not None:
         counts &= (trace.after >= 0) | (trace.pause == 0.0)
     return np.asarray(counts)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
 from costmodel.engine import Role
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
 
-from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches, check_fleet, check_pages
+from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
@@ -68,12 +68,6 @@ def simulate(
     between tokens are counted [s] (`metrics.gap_edges`), as `Result.itl_p99` needs. Raises PdplanError if a step is
     faster than its FLOP or its HBM traffic allow.
     """
-    check_fleet(fleet)
-    for name, values in (("pool", trace.pool), ("decode_pool", trace.decode_pool)):
-        if values is not None and (values.min() < -1 or values.max() >= len(fleet.pools)):
-            raise InputError(f"trace: {name} must be -1 or an index of the fleet's {len(fleet.pools)} pools")
-    if trace.pages is not None:
-        check_pages(fleet, trace.pages.tokens)
     from .loop import run_loop  # numba, which compiles it, takes half a second to import
 
     world = make_world(trace, fleet, fast_forward, log_rows, gap_edges)
@@ -99,8 +93,6 @@ def step_seconds(
     models, tables = _pack([steps.numbers()])
     new = np.array(lengths, dtype=np.int64)
     old = np.zeros_like(new) if past is None else np.array(past, dtype=np.int64)
-    if new.shape != old.shape:
-        raise ValueError(f"{new.size} prompts need as many numbers of cached tokens; found {old.size}")
     return float(lone_step({"models": models, "tables": tables}, new, old, batch, total_context))
 
 

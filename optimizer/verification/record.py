@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -21,7 +21,6 @@ from optimizer.fleets.build_plan import (
     engine_pools,
     simulated_limits,
 )
-from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
@@ -33,7 +32,6 @@ from optimizer.plans.records import (
     Quantiles,
     RecordedRun,
     SimulatedClass,
-    SimulatedLatencies,
     SimulatedRate,
     Simulation,
     TunedFleet,
@@ -45,7 +43,6 @@ from search_spaces.recorded import STRETCHES
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
 from .judge import (
-    ClassJudgement,
     Judgement,
     OutOfTimeError,
     Run,
@@ -98,7 +95,7 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
             held=judgement.proven,
             outcome=judgement.outcome,
             overloaded=judgement.overloaded,
-            classes=[latencies(item) for item in judgement.classes],
+            classes=list(judgement.classes),
         )
         for rate, judgement in sorted(rows, key=lambda row: row[0])
     ]
@@ -111,22 +108,6 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
     }
 
 
-def latencies(item: ClassJudgement) -> SimulatedLatencies:
-    """A class as simulated."""
-    return SimulatedLatencies(
-        name=item.name,
-        attainment=item.attainment.share,
-        ttft_s=quantiles(item.ttft),
-        tpot_s=quantiles(item.tpot),
-        metrics={metric: quantiles(values) for metric, values in item.metrics.items()},
-    )
-
-
-def quantiles(values: Sequence[float]) -> Quantiles:
-    """Quantiles in the order of QUANTILES; 0 where no request has such a latency, as in the formulas' figures."""
-    return stated_quantiles(np.where(np.isnan(values), 0.0, values))
-
-
 def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFleet:
     """A fleet beside the plan's."""
     return JudgedFleet(
@@ -134,12 +115,12 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
         pools=engine_pools(instance, verdict.fleet),
         cost_usd_per_hour=verdict.cost,
         held=verdict.held,
-        outcome=str(verdict.outcome),
+        outcome=verdict.outcome,
         stuck=verdict.stuck,
         replayed=verdict.replayed,
         overloaded=verdict.judgement.overloaded,
-        attainment={item.name: item.attainment.share for item in verdict.judgement.classes},
-        latencies=[latencies(item) for item in verdict.judgement.classes],
+        attainment={item.name: item.attainment for item in verdict.judgement.classes},
+        latencies=list(verdict.judgement.classes),
     )
 
 
@@ -167,7 +148,7 @@ def fleet_row(  # noqa: PLR0917
         why_not=why_not,
         simulated=verdict is not None,
         confirmed=verdict is not None and verdict.confirmation > 0,
-        latencies=[] if verdict is None else [latencies(item) for item in verdict.judgement.classes],
+        latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 
 
@@ -192,8 +173,8 @@ def tuned_fleet(instance: Instance, look: ShortRun) -> TunedFleet:
         served=[min(float(pool.route @ share), 1.0) for pool in look.fleet.pools],
         cost_usd_per_hour=look.cost,
         tail=look.distance,
-        outcome=None if look.outcome is None else str(look.outcome),
-        latencies=[latencies(item) for item in look.classes],
+        outcome=look.outcome,
+        latencies=list(look.classes),
     )
 
 
@@ -254,7 +235,7 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
         requests=recording.arrival.size,
         of=recording.of,
         stretch_s=recording.arrival.size / replay.rate / STRETCHES,
-        classes=[latencies(item) for item in replay.classes],
+        classes=list(replay.classes),
     )
 
 
@@ -262,19 +243,9 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
     item = judgement.classes[number]
     ttft, tpot = _first_and_later(instance, judgement, number)
     return SimulatedClass(
-        **dict(latencies(item)),
-        attainment_goal=item.goal,
-        attainment_low=item.attainment.low,
-        attainment_high=item.attainment.high,
-        counted=item.attainment.count,
-        by_formula=SimulatedLatencies(
-            name=item.name,
-            attainment=formula_result.attainment,
-            ttft_s=formula_result.ttft_s,
-            tpot_s=formula_result.tpot_s,
-            metrics={metric: judgement.quantiles_s for metric, judgement in formula_result.metrics.items()},
-        ),
-        e2e_s=quantiles(class_e2e(instance, judgement)[number]),
+        **{entry.name: getattr(item, entry.name) for entry in fields(item)},
+        by_formula=formula_result.latencies,
+        e2e_s=class_e2e(instance, judgement)[number],
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -299,11 +270,8 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = portion.drawn(portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recording, bench.volume)
-    ends = [judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS]
-    stable = not ends[1].overload.overloaded
-    pairs = zip(*([(item.attainment.share, item.ttft, item.tpot) for item in end.classes] for end in ends), strict=True)
-    goals = [slo.attainment for slo in instance.problem.slos]
-    return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
+    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
+    return bars_between(instance, quick.classes, slow.classes, stable=not slow.overloaded)
 
 
 def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult) -> Plan:
@@ -326,8 +294,8 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "simulated": True,
             "simulation": simulation,
             "attainment": simulation.attainment,
-            "ttft_s": quantiles(percentiles(ttft, QUANTILES)),
-            "tpot_s": quantiles(percentiles(tpot, QUANTILES)),
+            "ttft_s": Quantiles.of(percentiles(ttft, QUANTILES)),
+            "tpot_s": Quantiles.of(percentiles(tpot, QUANTILES)),
             "goodput_rps": goodput,
             "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
             "classes": classes,
@@ -429,9 +397,9 @@ class FleetUse:
 
 @dataclass(frozen=True, slots=True)
 class ClassGaps:
-    """Longest gap between two tokens of a request [s], over a class: p50, p90, p95 and p99, and the longest of all."""
+    """Longest gap between two tokens of a request, over a class, and the longest of all [s]."""
 
-    quantiles: tuple[float, ...]
+    quantiles: Quantiles
     longest: float
 
 
@@ -486,14 +454,14 @@ def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...
     longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in runs]
     classes = range(len(instance.problem.slos))
     pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
-    return tuple(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))) for gaps in pools)
+    return tuple(ClassGaps(Quantiles.of(percentiles(gaps, QUANTILES)), float(gaps.max(initial=0.0))) for gaps in pools)
 
 
-def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ...], ...]:
-    """End-to-end times of each class at p50, p90, p95 and p99 [s], warm-up left out; NaN where it never ended."""
+def class_e2e(instance: Instance, judgement: Judgement) -> tuple[Quantiles, ...]:
+    """End-to-end times of each class, warm-up left out; infinite where requests never ended."""
     runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
-    classes = range(len(instance.problem.slos))
-    return tuple(percentiles(pooled(times, counted(instance, runs, number)), QUANTILES) for number in classes)
+    pools = [pooled(times, counted(instance, runs, number)) for number in range(len(instance.problem.slos))]
+    return tuple(Quantiles.of(percentiles(values, QUANTILES)) for values in pools)
 
 
 @dataclass(frozen=True, slots=True)

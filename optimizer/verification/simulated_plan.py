@@ -19,6 +19,7 @@ from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
+from optimizer.plans.records import Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -126,7 +127,7 @@ class SimulationRequest:
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
-    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
+    e2e: of each class [s]; behind: the pool that falls behind, None where all keep up;
     remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
     prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
     simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
@@ -139,7 +140,7 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
-    e2e: tuple[tuple[float, ...], ...]
+    e2e: tuple[Quantiles, ...]
     behind: str | None
     remark: str
     most: int

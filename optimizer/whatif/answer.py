@@ -50,9 +50,6 @@ from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import scenario_problem
 
-CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
-"""What leaves the engines and the demand alone."""
-
 
 class ScenarioEffort(StrEnum):
     """How a scenario is solved."""

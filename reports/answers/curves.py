@@ -8,9 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.records import pool_records, unpriced
+from optimizer.plans.records import ClassLatencies, pool_records, unpriced
 from optimizer.whatif.answer import Answer
 from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
@@ -338,6 +340,7 @@ def _not_simulable(key: str) -> str:
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
+CLASSES: Final = TypeAdapter(list[ClassLatencies])
 MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
 
 
@@ -353,7 +356,7 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
                 "chunk_tokens": row.chunk,
                 "outcome": row.outcome,
                 "simulated": row.simulated,
-                "classes": [item.model_dump(mode="json") for item in row.classes],
+                "classes": CLASSES.dump_python(row.classes, mode="json"),
                 "goodput_rps": row.goodput,
                 "replicas_needed": row.replicas,
                 "cost_needed_usd_per_hour": row.cost,

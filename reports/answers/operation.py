@@ -11,8 +11,9 @@ from costmodel.words import plural
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
+from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
-from optimizer.verification.judge import Judgement, Outcome, pool_behind
+from optimizer.verification.judge import Judgement, pool_behind
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.next_steps import again_command
@@ -78,10 +79,10 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     return [
         {
             "name": case.name,
-            "goal": case.goal,
-            "attainment": case.attainment.share,
-            "low": case.attainment.low,
-            "high": case.attainment.high,
+            "goal": case.attainment_goal,
+            "attainment": case.attainment,
+            "low": case.attainment_low,
+            "high": case.attainment_high,
             "verdict": str(case.outcome),
             "held": case.proven,
         }
@@ -130,7 +131,7 @@ def resilience_verdict(resilience: Resilience) -> str:
 
 def losses_table(resilience: Resilience) -> Table:
     """The fleet without a loss, and after every one."""
-    goals = [case.goal for case in resilience.whole.classes]
+    goals = [case.attainment_goal for case in resilience.whole.classes]
     met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
@@ -149,7 +150,7 @@ def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     if len(judgement.classes) > 1:
         return f"{mark} {attainment_words(judgement, pools)}"
     late = behind(judgement, pools)
-    share = percent(judgement.classes[0].attainment.share)
+    share = percent(judgement.classes[0].attainment)
     return f"{mark} {share}" if late is None else f"{mark} {share}, {late} overloaded"
 
 
@@ -231,7 +232,7 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
 def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
     shares = ", ".join(
-        f"{case.name} {percent(case.attainment.share)} (goal {percent(case.goal)})" for case in judgement.classes
+        f"{case.name} {percent(case.attainment)} (goal {percent(case.attainment_goal)})" for case in judgement.classes
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, {late} overloaded"

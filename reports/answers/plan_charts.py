@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
-from optimizer.plans.records import EnginePool, SimulatedLatencies
+from optimizer.plans.records import ClassLatencies, EnginePool
 from reports import words
 from reports.asked import HOURS, arrivals, day_rate
 from reports.charts import (
@@ -287,7 +287,7 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return []
-    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
+    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
     fleets.append(
         (RECOMMENDED, plan.pools, cost, simulation.classes, words.HOLDS if simulation.held else words.UNPROVEN)
     )
@@ -308,7 +308,7 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
-def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
+def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
     """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
