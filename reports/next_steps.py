@@ -62,7 +62,8 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
     if brief and runs.target is None:
         return "No deployment target runs this plan (see -v)."
     if brief:
-        return f"pdplan deploy writes files for {target_of(str(runs.target)).title} (see -v)."
+        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
     able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
     for name, why in runs.refused.items():

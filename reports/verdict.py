@@ -324,9 +324,11 @@ def router_sentence(plan: Plan) -> str:
     simulation = plan.simulation
     if simulation is None or simulation.fewest_requests is None:
         return ""
-    share = kept_by_requests(simulation, simulation.fewest_requests)
-    verdict = "Also meets" if simulation.fewest_requests.held else "Not shown to meet"
-    return f"{verdict} {slo_name(plan)} behind a least-requests router (vLLM's default): {share}."
+    fleet, router = simulation.fewest_requests, "behind a least-requests router (vLLM's default)"
+    share = kept_by_requests(simulation, fleet)
+    if undecided(fleet, plan):
+        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
+    return f"{'Also meets' if fleet.held else 'Misses'} {slo_name(plan)} {router}: {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
@@ -346,7 +348,7 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "a cheaper one may exist"
+        return "a cheaper fleet may exist"
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":

@@ -142,7 +142,7 @@ def optimize(
             raise
         for warning in plan.warnings:
             console.warn(warning)
-        _show_plan(console, plan, output, as_json=as_json, force=force)
+        show_plan(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
@@ -150,7 +150,7 @@ def optimize(
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
-def _show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
+def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
     from reports.answers.plan import plan_document, write_outputs
     from reports.json_text import plan_json
@@ -272,8 +272,7 @@ def evaluate(
             console.note(f"wrote {output / EVALUATION_FILE}")
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
-    console.show(text if as_json else document)
-    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+    return console.answer(document, text, as_json=as_json)
 
 
 def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
@@ -337,5 +336,4 @@ def explain(
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     document = explanation_document(explanations, pairs_)
     records = [*(explanation_dict(*item) for item in explanations), *(pair_dict(*item) for item in pairs_)]
-    console.show(records if as_json else document)
-    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+    return console.answer(document, records, as_json=as_json)

@@ -169,11 +169,11 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     unit = " of the permitted misses" if curve.over == "attainment" else ""
     but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
     is_simulated = any(answer.attainment is not None for answer in answers)
-    sooner = f"; where it misses there in simulation, earlier, to {coarse}{unit}" if is_simulated else ""
+    sooner = f", and to {coarse}{unit} where simulation ends it earlier" if is_simulated else ""
     return said(
         f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Its step ends where it misses the "
-        f"SLO by formula, to {fine}{unit}, or with the range{sooner}.",
-        f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
+        f"SLO, which is known to {fine}{unit} by formula{sooner}.",
+        f"A step shorter than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
         _own(curve),
         *simulated_notes(answers, "steps"),
@@ -198,8 +198,9 @@ def _own(curve: Frontier) -> str:
 def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO at {_at(curve, step.end)} and misses it at "
-        f"{_at(curve, step.missed)}. By formula its limit is {_at(curve, step.promised)}, but there it {miss.fault}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} is shown to meet the SLO up to {_at(curve, step.end)}, "
+        f"and no longer at {_at(curve, step.missed)}. By formula it does up to {_at(curve, step.promised)}, but there "
+        f"it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted

@@ -24,7 +24,15 @@ from reports.verdict import (
     router_sentence,
     slo_result_sentence,
 )
-from reports.words import binding_sentence, fleet_words, has_fleet, serving_words, tightest, tightest_limits
+from reports.words import (
+    binding_sentence,
+    fleet_words,
+    has_fleet,
+    serving_words,
+    slo_name,
+    tightest,
+    tightest_limits,
+)
 
 from .plan import complete_sections
 
@@ -131,7 +139,8 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
-    still = "are enough" if more else f"still {'meets' if provisioning.spare == 1 else 'meet'} every SLO"
+    still = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
+    still = "are enough" if more else still
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         f"{_replica_words(less, 'fewer')} {still}" if less else "",

@@ -31,8 +31,8 @@ RESULTS: Final = {
 }
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
-    "out. Replicas are on nodes as in the deployment files. Spares: what it costs to bear the loss; against that of a "
-    "node, each pool is spread evenly over nodes of its own."
+    "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
+    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own."
 )
 
 
@@ -183,7 +183,7 @@ def _runs(judgements: Sequence[Judgement]) -> str:
     longer = most if max(lengths) > min(lengths) else ""
     return (
         f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
-        "serve too. The plan's own shares may differ: there spare replicas are idle and, with a confidence, steps are "
+        "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
         "slow."
     )
 
@@ -373,8 +373,8 @@ def on_load(instance: Instance, day: Day) -> str:
     result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
     late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
-        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} to a fleet that is too small "
-        f"for its hour, or to the queue behind it. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} while the fleet is too small "
+        f"for its hour, or still works off the queue of such a time. {limit}"
     )
 
 
