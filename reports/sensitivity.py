@@ -156,21 +156,6 @@ def _nearest_first(sensitivity: Sensitivity) -> list[BreakEven]:
     return sorted(sensitivity.break_even, key=nearness)
 
 
-def price_sentence(row: BreakEven) -> str:
-    """Say between which prices of a GPU the cheapest fleet stays what it is."""
-    here, name, now = piece_here(row), clean(row.accelerator, 24), listed(row.usd_per_gpu_hour)
-    if here is None:
-        return f"{name}: what is cheapest at {now} a GPU is not known."
-    low, high = hourly(here.low), hourly(here.high)
-    if len(row.pieces) == 1:
-        return f"{name}: no price from {low} to {high} a GPU changes the cheapest fleet (now {now})."
-    if here is row.pieces[-1]:
-        return f"{name}: the cheapest fleet stays for any price from {low} a GPU on (now {now})."
-    span = f"for any price up to {high}" if here is row.pieces[0] else f"from {low} to {high}"
-    beyond = "" if row.pieces[row.pieces.index(here) + 1].pools else "; above, no fleet fits the budget"
-    return f"{name}: the cheapest fleet stays {span} a GPU (now {now}){beyond}."
-
-
 def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say at which price of a GPU another fleet takes over first.
 
@@ -393,12 +378,7 @@ def sensitivity_section(plan: Plan) -> Section:
         break_even_sentence(plan, sensitivity),
         *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
     )
-    prices = Section(
-        flips_sentence(sensitivity) or "Prices that keep the cheapest fleet",
-        tuple(map(price_sentence, _nearest_first(sensitivity))),
-        _flips_table(changes),
-        detail=Detail.PAGE,
-    )
+    where = Section(flips_sentence(sensitivity), table=_flips_table(changes), detail=Detail.PAGE)
     return Section(
         "Sensitivity",
         said(base_sentence(plan, sensitivity, first.base), *(f"{text}." for text in sentences if text)),
@@ -414,7 +394,7 @@ def sensitivity_section(plan: Plan) -> Section:
                 )
                 for moved in others
             ),
-            prices,
+            *((where,) if changes else ()),
         ),
     )
 

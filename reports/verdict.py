@@ -9,8 +9,8 @@ from typing import Final
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
-from optimizer.plans.records import JudgedFleet, Outcome, Simulation
+from optimizer.plans.plan import OPTIMAL_GAP, ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.records import JudgedFleet, Outcome, SimulatedClass, Simulation
 from optimizer.verification.judge import Judgement
 from reports.asked import day_rate
 from reports.document import said
@@ -42,6 +42,7 @@ from .words import (
     is_simulated_row,
     limit_words,
     misses_used,
+    requests_of,
     search_words,
     serving_words,
     slo_name,
@@ -139,7 +140,7 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
         return f"{label}: {sentence(plan.safe.sentence)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
+        f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
         f"({percent(item.attainment_goal)} asked)"
         for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
@@ -204,38 +205,37 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
         return ""
     if simulation is None or not simulation.classes:
         item = tightest_first(plan)[0]
-        goal, verdict = item.attainment_goal, "Meets" if item.attainment >= item.attainment_goal else "Misses"
+        outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
         basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
-        return (
-            f"{_result(verdict, item.name, percent_beside(item.attainment, goal), goal, len(plan.classes))}, {basis}."
-        )
+        return f"{_result(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    met, low, high = (
-        percent_beside(share, worst.attainment_goal)
-        for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
-    )
-    verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
-    if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
-        verdict = "May or may not meet"
-    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
+    result = _result(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
+    interval, recorded = " to ".join(ends), _recorded_words(simulation)
     if brief:
-        return f"{result}, simulated ({low} to {high}).{_recorded_words(simulation)}"
+        return f"{result}, simulated ({interval}).{recorded}"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
-    return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+    return f"{result}, simulated over {basis} (95 % interval {interval}).{recorded}"
 
 
-def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str:
+VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
+
+
+def _result(
+    outcome: Outcome, worst: ClassResult | SimulatedClass, classes: Sequence[ClassResult | SimulatedClass]
+) -> str:
     """The verdict with the share of the only class that meets its SLO, or of the tightest of several."""
-    share = f"{met} of requests ({percent(goal)} asked)"
-    if classes == 1:
+    verdict, goal = VERDICTS[outcome], worst.attainment_goal
+    share = f"{percent_beside(worst.attainment, goal)} of requests ({percent(goal)} asked)"
+    if len(classes) == 1:
         return f"{verdict} the SLO: {share}"
-    if verdict == "Meets" and met == percent(1.0):
-        return f"Meets every SLO: {met} of requests of every class"
-    if verdict == "Meets":
-        return f"Meets every SLO: {clean(name, 30)} is tightest with {share}"
-    return f"{verdict} the SLO of {clean(name, 30)}: {share}"
+    if outcome is Outcome.MEETS and all(item.attainment >= 1.0 for item in classes):
+        return "Meets every SLO: 100 % of requests of every class"
+    if outcome is Outcome.MEETS:
+        return f"Meets every SLO: {clean(worst.name, 30)} is tightest with {share}"
+    return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
 
 
 def _recorded_words(simulation: Simulation) -> str:
@@ -245,7 +245,7 @@ def _recorded_words(simulation: Simulation) -> str:
         return ""
     name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
     number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    met = f"{percent_beside(share, goal)} of {clean(name, 30)} meet the SLO"
+    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
     return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
@@ -296,9 +296,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
     if brief:
         worst = (tightest(row.attainment, plan.classes) for row in rows)
         name, share, _ = min(worst, key=lambda item: misses_used(*item[1:]))
-        whose = "requests" if len(plan.classes) == 1 else clean(name, 30)
         most = "at most " if len(rows) > 1 else ""
-        return f"{subject}, {most}{percent(share)} of {whose} meet the SLO."
+        return f"{subject}, {most}{percent(share)} of {requests_of(name, plan.classes)} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
@@ -308,7 +307,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
 def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
     name, share, _ = tightest(row.attainment, plan.classes)
-    subject = f" of {'requests' if len(plan.classes) == 1 else clean(name, 30)} meet the SLO" if first else ""
+    subject = f" of {requests_of(name, plan.classes)} meet the SLO" if first else ""
     reasons = {
         " (undecided)": undecided(row, plan),
         " (in the trace's own order)": row.replayed,
@@ -334,7 +333,7 @@ def router_sentence(plan: Plan) -> str:
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
     name, share, goal = tightest(row.attainment, simulation.classes)
-    return f"{percent_beside(share, goal)} of {clean(name, 30)} ({percent(goal)} asked)"
+    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -474,7 +473,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
     bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(bar.attainment, percent)} of {clean(name, 30)}"
+        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
         for name, bar in bars
         if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]
@@ -511,8 +510,6 @@ DAY_PRICE: Final = "Price per million output tokens: "
 
 
 # --- of a simulation --------------------------------------------------------------------------------------------------
-
-MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
 def deciding_words(judgements: Sequence[Judgement], most: int) -> str:

@@ -11,7 +11,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, SimulatedClass, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
 from reports.text import capital
 from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -387,8 +387,32 @@ def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     return pools_of_roles
 
 
-HOLDS, UNPROVEN = "meets the SLO", "undecided"
-"""What can be said of a simulated fleet; of an undecided one it is open whether it misses a goal."""
+OUTCOMES: Final = {
+    Outcome.MEETS: "meets the SLO",
+    Outcome.MISSES: "misses the SLO",
+    Outcome.UNDECIDED: "undecided",
+}
+MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}
+
+
+def marked(outcome: Outcome, share: float) -> str:
+    """Write a share that meets the SLO, and what simulation says of its goal.
+
+    >>> marked(Outcome.MEETS, 0.991), marked(Outcome.UNDECIDED, 0.9)
+    ('✓ 99.1 %', 'undecided: 90 %')
+    """
+    return f"{MARKS[outcome]} {percent(share)}"
+
+
+def requests_of(name: str, classes: Sequence[object]) -> str:
+    """Whose requests a share is of: those of a class, by its name where there are several.
+
+    >>> requests_of("chat", ["chat"]), requests_of("chat", ["chat", "batch"])
+    ('requests', 'chat')
+    """
+    return "requests" if len(classes) == 1 else clean(name, 30)
+
+
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
@@ -418,10 +442,10 @@ def origin_words(fleet: JudgedFleet) -> str:
 def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval contains a goal is undecided."""
     if fleet.held:
-        return HOLDS
+        return OUTCOMES[Outcome.MEETS]
     if fleet.overloaded or fleet.stuck:
         return "overloaded"
-    return UNPROVEN if undecided(fleet, plan) else "misses the SLO"
+    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
 
 
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:

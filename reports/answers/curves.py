@@ -32,7 +32,7 @@ from reports.scenarios import (
     simulated_notes,
 )
 from reports.text import clean
-from reports.words import fleet_line, misses_used
+from reports.words import fleet_line, marked, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
@@ -342,7 +342,6 @@ def _not_simulable(key: str) -> str:
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
 CLASSES: Final = TypeAdapter(list[ClassLatencies])
-MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
 
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
@@ -379,7 +378,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
             f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
             duration(getattr(row.classes[k].ttft_s, label)),
             duration(getattr(row.classes[k].tpot_s, label)),
-            f"{MARKS[row.outcome]} {percent(row.classes[k].attainment)}",
+            marked(row.outcome, row.classes[k].attainment),
             rate(row.goodput),
             MISSING if row.replicas is None else str(row.replicas),
             hourly(row.cost),
@@ -430,7 +429,7 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
-        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if is_simulated else "",
+        "Undecided: the goal lies within the 95 % interval of the share." if is_simulated else "",
         "Carries: the highest rate within the SLO, by formula.",
         f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",

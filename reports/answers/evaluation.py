@@ -28,6 +28,7 @@ from reports.words import (
     binding_sentence,
     fleet_words,
     has_fleet,
+    requests_of,
     serving_words,
     slo_name,
     tightest,
@@ -161,8 +162,7 @@ def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     name, share, goal = tightest(row.attainment, plan.classes)
     stuck = "; it does not recover from a burst that fills its KV memory"
     why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
-    subject = f"class {clean(name, 30)}" if len(plan.classes) > 1 else "requests"
-    return f"({percent_beside(share, goal)} of {subject} meet it){why}"
+    return f"({percent_beside(share, goal)} of {requests_of(name, plan.classes)} meet it){why}"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:

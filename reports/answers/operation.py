@@ -19,6 +19,7 @@ from reports.document import Chart, Column, Document, Section, Table, said, tabl
 from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.verdict import deciding_words, waste_sentence
+from reports.words import MARKS, marked
 from search_spaces.bounds import RUN_REQUESTS
 
 MOST_LINES: Final = 12
@@ -146,12 +147,11 @@ def losses_table(resilience: Resilience) -> Table:
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     """Whether the SLO is met, and by which share of each class; of a single one, the header has the goal."""
-    mark = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}[judgement.outcome]
     if len(judgement.classes) > 1:
-        return f"{mark} {attainment_words(judgement, pools)}"
+        return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
     late = behind(judgement, pools)
-    share = percent(judgement.classes[0].attainment)
-    return f"{mark} {share}" if late is None else f"{mark} {share}, {late} overloaded"
+    share = marked(judgement.outcome, judgement.classes[0].attainment)
+    return share if late is None else f"{share}, {late} overloaded"
 
 
 def notes(resilience: Resilience, count: int, other_runs: str = "") -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, Plan
-from optimizer.plans.records import EnginePool
+from optimizer.plans.records import EnginePool, Outcome
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -321,9 +321,6 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
-OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "undecided"}
-
-
 def front_section(plan: Plan) -> Section:
     """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
 
@@ -353,7 +350,8 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
     for fleet in dearer_fleets:
-        basis, figures = OUTCOMES.get(fleet.outcome or "", "one short run"), (fleet.cost_usd_per_hour, fleet.tail)
+        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[Outcome(fleet.outcome)]
+        figures = fleet.cost_usd_per_hour, fleet.tail
         rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)
     headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
@@ -393,7 +391,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis * words.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; --json lists them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force; the HTML report and --json list them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )

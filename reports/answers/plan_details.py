@@ -202,7 +202,11 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),
-        Section("What the figures of each accelerator rest on", table=origins_table(plan)),
+        Section(
+            "What the figures of each accelerator rest on",
+            table=origins_table(plan),
+            notes=(STEP_ERRORS,) * bool(plan.step_errors),
+        ),
         Section("Words", facts=WORDS),
     )
     text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
@@ -234,7 +238,7 @@ def _provenance(plan: Plan) -> Facts:
 def origins_table(plan: Plan) -> Table:
     """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first.
 
-    Beside them by which factors step times may be off, nine times in ten.
+    Beside them the 90 % interval of measured over predicted step times.
     """
     counts = {
         clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
@@ -269,6 +273,7 @@ def _origins(value: Any) -> Iterator[str]:
             yield from _origins(item)
 
 
+STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
 MEDIANS: Final = "Medians over models that the fit never saw, relative to the measured value."
 
 
