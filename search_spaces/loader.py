@@ -222,7 +222,7 @@ def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> fl
     Requests that come while another one is in the system meet it. The root of the dispersion is the coefficient of
     variation of gaps that would bunch as much if each were drawn by itself.
     """
-    lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e) for slo in slos)
+    lasts = sum(slo.share * float(slo.longest(workload.mean_osl)) for slo in slos)
     window = lasts * workload.request_rate / recording.rate
     return min(math.sqrt(recording.dispersion(window)), BURSTINESS.high)
 

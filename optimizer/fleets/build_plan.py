@@ -289,7 +289,7 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             tpot_s=quantiles(evaluation.tpot[k]),
             error_bars=bars[k],
             metrics={
-                metric: MetricResult(limit_s=limit, quantiles_s=quantiles(evaluation.metrics[metric][k]))
+                metric: MetricResult(limit_s=limit, quantiles_s=quantiles(evaluation.quantiles(metric)[k]))
                 for metric, limit in slo.limits.items()
                 if metric not in SHOWN_ALWAYS
             },

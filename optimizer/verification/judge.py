@@ -19,7 +19,7 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
@@ -343,7 +343,8 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
     counts = counted(instance, runs, number, warm_up=warm_up)
     several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
-    def quantiles(metric: Metric, masks: list[BoolArray]) -> tuple[float, ...]:
+    def quantiles(metric: Metric) -> tuple[float, ...]:
+        masks = several if METRICS[metric].scope is Scope.LATER else counts
         return percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
 
     return ClassJudgement(
@@ -352,9 +353,9 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=share_of(
             [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)], tail
         ),
-        ttft=quantiles(Metric.TTFT, counts),
-        tpot=quantiles(Metric.TPOT, several),
-        metrics={metric: quantiles(metric, several) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        ttft=quantiles(Metric.TTFT),
+        tpot=quantiles(Metric.TPOT),
+        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
     )
 
 
@@ -495,12 +496,11 @@ def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, B
     for number, objective in enumerate(instance.problem.slos):
         counts = steady(result) & (slo == number) & behind[number]
         misses = counts & ~within(result, objective.limits)
-        tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
-        for metric in instance.flows.others:
-            tokens |= measured(result, metric) > objective.limit(metric)
-        late_first = ~(result.ttft <= objective.ttft)  # also where there is none
-        if math.isfinite(objective.e2e):  # late as a whole: by whatever took more of the time
-            late_first |= ~tokens & (result.ttft > 0.5 * result.e2e)
+        late = {scope: np.zeros(slo.size, dtype=np.bool_) for scope in Scope}
+        for metric, limit in objective.limits.items():
+            late[METRICS[metric].scope] |= measured(result, metric) > limit
+        late_first = late[Scope.FIRST] | np.isnan(result.ttft)
+        late_first |= late[Scope.WHOLE] & ~late[Scope.LATER] & (result.ttft > 0.5 * result.e2e)
         first |= misses & late_first
         later |= misses & ~late_first
     return first, later

@@ -26,7 +26,7 @@ from costmodel.quoting import shown
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
-from optimizer.loads.flows import splits
+from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import SAME_COST, TIE, Engines, settled
@@ -122,19 +122,18 @@ class Ramp:
         """The answer by formula at a value; none where no engine can exist there."""
         return answer_to(self.problem, {self.key: value}, effort, known_misses)
 
-    def _instances(self, case: Case, value: float) -> list[Instance]:
-        """The instance of a fleet at a value, for each split of end-to-end limits."""
+    def _instance(self, case: Case, value: float) -> Instance:
+        """The instance of a fleet at a value."""
         there = scenario_problem(self.problem, {self.key: value})
-        return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
+        return replace(case.instance, problem=there, flows=make_flows(there))
 
     def holds(self, case: Case, value: float) -> bool:
         """Whether a fleet keeps every goal by formula at a value."""
-        return any(holds_at(instance, case.fleet) for instance in self._instances(case, value))
+        return holds_at(self._instance(case, value), case.fleet)
 
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
         """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
-        instances = self._instances(case, value)
-        instance = next((item for item in instances if holds_at(item, case.fleet)), instances[0])
+        instance = self._instance(case, value)
         return look(instance, settled(instance, case.fleet), most)
 
     def hardness(self, value: float) -> float:
