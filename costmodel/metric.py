@@ -1,7 +1,7 @@
 """The metrics of a request that an SLO may limit: one table, from which all else follows.
 
 A metric is added by a member of `Metric` and its row in `METRICS`, a property of that name of
-`simulator.metrics.Result`, which measures it, and its formula in `optimizer.fleets.evaluate.FORMULAS`. One of the whole
+`simulator.metrics.Result`, which measures it, and its formula in `optimizer.fleets.evaluate`. One of the whole
 request needs no formula: its distribution follows from those of the first and of the later tokens.
 """
 
@@ -29,6 +29,7 @@ class Metric(StrEnum):
     TPOT = "tpot"
     E2E = "e2e"
     ITL_P99 = "itl_p99"
+    NORMALIZED_LATENCY = "normalized_latency"
 
 
 class Scope(StrEnum):
@@ -106,6 +107,18 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             example="itl_p99=100ms,200ms",
             span="50ms:200ms",
             rounding=1e-9,
+        ),
+        Metric.NORMALIZED_LATENCY: MetricRow(
+            scope=Scope.WHOLE,
+            label="normalized latency",
+            limit="limit of normalized latency, likewise",
+            words="Limit of the time from arrival to the last token over OSL [s], as Orca and vLLM report it; with it, "
+            "ttft and tpot may be left out.",
+            most=SECONDS_PER_HOUR,
+            plain=1.0,
+            example="normalized_latency=50ms,100ms",
+            span="30ms:200ms",
+            per_token=True,
         ),
     }
 )

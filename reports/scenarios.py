@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from costmodel.metric import METRICS
 from costmodel.words import plural
 from optimizer.whatif.answer import Answer
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
@@ -22,8 +23,7 @@ _LEVERS: Final = {
     "osl": "mean output length",
     "isl_scale": "input lengths",
     "osl_scale": "output lengths",
-    "ttft_scale": "TTFT limit",
-    "tpot_scale": "TPOT limit",
+    **{f"{metric}_scale": f"{row.label} limit" for metric, row in METRICS.items()},
     "link_scale": "network links",
     "step_time_quantile": "step times",
     "prefix_hit_share": "prefix hits",

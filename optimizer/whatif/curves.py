@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
@@ -85,8 +85,7 @@ SIMULATING: Final = 0.6
 """Share of the work that is done when simulations begin."""
 GOALS: Final = 0.5, 0.999
 """Goals of attainment that a curve goes over where no others are asked for [1]."""
-LATENCY: Final = MappingProxyType({"ttft": "s", "tpot": "s"})
-OVER: Final = ("rate", *LATENCY, "attainment", "budget")
+OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
 """What `pdplan frontier` goes over."""
 
 
@@ -177,9 +176,9 @@ def ramp_of(problem: Problem, name: str) -> Ramp:
         return Ramp(problem, "rate", "req/s", upwards=True)
     if name == "attainment":
         return Ramp(problem, "attainment", "1", upwards=True)
-    if name not in LATENCY:
+    if name not in set(Metric):
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
-    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, LATENCY[name])
+    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, "s")
     return Ramp(problem, key, unit, upwards=False)
 
 
