@@ -80,10 +80,6 @@ class Slo:
         """The limit of the mean time of a later token [s]; infinity where there is none."""
         return self.limit(Metric.TPOT)
 
-    def longest(self, osl: FloatArray | float) -> FloatArray:
-        """How long a request of this output length [token] may take within all limits [s]; infinity without end."""
-        return np.minimum(self.ttft + osl * self.tpot, whole_limit(self.limits, osl))
-
 
 class Billing(StrEnum):
     """What is paid for: single GPUs, or whole nodes even when partly used."""

@@ -19,7 +19,7 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
@@ -84,7 +84,7 @@ class Outcome(StrEnum):
 class ClassJudgement:
     """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99.
 
-    metrics: quantiles of the other metrics that it limits and that plans have no fields of their own for [s].
+    metrics: quantiles of e2e, and of every other metric that it limits [s].
     """
 
     name: str
@@ -355,7 +355,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         ),
         ttft=quantiles(Metric.TTFT),
         tpot=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={metric: quantiles(metric) for metric in Metric if metric in slo.limits or metric is Metric.E2E},
     )
 
 

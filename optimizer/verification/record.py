@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
@@ -118,7 +119,7 @@ def latencies(item: ClassJudgement) -> SimulatedLatencies:
         attainment=item.attainment.share,
         ttft_s=quantiles(item.ttft),
         tpot_s=quantiles(item.tpot),
-        metrics={metric: quantiles(values) for metric, values in item.metrics.items()},
+        metrics={metric: quantiles(times) for metric, times in item.metrics.items() if metric not in SHOWN_ALWAYS},
     )
 
 
@@ -274,7 +275,7 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
             tpot_s=formula_result.tpot_s,
             metrics={metric: judgement.quantiles_s for metric, judgement in formula_result.metrics.items()},
         ),
-        e2e_s=quantiles(class_e2e(instance, judgement)[number]),
+        e2e_s=quantiles(item.metrics[Metric.E2E]),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -487,13 +488,6 @@ def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...
     classes = range(len(instance.problem.slos))
     pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
     return tuple(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))) for gaps in pools)
-
-
-def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ...], ...]:
-    """End-to-end times of each class at p50, p90, p95 and p99 [s], warm-up left out; NaN where it never ended."""
-    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
-    classes = range(len(instance.problem.slos))
-    return tuple(percentiles(pooled(times, counted(instance, runs, number)), QUANTILES) for number in classes)
 
 
 @dataclass(frozen=True, slots=True)

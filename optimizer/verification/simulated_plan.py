@@ -41,7 +41,7 @@ from .judge import (
     until_decided,
     until_precise,
 )
-from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
@@ -126,11 +126,10 @@ class SimulationRequest:
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
-    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
-    remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
-    prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
-    simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
-    curve: if asked for; cpu_seconds: of all runs [s].
+    behind: the pool that falls behind, None where all keep up; remark: requests of a trace that are left out, in words;
+    most: requests that a run can have; hits: share of the prompt tokens of a trace that prefix caches held [1], None
+    where it does not tell; analytic: prediction at the simulated rate with expected step times, None where requests do
+    not come at one rate; slots: of a day; goodput, curve: if asked for; cpu_seconds: of all runs [s].
     """
 
     plan: Plan
@@ -139,7 +138,6 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
-    e2e: tuple[tuple[float, ...], ...]
     behind: str | None
     remark: str
     most: int
@@ -210,7 +208,6 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
-        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
         remark=remark,
         most=most,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.metric import METRICS, Metric
+from costmodel.metric import METRICS
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
@@ -257,13 +257,12 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
 def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
     sentences, gaps = [], []
-    cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
-    for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
+    cases = zip(simulation.instance.problem.slos, simulation.judgement.classes, simulation.gaps, strict=True)
+    for slo, item, gap in cases:
         name = clean(slo.name, 30)
-        times = {Metric.E2E: e2e} if Metric.E2E in slo.limits else {}
-        for metric, values in (times | dict(item.metrics)).items():
-            limit = duration(slo.limits[metric])
-            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")
+        for metric in (metric for metric in item.metrics if metric in slo.limits):
+            times, limit = _three(item.metrics[metric]), duration(slo.limits[metric])
+            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {times}, limit {limit}.")
         longest = latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))
         gaps.append(f"Longest gap between tokens of {name} (ITL max, p50/p99/max): {longest}.")
     return sentences + gaps
@@ -442,7 +441,6 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
         "attainment_goal": case.goal,
         "verdict": str(case.outcome),
         "held": case.proven,
-        "e2e_s": dict(zip(NAMES, simulation.e2e[number], strict=True)),
         "itl_max_s": dict(zip((*NAMES, "max"), (*gaps.quantiles, gaps.longest), strict=True)),
         "analytic": analytic,
         "plan": {
