@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
@@ -23,18 +24,7 @@ from costmodel.host import NO_OVERHEAD
 from costmodel.metric import limits_of
 from costmodel.policy import SARATHI, VLLM_V1
 from costmodel.queues.erlang import erlang_c
-from costmodel.simulator import (
-    CoefficientSteps,
-    Limits,
-    Result,
-    StepNumbers,
-    StepWork,
-    compiled,
-    make_trace,
-    records,
-    simulate,
-    step_seconds,
-)
+from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
     TAIL,
     batch_ends,
