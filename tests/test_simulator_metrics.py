@@ -27,6 +27,7 @@ from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
     TAIL,
+    Attainment,
     batch_ends,
     overload,
     percentiles,
@@ -102,7 +103,7 @@ def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
     assert half.low < half.share < half.high
     assert half.share == pytest.approx(0.5, abs=0.05)
     assert not within(result, limits_of(tpot=1e-9)).any()
-    assert np.isnan(share_of([np.zeros(0)]).share)
+    assert share_of([np.zeros(0)]) == Attainment(1.0, 0.0, 1.0, 0)
     together = share_of([np.ones(3000), np.zeros(1000)])
     assert (together.share, together.count) == (0.75, 4000)
 
