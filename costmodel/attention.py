@@ -160,11 +160,12 @@ class LatentAttention:
     rope_dim: width of the shared rotary key; nope_dim, value_dim: per-head widths;
     index_heads, index_dim, index_topk: lightning indexer of sparse attention (DeepSeek-V3.2); 0 where dense; a layer
     with index_topk but no index heads attends the keys that an earlier layer selected (GLM-5.2);
-    output_gate: a gate as wide as the heads' outputs (Kimi-K3).
+    index_pool: tokens that share an index key, which a gate weighs (GLM-5.3-Flash; 0: each has its own);
+    output_gate: a gate as wide as the heads' outputs (Kimi-K3);
+    reads_earlier_kv: attends the latents of an earlier layer, and neither makes nor keeps any (Mistral Large 4).
     """
 
     is_latent: ClassVar[bool] = True
-    reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -176,7 +177,9 @@ class LatentAttention:
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
+    index_pool: int = 0
     output_gate: bool = False
+    reads_earlier_kv: bool = False
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -191,8 +194,9 @@ class LatentAttention:
             if self.query_rank
             else (Matrix("q", self.hidden, query_width, Sharding.COLUMN, Part.ATTENTION),)
         )
+        made = Matrix("kv_a", self.hidden, self.latent_rank + self.rope_dim, down, Part.ATTENTION)
         latent = (
-            Matrix("kv_a", self.hidden, self.latent_rank + self.rope_dim, down, Part.ATTENTION),
+            *(() if self.reads_earlier_kv else (made,)),
             Matrix(
                 "kv_b", self.latent_rank, self.heads * (self.nope_dim + self.value_dim), Sharding.COLUMN, Part.ATTENTION
             ),
@@ -203,10 +207,12 @@ class LatentAttention:
             if self.output_gate
             else ()
         )
+        keys = self.index_dim * (2 if self.index_pool else 1)
+        queried = self.query_rank or self.hidden
         indexer = (
             (
-                Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, down, Part.ATTENTION),
-                Matrix("index_k", self.hidden, self.index_dim + self.index_heads, down, Part.ATTENTION),
+                Matrix("index_q", queried, self.index_heads * self.index_dim, down, Part.ATTENTION),
+                Matrix("index_k", self.hidden, keys + self.index_heads, down, Part.ATTENTION),
             )
             if self.index_heads
             else ()
@@ -250,13 +256,13 @@ class LatentAttention:
 
     @property
     def index_flop_per_pair(self) -> float:
-        """2 d_index per index head, over the whole context."""
-        return 2.0 * self.index_heads * self.index_dim
+        """2 d_index per index head and pool of tokens, over the whole context."""
+        return 2.0 * self.index_heads * self.index_dim / (self.index_pool or 1)
 
     @property
     def index_bytes_per_token(self) -> float:
-        """An FP8 index key and its 32-bit scale."""
-        return self.index_dim + 4.0 if self.index_heads else 0.0
+        """A token's share of an FP8 index key and its 32-bit scale."""
+        return (self.index_dim + 4.0) / (self.index_pool or 1) if self.index_heads else 0.0
 
     @property
     def flop_per_token(self) -> float:

@@ -1,23 +1,36 @@
-"""What delays a first token beyond the prompt's own time and the transfer of its KV cache.
+"""Time to first token (TTFT): one equation, term by term, and what delays a first token beyond its prompt.
 
-A prompt waits for an engine, or for the rest of a step that began without it. A handed-over request then waits for the
-network cards of both ends while they move others, and for the rest of the decode step in progress, if there is one, and
-takes its first own step. An engine that pulls (`policy.Policy`) admits it at one step and loads its KV during it, so
-a step more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one
-server: it is met busy with chance rho, and then waited for, theta on average (`erlang.conditional_wait`, taken
-exponential). A step in progress is met at any time with equal chance.
+    TTFT = a + f s + D                 colocated
+    TTFT = a + f s + x + D + Y         where roles are apart
+
+    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `host.ServingPolicy.fixed_ttft`
+    f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
+    x    transfer of the KV cache that no step hides                             `hidden_transfer`
+    D    wait for an engine where all are busy or have no free slot              `queues.prefill.prompt_wait`
+         else the rest of a step in progress that began without it               `queues.waits.rest_exceeds`
+    Y    waits for network cards, which move other requests                      `card_wait`
+         the rest of a decode step in progress, and the first own one            `entry_steps`
+
+The terms are those of DistServe (Zhong et al. 2024, section 3): queue, prefill, transfer, first decode step. `Ttft` is
+the distribution of their sum. At fixed concurrency, `queues.steady_state.closed_loop` has its mean: a, f s and Y are
+the same there, and only the queue differs, for those who wait are those who are served.
+
+An engine that pulls (`policy.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
+more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one server:
+it is met busy with chance rho, and then waited for, theta on average (`erlang.conditional_wait`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from .arrays import FloatArray
+from .host import ServingPolicy
 from .queues.erlang import conditional_wait
-from .queues.prefill import PromptWait
+from .queues.waits import ExponentialWait, Wait, rest_exceeds
 
 POINTS = 32
 """Equally likely values that stand for the distribution of what follows a prompt."""
@@ -40,34 +53,28 @@ class Entry:
 
 def card_wait(
     rate: FloatArray, seconds: FloatArray, cards: float, arrival_scv: float, together: float
-) -> tuple[float, float]:
-    """Chance that a transfer finds the card of its engine busy, and the mean wait if so [s].
+) -> ExponentialWait:
+    """The wait of a transfer for the card of its engine.
 
     rate (flows,) [1/s] and seconds (flows,) of transfers over `cards` equal cards; arrivals of squared coefficient of
     variation ca2 are dealt out to them in turn, which leaves 1 + (ca2 - 1) / cards. Of `together` transfers that begin
     at once, half of the others are ahead of one.
 
     >>> card_wait(np.array([1.0]), np.array([0.5]), 1.0, 1.0, 1.0)
-    (0.5, 0.5)
+    ExponentialWait(chance=0.5, mean=0.5)
     """
     total = float(rate.sum())
     if total <= 0.0:
-        return 0.0, 0.0
+        return ExponentialWait(0.0, 0.0)
     mean, second = float(rate @ seconds) / total, float(rate @ seconds**2) / total
     busy = total * mean / cards
     if busy <= 0.0:
-        return 0.0, 0.0
+        return ExponentialWait(0.0, 0.0)
     scv = 1.0 + max(arrival_scv - 1.0, 0.0) / cards
     ahead = (together - 1.0) / 2.0
     mean_wait = min(busy, 1.0) * float(conditional_wait(1.0, busy, mean, second, scv)) + ahead * mean
     chance = min(busy + ahead / (1.0 + ahead), 1.0)
-    return chance, mean_wait / chance
-
-
-def waits_of(chance: float, mean: float, levels: FloatArray) -> FloatArray:
-    """Quantiles of a wait that is none but with `chance`, and then exponential with this mean [s]."""
-    above = np.minimum((1.0 - levels) / max(chance, 1e-300), 1.0)
-    return np.asarray(-mean * np.log(above))
+    return ExponentialWait(chance, mean_wait / chance)
 
 
 def entry_steps(entry: Entry, levels: FloatArray, loading: float = 0.0) -> FloatArray:
@@ -97,45 +104,51 @@ def hidden_transfer(entries: Sequence[Entry], loading: float) -> float:
     return sum((entry.share * loading * entry.met * entry.step for entry in entries), 0.0)
 
 
-def hand_over_waits(cards: Sequence[tuple[float, float]], entries: Sequence[Entry], loading: float = 0.0) -> FloatArray:
-    """Equally likely values of all that follows a prompt, but its transfer, (points,) [s].
+def hand_over_waits(cards: Sequence[ExponentialWait], entries: Sequence[Entry], loading: float = 0.0) -> FloatArray:
+    """Equally likely values of all that follows a prompt, but its transfer: Y, (points,) [s].
 
-    cards: (chance, mean wait) of every card on the way; loading: see `entry_steps`.
+    cards: waits for every card on the way; loading: see `entry_steps`.
     """
     levels = (np.arange(POINTS) + 0.5) / POINTS
     result = np.zeros(POINTS)
     for entry in entries:
         result += entry.share * entry_steps(entry, levels, loading)
-    for number, (chance, mean) in enumerate(cards, start=1):
-        result += waits_of(chance, mean, (np.arange(POINTS) + 0.5) * GOLDEN**number % 1.0)
+    for number, card in enumerate(cards, start=1):
+        result += card.quantiles((np.arange(POINTS) + 0.5) * GOLDEN**number % 1.0)
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """Wait for an engine where all are busy, else the rest of a step, and then one of the values of `later` (points,).
+def idle_ttft(policy: ServingPolicy, prompt: FloatArray, transfer: FloatArray | None = None) -> FloatArray:
+    """TTFT where nothing is in the way: a + f s + x [s].
 
-    rests: (chance, length [s]) of the step that a prompt finds in progress on an engine that is free for it.
+    prompt (...,): f s [s]; transfer (...,): x of a request that is handed over, None of one that is not [s].
+    """
+    fixed = policy.fixed_ttft(transfer is not None) + prompt
+    return fixed if transfer is None else fixed + transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Ttft:
+    """TTFT of requests of each flow at a pool that computes their prompts.
+
+    idle (flows,): a + f s + x (`idle_ttft`) [s]; wait: for an engine, of those who find none free; rests: (chance,
+    length [s]) of the step that others find in progress; later (points,): equally likely values of Y [s].
     """
 
-    wait: PromptWait
-    later: FloatArray
-    rests: Sequence[tuple[float, float]]
+    idle: FloatArray
+    wait: Wait
+    rests: Sequence[tuple[float, float]] = ((1.0, 0.0),)
+    later: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @property
     def most(self) -> float:
-        """The longest that the delay can be [s]."""
+        """The longest that it can be [s]."""
         rest = max((length for _, length in self.rests), default=0.0)
-        return float(max(self.wait.seconds[-1], rest) + self.later.max())
+        return float(self.idle.max()) + float(max(self.wait.seconds[-1], rest) + self.later.max())
 
-    def exceeds(self, slack: FloatArray) -> FloatArray:
-        """P(delay > slack) of each flow, slack (..., flows) or (..., 1) [s]."""
-        margin = slack[..., None, :] - self.later[:, None]
+    def exceeds(self, limit: FloatArray) -> FloatArray:
+        """P(TTFT > limit) of each flow, limit (..., flows) or (..., 1) [s]."""
+        margin = (limit - self.idle)[..., None, :] - self.later[:, None]
         free = sum((chance * rest_exceeds(margin, length) for chance, length in self.rests), np.zeros(margin.shape))
         late = self.wait.chance * self.wait.exceeds(margin) + (1.0 - self.wait.chance) * free
         return np.asarray(late.mean(axis=-2))
-
-
-def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
-    """P(rest of a step > slack), met at any time with equal chance; 1 where slack is negative [1]."""
-    return 1.0 - np.clip(slack, 0.0, step) / step if step > 0.0 else np.where(slack < 0.0, 1.0, 0.0)

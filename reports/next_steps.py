@@ -11,12 +11,11 @@ from typing import Final
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Options
 from search_spaces.problem import target_of
 
-from .deploy import facts
+from .deploy.deployment import default_options
 from .deploy.describe import describe
-from .deploy.files import deployable, planned_target
+from .deploy.files import deployable, planned_target, target_files
 from .numbers import is_number
 from .text import clean
 from .words import enough_as_shown, has_fleet, violated
@@ -65,7 +64,7 @@ def backend_sentence(plan: Plan) -> str:
     if not described_by_catalog(plan):
         return ""
     try:
-        pools = describe(plan, Options(plan.engine, facts.checked_version(plan.engine, None))).pools
+        pools = describe(plan, default_options(plan.engine)).pools
     except InputError:
         return ""
     backend = pools[0].settings.attention_backend
@@ -173,10 +172,10 @@ def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:
     """
     runs = deployable(plan) if described_by_catalog(plan) else None
     target = planned_target(plan) if runs is None else runs.target
-    if runs is not None and target is None:
+    if target is None:
         return (), ""
     words = _words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-    return () if runs is None else runs.files, command
+    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

@@ -23,8 +23,6 @@ LARGEST = 10**8
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-MOST_SHOWN = 3
-"""Fields that are not understood, of those that an error names."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
@@ -85,7 +83,8 @@ def notation() -> Notation:
             roots = (path.partition(".")[0] for path in group.get("spells", {}).values())
             own.setdefault(name, set()).update(group.get("fields", ()), roots)
     aliases = {alias for names in table["aliases"].values() for alias in names}
-    understood = (aliases | set(table["understood"]) | set(table["by_layer"])).difference(*own.values())
+    alone = {field for group in table["families"] for field in group.get("fields", ())}
+    understood = (aliases | set(table["understood"]) | set(table["by_layer"])) - alone
     return Notation(
         aliases=table["aliases"],
         understood=frozenset(understood),
@@ -196,7 +195,7 @@ class ConfigFields:
         """A list of one value per layer, those of draft layers left out, or None where the config is silent."""
         values: list[Any] | None = self._typed(field, list | tuple, "a list")
         drafts = self.optional("num_nextn_predict_layers") or 0
-        if values is not None and len(values) == length + drafts:
+        if values is not None and length <= len(values) <= length + drafts:
             return list(values[:length])
         if values is not None and len(values) != length:
             raise self.error(f"{shown(field)} has {len(values)} entries for {length} layers")
@@ -239,21 +238,20 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    shared, thinker = ("tie_word_embeddings", "quantization_config", "model_type"), config.get("thinker_config")
+    shared, thinker = ("quantization_config", "compression_config", "model_type"), config.get("thinker_config")
     if isinstance(thinker, Mapping):  # Qwen-Omni, which talks too
         config = {**{key: config[key] for key in shared if key in config}, **thinker}
     section = text_section(config)
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
+    if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
+        values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
     family = str(values.get("model_type", config.get("model_type")))
     elsewhere = {field: value_at(values, path) for field, path in notation().spells.get(family, {}).items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = fields.not_understood()
     if gaps and not lenient:
-        more = f" and {len(gaps) - MOST_SHOWN} more" if len(gaps) > MOST_SHOWN else ""
-        raise fields.error(
-            f"config.json has {', '.join(gaps[:MOST_SHOWN])}{more}, which pdplan does not model; {WAY_OUT}"
-        )
+        raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
     return fields
 
 

@@ -64,11 +64,15 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, main_parts, own_dtypes, scale = stored_weights(
+    stored = stored_weights(
         fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
     )
-    if fields.text("expert_dtype") == "fp4" != weight_dtype != "bf16" and not own_dtypes:
-        own_dtypes = frozenset({(Part.EXPERTS, "mxfp4")})
+    if (
+        fields.text("expert_dtype") == "fp4"
+        and stored.native_weight_dtype not in {"fp4", "bf16"}
+        and not stored.own_dtypes
+    ):
+        stored = replace(stored, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
     return Transformer(
         name=name,
         hidden=hidden,
@@ -80,10 +84,11 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, len(layers)),
-        native_weight_dtype=weight_dtype,
-        quantized=main_parts,
-        own_dtypes=own_dtypes,
-        weight_scale=scale,
+        native_weight_dtype=stored.native_weight_dtype,
+        quantized=stored.quantized,
+        own_dtypes=stored.own_dtypes,
+        mixed_bytes=stored.mixed_bytes,
+        weight_scale=stored.weight_scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -340,13 +345,13 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
-    notations = chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers))
-    kinds = next(notations, ("full_attention",) * layers)
-    if "sliding_attention" not in kinds:
-        for field in SLIDING_HEADS:
-            if fields.get(field):
-                raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
-    return kinds
+    kinds = next(chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)), None)
+    if kinds is not None:
+        return kinds
+    for field in SLIDING_HEADS:
+        if fields.get(field):
+            raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    return ("full_attention",) * layers
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
@@ -444,12 +449,15 @@ def _mixer(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_
     if fields.get("o_lora_rank") is not None:
         return _compressed_attention(fields, hidden, kind)
     if fields.get("kv_lora_rank"):
-        return _latent(fields, hidden, kind, has_index)
+        return _latent(fields, hidden, kind, has_index, reads_earlier)
     return _softmax(fields, hidden, kind, has_index, reads_earlier)
 
 
 def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    """Layers that attend the KV of an earlier one: the last few (Gemma 3n), or all but every n-th (CLA)."""
+    """Layers that attend the KV of an earlier one: as listed, the last few (Gemma 3n), or all but every n-th (CLA)."""
+    sources = fields.sequence("kv_source_layers", layers)  # Mistral Large 4
+    if sources is not None:
+        return [source != layer for layer, source in enumerate(sources)]
     last = fields.optional("num_kv_shared_layers") or 0
     every = (fields.optional("cla_share_factor", low=1) or 1) if fields.flag("use_cla") else 1
     return [layer >= layers - last or layer % every > 0 for layer in range(layers)]
@@ -460,11 +468,16 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if not fields.get("kv_lora_rank"):
         return _sparse_layers(fields, layers)
     words = fields.labels("indexer_types", ("full", "shared"), layers)
+    letters = fields.text("index_topk_pattern")
+    if words is None and letters is not None:
+        if len(letters) != layers or not set(letters) <= {"F", "S"}:
+            raise fields.error(f"'index_topk_pattern' must have F or S for each of {layers} layers")
+        words = tuple("full" if letter == "F" else "shared" for letter in letters)
     if words is not None:
         return tuple(kind == "full" for kind in words)
-    if fields.optional("index_topk_freq", low=1) not in {None, 1}:
-        raise fields.missing("indexer_types", "it says which layers share an indexer when 'index_topk_freq' is not 1")
-    return (True,) * layers
+    every, skipped = fields.optional("index_topk_freq", low=1) or 1, fields.optional("index_skip_topk_offset")
+    first = 1 if skipped is None else skipped - 1
+    return tuple(max(layer - first, 0) % every == 0 for layer in range(layers))
 
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
@@ -542,25 +555,28 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
     raise fields.missing("num_key_value_heads")
 
 
-def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> LatentAttention:
+def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> LatentAttention:
     """Multi-head latent attention, with the indexer of sparse attention where there is one."""
     if kind != "full_attention":
         raise fields.error(
             f"config.json combines 'kv_lora_rank' with {shown(kind)} layers, which pdplan does not model"
         )
-    if "q_lora_rank" not in fields.values:
+    query_rank, rope_dim = fields.optional("q_lora_rank"), fields.optional("qk_rope_head_dim")
+    if query_rank is None and "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
+    if rope_dim is None:
+        raise fields.missing("qk_rope_head_dim")
     topk = fields.optional("index_topk") or 0
-    query_rank = fields.optional("q_lora_rank") or 0
-    if topk and not query_rank:
-        raise fields.missing("q_lora_rank", "the indexer of 'index_topk' reads the compressed query")
     return LatentAttention(
         hidden=hidden,
-        query_rank=query_rank,
+        query_rank=query_rank or 0,
+        rope_dim=rope_dim,
         **fields.widths("latent"),
         **(fields.widths("index") if topk and has_index else NO_INDEX),
         index_topk=topk,
+        index_pool=fields.optional("index_kpool") or 0,
         output_gate=_has_output_gate(fields),
+        reads_earlier_kv=reads_earlier,
     )
 
 

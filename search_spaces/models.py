@@ -44,7 +44,7 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .bounds import Bounds
-from .fields import FileSection, Text, choice, count, sections_of
+from .fields import FileSection, Text, choice, count, number, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import completed, open_config
 from .huggingface import parse_config
@@ -441,6 +441,8 @@ class ArchitectureFile(FileSection):
     """Parts that are stored in `weights`; the others are 16-bit."""
     own_dtypes: Mapping[Part, Annotated[str, choice(*sorted(STORED_BYTES))]] = Field(default_factory=dict)
     """Dtypes of parts that are stored in another one."""
+    mixed_bytes: Mapping[Part, Annotated[float, number(Bounds(0, 2))]] = Field(default_factory=dict)
+    """Mean bytes of a weight of parts that are stored in several dtypes [byte]."""
     weight_scale: tuple[int, int, float] | None = None
     """Outputs and inputs of a block of weights that share a scale, and its size [byte]."""
     source: str = ""
@@ -455,6 +457,7 @@ class ArchitectureFile(FileSection):
             "layers": tuple(map(self._group, self.layers)),
             "native_weight_dtype": self.weights,
             "own_dtypes": frozenset(self.own_dtypes.items()),
+            "mixed_bytes": frozenset(self.mixed_bytes.items()),
             "weight_scale": None if self.weight_scale is None else WeightScale(*self.weight_scale),
         }
         return Transformer(**facts)
@@ -496,6 +499,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         "weights": model.native_weight_dtype,
         "quantized": sorted(map(str, model.quantized)),
         "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
+        **({"mixed_bytes": {str(part): size for part, size in sorted(model.mixed_bytes)}} if model.mixed_bytes else {}),
         "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
         "source": model.source,
         "layers": layers,

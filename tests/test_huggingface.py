@@ -180,6 +180,42 @@ def test_fields_that_differ_by_layer() -> None:
     assert "'intermediate_size' has 2 entries for 8 layers" in error_of(intermediate_size=[128, 256])
 
 
+def test_forms_that_transformers_saves_anew() -> None:
+    """A section beside a tower, whose outer model has the head; windows and sliding heads of layers that are listed."""
+    nested = {"model_type": "some_vl", "tie_word_embeddings": False, "vision_config": {}}
+    assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).layers == parse().layers
+    assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).parameters == parse().parameters
+    windowed = parse(model_type="mimo_v2_flash", sliding_window=129, sliding_window_size=128, swa_num_attention_heads=8,
+                     layer_types=["full_attention"] * 2 + ["sliding_attention"] * 6)  # fmt: skip
+    assert windows(windowed) == {None: 2, 128: 6}
+    listed = {"layer_types": ["full_attention"] * 8, "num_sliding_attention_heads": 8}
+    assert windows(parse(listed, LLAMA)) == {None: 8}
+    assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
+
+
+def test_indexers_that_layers_share() -> None:
+    """Listed, as letters, or by a rule after the first layers (GLM-5.2); pooled keys and no rotary width (GLM-5.3)."""
+    sparse = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 8}
+    shared = {"model_type": "glm_moe_dsa", **sparse, "index_topk_freq": 4, "index_skip_topk_offset": 3}
+
+    def index_heads(model: Transformer) -> list[int]:
+        return [group.attention.index_heads for group in model.layers for _ in range(group.count)]  # type: ignore[union-attr]
+
+    ruled = parse(MLA, shared)
+    assert sum(index_heads(ruled)) == 2 * 4  # layers 0, 1, 2 and 6 of eight
+    for kinds in (
+        {"index_topk_pattern": "FFFSSSFS"},
+        {"indexer_types": ["full"] * 3 + ["shared"] * 3 + ["full", "shared"]},
+    ):
+        assert parse(MLA, shared, kinds).layers == ruled.layers
+    assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
+    pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
+    assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
+    sources = [0, 0, 2, 2, 4, 4, 6, 6]
+    halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
+    assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -77,6 +77,7 @@ from .erlang import (
     peakedness,
     poisson_exceeds,
 )
+from .waits import ExponentialWait
 
 MOST_FEEDBACK = 0.9
 """Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""
@@ -407,16 +408,17 @@ class Seats:
         below = 1.0 - float(gamma_exceeds(number - 0.5, present, math.sqrt(variance)))
         return min(above / max(below + above, 1e-300), 1.0)
 
-    def wait(self) -> float:
-        """Mean wait for a seat of those who find none free [s].
+    def wait(self) -> ExponentialWait:
+        """The wait for a seat.
 
         >>> turn = np.array([0.1])  # M/D/10 at 0.8, that is 0.1 / 2 / 0.2
-        >>> round(Seats(1.0, 10.0, 8.0, 8.0, 8.0, 1.0, turn, np.ones(1), 1.0).wait(), 6)
+        >>> round(Seats(1.0, 10.0, 8.0, 8.0, 8.0, 1.0, turn, np.ones(1), 1.0).wait().mean, 6)
         0.25
         """
         second = float(self.weight @ self.turn**2)
         burst = 2.0 * float(peakedness(self.present, self.arrival_scv)) - 1.0
-        return float(conditional_wait(self.engines, self.busy, self.mean_turn, second, burst))
+        mean = float(conditional_wait(self.engines, self.busy, self.mean_turn, second, burst))
+        return ExponentialWait(self.taken_chance(), mean)
 
 
 def pascal(number: float, mean: float, variance: float) -> float:

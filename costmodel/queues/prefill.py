@@ -37,14 +37,13 @@ busy.
    as long as the longest of k, and the others idle (`pipeline_idle`): as the last stages of a flow shop whose jobs take
    as long on every machine (Pinedo, Scheduling, chapter 6). The router sees whether an engine has prompts, not in which
    stage (`all_busy`).
-5. A full batch (`with_seats`). While all seats of engines that decode too are taken, prompts wait for one
-   (`decode.Seats`). The wait is taken for exponential, and to go on beside that for the prompts ahead, whichever is
-   longer.
+5. A full batch (`waits.Wait.or_for`). While all seats of engines that decode too are taken, prompts wait for one
+   (`decode.Seats`), beside the wait for the prompts ahead, whichever is longer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -54,6 +53,7 @@ from costmodel.arrays import FloatArray
 from costmodel.routing import largest_of
 
 from .erlang import NEWTON, arrivals_after, wait_probability
+from .waits import Wait, tail_on_grid
 
 ComplexArray = NDArray[np.complex128]
 
@@ -71,8 +71,6 @@ STEEPEST = 250.0
 """Tails that fall faster than exp(-STEEPEST) over the longest prompt are taken to fall so: there is nothing left."""
 BEYOND = (0.6, 0.3, 0.1, 0.03)
 """Waits are put into parts that so many of them exceed, in each of which as many prompts come behind."""
-LIVES = 10.0
-"""The grid of waits reaches so many times the mean wait for a seat: exp(-10) = 5e-5 is left out."""
 
 
 @dataclass(frozen=True)
@@ -124,50 +122,38 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptWait:
-    """Waits at a pool.
+class PromptWait(Wait):
+    """Waits at a pool, of which `chance` is that an arrival finds all engines busy.
 
     utilization: busy share of the engines; load: offered work in full steps over capacity, which must stay below 1;
-    chance: that an arrival finds all engines busy; seconds, late (cells + 1,): P(wait > seconds) of those who do;
-    mean: of their waits [s]; behind: prompts that came behind and end in the same step, on average over them; together:
-    prompts of a step.
+    behind: prompts that came behind and end in the same step, on average over those who wait; together: prompts of a
+    step.
     """
 
     utilization: float
     load: float
-    chance: float
-    seconds: FloatArray
-    late: FloatArray
-    mean: float
-    behind: float
+    behind: float = 0.0
     together: float = 1.0
-
-    def exceeds(self, slack: FloatArray) -> FloatArray:
-        """P(wait > slack) of those who find all engines busy; 1 where there is no slack at all [1]."""
-        return np.asarray(np.interp(slack, self.seconds, self.late, left=1.0, right=0.0))
 
 
 def endless_wait(load: float) -> PromptWait:
     """The wait at a pool that falls behind: a million seconds."""
-    return PromptWait(1.0, load, 1.0, np.array([0.0, 1e6]), np.array([1.0, 0.0]), 5e5, 0.0)
+    return PromptWait(1.0, np.array([0.0, 1e6]), np.array([1.0, 0.0]), 5e5, utilization=1.0, load=load)
 
 
 def prompt_wait(prompts: Prompts) -> PromptWait:
     """Distribution of the wait before and beside a prompt's own computing; see the module for the equations."""
     load = prompts.per_engine * prompts.mean_shared
     if float(prompts.rate.sum()) <= 1e-12:
-        return PromptWait(0.0, 0.0, 0.0, np.array([0.0, 1.0]), np.zeros(2), 0.0, 0.0)
+        return PromptWait(0.0, np.array([0.0, 1.0]), np.zeros(2), 0.0, utilization=0.0, load=0.0)
     if load >= 1.0:
         return endless_wait(load)
     busy, together, chance = shared_steps(prompts)
     idle = float(pipeline_idle(prompts, together))
     edges, ahead = work_ahead(prompts, together, idle)
     wait, behind = with_company(prompts, ahead, edges, idle, chance / (1.0 + chance))
-    cells = np.maximum(cells_of(wait), 0.0)
-    late = np.append(np.maximum(1.0 - np.cumsum(cells) + 0.5 * cells, 0.0), 0.0)
-    late[0] = 1.0
-    mean = float(late[1:].sum() + 0.5) * float(edges[1])
-    return PromptWait(busy, load, chance, edges, late, mean, behind, together)
+    late, mean = tail_on_grid(np.maximum(cells_of(wait), 0.0), float(edges[1]))
+    return PromptWait(chance, edges, late, mean, busy, load, behind, together)
 
 
 def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
@@ -368,20 +354,6 @@ def compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:
     size = 1 << cells.bit_length()
     work = cells_of(np.exp(mean[..., None] * (transform(job[:size], size) - 1.0)), size)
     return np.cumsum(work[..., :cells], axis=-1)
-
-
-def with_seats(wait: PromptWait, chance: float, mean: float) -> PromptWait:
-    """Waits where with this chance all seats are taken, and one is free after `mean` [s] on average (exponential)."""
-    if chance <= 1e-9:
-        return wait
-    seconds, late = wait.seconds, wait.chance * wait.late
-    if seconds[-1] < LIVES * mean:
-        seconds = np.linspace(0.0, LIVES * mean, seconds.size)
-        late = np.interp(seconds, wait.seconds, late, right=0.0)
-    late = late + chance * (1.0 - late) * np.exp(-seconds / max(mean, 1e-12))
-    waits = wait.chance + chance * (1.0 - wait.chance)
-    late = np.minimum(late / waits, 1.0)
-    return replace(wait, chance=waits, seconds=seconds, late=late, mean=float(np.trapezoid(late, seconds)))
 
 
 @cache

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.lengths import Lengths
-from costmodel.sessions import Sessions
+from costmodel.workload import Sessions
 
 MOST_PAGES = 500_000
 """Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""

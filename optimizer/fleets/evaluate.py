@@ -6,7 +6,7 @@ The laws of `costmodel` at the loads that the fleet really has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import add
 from types import MappingProxyType
@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
+from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
 from costmodel.metric import Metric
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
@@ -117,7 +117,7 @@ class Evaluation:
     @cached_property
     def ttft(self) -> FloatArray:
         """Quantiles of TTFT of each class, then of all requests, (classes + 1, quantiles) [s]."""
-        longest = max((float(pool.offset.max()) + pool.delay.most for pool in self.first_tokens), default=0.0)
+        longest = max((pool.ttft.most for pool in self.first_tokens), default=0.0)
         return _quantiles(self.first_tokens, self._rows, longest + 1.0)
 
     @cached_property
@@ -385,20 +385,19 @@ class _LaterTokens:
 
 @dataclass(frozen=True, slots=True)
 class _FirstToken:
-    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here.
+    """TTFT at one pool; weight (flows,): share of the flow served here.
 
     hit_chance (flows,): chance that a request finds its history; else it is one of the flow at `missed`.
     """
 
     weight: FloatArray
-    offset: FloatArray
-    delay: Delay
+    ttft: Ttft
     missed: IntArray
     hit_chance: FloatArray | None = None
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        late = self.delay.exceeds(limit - self.offset)
+        late = self.ttft.exceeds(limit)
         if self.hit_chance is not None:
             late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed]
         return np.asarray(self.weight * late)
@@ -429,36 +428,21 @@ def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
 
 
 def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
-    """TTFT at each pool that computes prompts: a fixed offset of each flow and a random delay [s].
-
-        TTFT = a + D + f s                  colocated
-        TTFT = a + D + f s + x + Y          where roles are apart
-        D    = wait for an engine where all are busy, else the rest of a step in progress
-
-    The parts are those of DistServe (Zhong et al. 2024, section 3): queue, prefill, transfer, first decode step. Each
-    has its source where it is worked out. D: `queues.prefill.prompt_wait`, with `with_seats` where batches fill up;
-    `first_token.Delay` adds the rest of a step. a: `costmodel.host.ServingPolicy.fixed_ttft`. s: the prompt's steps
-    once started (`pool_state`, latency). f: `EngineTable.first_token_of`. x: the transfer that no step hides
-    (`first_token.hidden_transfer`). Y: waits for cards (`card_wait`), then the rest of a decode step and the first own
-    one (`entry_steps`), summed by `hand_over_waits`.
-    """
+    """TTFT at each pool that computes prompts, from the states of the pools; the equation: `costmodel.first_token`."""
     decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
     mixes, first = iter(hand_over_mix(instance, fleet)), []
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
         prompt = state.latency * instance.tables.first_token_of(pool.role, pool.shape)
-        offset = instance.policy.fixed_ttft(pool.role is Role.PREFILL) + prompt
-        later, idle = np.zeros(1), 0.0
+        transfer, later, rest = None, np.zeros(1), 0.0
         if pool.role is Role.PREFILL:
             transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
-            offset = offset + transfer
         elif state.steps is not None:
-            idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
-        rests = ((1.0 - state.under_way, idle), (state.under_way, state.lane_step))
-        first.append(
-            _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.hit_chance)
-        )
+            rest = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
+        rests = ((1.0 - state.under_way, rest), (state.under_way, state.lane_step))
+        ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, rests, later)
+        first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance))
     return first
 
 
@@ -468,7 +452,7 @@ def _handed_over(
     decodes: Sequence[tuple[FleetPool, PoolState]],
     mix: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Transfer of each flow (flows,), and what follows their prompts beside it (points,) [s]."""
+    """Transfer of each flow that no step hides (flows,), and what else follows their prompts (points,) [s]."""
     tables, (pool, state) = instance.tables, sender
     intake = np.array([to.route for to, _ in decodes]).reshape(len(decodes), mix.shape[-1]) * mix
     intake = intake[:, instance.flows.source]
@@ -482,8 +466,8 @@ def _handed_over(
     entries, decode_shares = [], shares @ state.rate / max(float(state.rate.sum()), 1e-300)
     for (to, at), decode_share in zip(decodes, decode_shares, strict=True):
         ranks = float(to.replicas * tables.ranks[to.shape])
-        chance, mean = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
-        cards.append((chance * float(decode_share), mean))
+        card = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
+        cards.append(replace(card, chance=card.chance * float(decode_share)))
         step = 0.0 if at.steps is None else at.steps.met(at.rate)
         entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(decode_share)))
     loading = instance.policy.hand_over_steps

@@ -24,7 +24,7 @@ from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
 from costmodel.queues.erlang import lanes_held_up, lockstep_excess, normal_exceeds
-from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait, with_seats
+from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
@@ -594,8 +594,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
     steps = _steps(mean, engines.seats, full_step)
     stable = mean.running <= engines.seats and memory < 1.0 and wait.load < 1.0
     if stable:
-        seats = _seats(mean, steps, engines.seats, full_step)
-        wait = with_seats(wait, seats.taken_chance(), seats.wait())
+        wait = wait.or_for(_seats(mean, steps, engines.seats, full_step).wait())
     back = mean.running / mean.rate / (1.0 - mean.mixed_engine.feedback)
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 

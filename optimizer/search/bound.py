@@ -35,6 +35,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
+from costmodel.first_token import idle_ttft
 from costmodel.metric import METRICS, Metric, Scope
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
@@ -205,15 +206,15 @@ def late_first_tokens(instance: Instance, settings: EngineSettings) -> FloatArra
     flows, policy = instance.flows, instance.policy
     fastest = np.where(
         (settings.role == COLOCATED)[:, None],
-        policy.fixed_ttft(False) + _colocated_prompt(instance)[settings.shape, settings.chunk],
-        policy.fixed_ttft(True) + _handed_over(instance, settings),
+        idle_ttft(policy, _colocated_prompt(instance)[settings.shape, settings.chunk]),
+        idle_ttft(policy, *_handed_over(instance, settings)),
     )
     late = fastest > flows.ttft * WITHIN
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
-def _handed_over(instance: Instance, settings: EngineSettings) -> FloatArray:
-    """Prompt, hand-over and first step on idle engines that may talk [s], (settings, flows)."""
+def _handed_over(instance: Instance, settings: EngineSettings) -> tuple[FloatArray, FloatArray]:
+    """Prompt, and hand-over with the first step, on idle engines that may talk [s], (settings, flows)."""
     tables, at = instance.tables, (settings.shape, settings.chunk)
     alone = np.minimum(tables.prefill_alone[at], tables.prefill_time[at])
     chunks = instance.flows.chunks_of(tables.rank_chunks[at])
@@ -223,7 +224,7 @@ def _handed_over(instance: Instance, settings: EngineSettings) -> FloatArray:
     step = np.where(tables.talks & takes, tables.decode_base.min(axis=1), np.inf).min(axis=1, initial=np.inf)
     step = np.where(np.isfinite(step), HANDED * step, 0.0)
     after = tables.kv_transferred / tables.link[:, None] + step[:, None]
-    return np.asarray(prompt + after[settings.shape])
+    return prompt, after[settings.shape]
 
 
 def _colocated_prompt(instance: Instance) -> FloatArray:

@@ -23,6 +23,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
+from costmodel.first_token import Ttft, idle_ttft
 from optimizer.fleets.evaluate import (
     Evaluation,
     bisection,
@@ -226,16 +227,10 @@ class FleetSearch:
         if role == DECODE:
             return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
-        slack = (
-            flows.ttft
-            - self.instance.policy.fixed_ttft(True)
-            - state.latency
-            - tables.kv_transferred[shape] / tables.link[shape]
-        )
-        late = np.where(slack < 0.0, 1.0, 0.0)
-        if state.wait is not None:
-            late = np.maximum(late, state.wait.chance * state.wait.exceeds(slack))
-        return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - late))
+        assert state.wait is not None  # noqa: S101 - prompts wait
+        transfer = tables.kv_transferred[shape] / tables.link[shape]
+        ttft = Ttft(idle_ttft(self.instance.policy, state.latency, transfer), state.wait)
+        return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - ttft.exceeds(flows.ttft)))
 
 
 def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:

@@ -17,7 +17,7 @@ from reports.words import slo_words
 from search_spaces.problem import target_of
 
 from . import facts
-from .deployment import ClassLimits, Deployment, Options
+from .deployment import ClassLimits, Deployment, default_options
 from .describe import describe, told_apart
 from .flags import connector, exchange
 from .formats import Raw, objects, render
@@ -44,8 +44,7 @@ def settings(plan: Plan, base: Path | None = None) -> tuple[SettingRow, ...]:
 
     base: folder from which files that the plan's problem names are looked up. Raises InputError as `describe` does.
     """
-    version = facts.checked_version(plan.engine, None)
-    return setting_rows(describe(plan, Options(plan.engine, version), base))
+    return setting_rows(describe(plan, default_options(plan.engine), base))
 
 
 def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
