@@ -99,8 +99,8 @@ def instance_of(given: Problem) -> Instance:
     return make_instance(given)
 
 
-def judged_class(share: float, low: float, high: float, goal: float = 0.9) -> ClassJudgement:
-    """A class of 1,000 requests, so many of them within the SLO."""
+def judged_class(share: float, low: float, high: float, goal: float = 0.9, counted: int = 1000) -> ClassJudgement:
+    """A class of some requests, so many of them within the SLO."""
     none = Quantiles.of([0.0] * 4)
-    times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": 1000}
+    times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": counted}
     return ClassJudgement(name="default", attainment=share, attainment_low=low, attainment_high=high, **times)

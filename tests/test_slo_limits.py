@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.policy import VLLM_V1
-from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.simulator import Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool

@@ -96,8 +96,10 @@ def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArr
     first = common + np.cumsum(own) - own
     counts = turns.isl // size
     starts = np.cumsum(counts) - counts
-    place = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-    ids = np.where(place < common, place, np.repeat(first[session], counts) + place - common)
+    ids = np.arange(int(counts.sum())) + np.repeat(first[session] - common - starts, counts)
+    place = np.arange(common)
+    is_common = place < counts[:, None]
+    ids[(starts[:, None] + place)[is_common]] = np.broadcast_to(place, is_common.shape)[is_common]
     return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end

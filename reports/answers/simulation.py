@@ -255,8 +255,8 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
 def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
     sentences, gaps = [], []
-    cases = zip(simulation.instance.problem.slos, simulation.judgement.classes, simulation.gaps, strict=True)
-    for slo, item, gap in cases:
+    cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
+    for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
         name = clean(slo.name, 30)
         times = {Metric.E2E: e2e} if is_number(slo.e2e) else {}
         for metric, values in (times | dict(item.metrics)).items():
