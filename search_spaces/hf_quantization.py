@@ -15,7 +15,6 @@ from costmodel.transformer import (
     DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
-    STORED_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -102,10 +101,7 @@ class WeightFormat:
     @property
     def bytes_per_element(self) -> float:
         """Bytes of a weight with its share of a scale [byte]."""
-        if self.scale is None:
-            return ELEMENT_BYTES.get(self.dtype, STORED_BYTES[self.dtype])
-        bits = int(self.dtype[-1]) if self.dtype.startswith("int") else 8.0 * ELEMENT_BYTES[self.dtype]
-        return bits / 8.0 + self.scale.bytes_per_element
+        return ELEMENT_BYTES[self.dtype] + (self.scale.bytes_per_element if self.scale else 0.0)
 
 
 SIXTEEN_BIT = WeightFormat("bf16")
