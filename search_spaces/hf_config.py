@@ -81,7 +81,7 @@ def notation() -> Notation:
             defaults.setdefault(name, {}).update(group.get("defaults", {}))
             spells.setdefault(name, {}).update(group.get("spells", {}))
             roots = (path.partition(".")[0] for path in group.get("spells", {}).values())
-            own.setdefault(name, set()).update(group.get("fields", ()), roots)
+            own.setdefault(name, set()).update(group.get("fields", ()), group.get("spells", ()), roots)
     aliases = {alias for names in table["aliases"].values() for alias in names}
     alone = {field for group in table["families"] for field in group.get("fields", ())}
     understood = (aliases | set(table["understood"]) | set(table["by_layer"])) - alone

@@ -263,6 +263,8 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     if width is None and fields.optional("experts") == 0:  # Granite 4: what is left of the mixture is its shared part
         width = fields.optional("shared_width")
     width = width or fields.optional("intermediate_size", low=1)
+    if width is not None and fields.flag("halved_feed_forward"):
+        width //= 2
     if width is not None and fields.flag("block_auto_adjust_ff_dim"):
         width = _adjusted_width(fields, width)
     ratio = fields.optional("ffn_ratio", low=1)
@@ -293,12 +295,20 @@ def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
     per_token = round(per_token * experts / (experts + idle))
     return FeedForward(
-        hidden, _shared_width(fields, width), gated, experts, per_token, width, fields.optional("expert_latent") or 0
+        hidden,
+        _shared_width(fields, hidden, width),
+        gated,
+        experts,
+        per_token,
+        width,
+        fields.optional("expert_latent") or 0,
     )
 
 
-def _shared_width(fields: ConfigFields, expert_width: int) -> int:
+def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
     """Width of the experts that every token passes."""
+    if fields.flag("residual_feed_forward"):  # Arctic
+        return hidden
     if fields.get("intermediate_size_mlp") is not None:  # Llama 4: one shared expert as wide as a routed one
         return expert_width
     if fields.flag("enable_moe_block") or fields.get("zero_expert_num") is not None:  # a dense block beside the experts
@@ -408,7 +418,7 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         without = [not code for code in rope] if rope else None
         interval = 0 if without else fields.count("no_rope_layer_interval", reason)
         yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
-    if fields.get("sliding_window") is not None and fields.flag("use_sliding_window") is not False:
+    if fields.get("sliding_window") not in (None, -1) and fields.flag("use_sliding_window") is not False:
         yield _full_where(_beyond_window(fields, layers), "sliding_attention")
 
 
