@@ -470,11 +470,10 @@ def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
         block = "mamba.mixer" if attention.step_rank else _LINEAR_BLOCKS.get(kind, block)
     for matrix in attention.matrices:
         if isinstance(attention, SoftmaxAttention) and matrix.name == "qkv":
-            keys, values = (
-                matrix.k * attention.kv_heads * width for width in (attention.head_dim, attention.value_dim)
-            )
-            parts = {"q": matrix.elements - keys - values, "k": keys, "v": values}
-            yield from ((f"{block}.{name}_proj", elements) for name, elements in parts.items())
+            queries = attention.query_rank or attention.heads * attention.head_dim * (1 + attention.output_gate)
+            keys = (matrix.n - queries) // 2
+            widths = {"q": queries, "k": keys, "v": matrix.n - queries - keys}
+            yield from ((f"{block}.{name}_proj", matrix.k * width) for name, width in widths.items() if width)
         elif not matrix.name.startswith("index"):
             name = _MATRIX_NAMES[block].get(matrix.name, f"{matrix.name}_proj")
             yield f"{block}.{name}", matrix.elements
