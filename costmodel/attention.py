@@ -201,7 +201,7 @@ class LatentAttention(TokenMixer):
     index_heads, index_dim, index_topk: lightning indexer of sparse attention (DeepSeek-V3.2); 0 where dense; a layer
     with index_topk but no index heads attends the keys that an earlier layer selected (GLM-5.2);
     index_pool: tokens that share an index key, which a gate weighs (GLM-5.3-Flash; 0: each has its own);
-    output_gate: a gate as wide as the heads' outputs (Kimi-K3);
+    output_gate: a gate as wide as the heads' outputs (Kimi-K3); window: as of `SoftmaxAttention` (dots3);
     reads_earlier_kv: attends the latents of an earlier layer, and neither makes nor keeps any (Mistral Large 4).
     """
 
@@ -219,6 +219,7 @@ class LatentAttention(TokenMixer):
     index_topk: int = 0
     index_pool: int = 0
     output_gate: bool = False
+    window: int | None = None
     reads_earlier_kv: bool = False
 
     @property
@@ -276,8 +277,13 @@ class LatentAttention(TokenMixer):
 
     @property
     def selected(self) -> int | None:
-        """Keys that the indexer selects per query (None: all)."""
-        return self.index_topk or None
+        """Keys of the window, or that the indexer selects per query (None: all)."""
+        return self.window or self.index_topk or None
+
+    @property
+    def kept(self) -> int | None:
+        """The window; sparse attention keeps every token."""
+        return self.window
 
     @property
     def index_flop_per_pair(self) -> float:

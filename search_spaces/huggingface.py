@@ -567,16 +567,12 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
 
 def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> LatentAttention:
     """Multi-head latent attention, with the indexer of sparse attention where there is one."""
-    if kind != "full_attention":
-        raise fields.error(
-            f"config.json combines 'kv_lora_rank' with {shown(kind)} layers, which pdplan does not model"
-        )
     query_rank, rope_dim = fields.optional("q_lora_rank"), fields.optional("qk_rope_head_dim")
     if query_rank is None and "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
     if rope_dim is None:
         raise fields.missing("qk_rope_head_dim")
-    topk = fields.optional("index_topk") or 0
+    topk = 0 if kind in WINDOWS else fields.optional("index_topk") or 0
     return LatentAttention(
         hidden=hidden,
         query_rank=query_rank or 0,
@@ -586,6 +582,7 @@ def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads
         index_topk=topk,
         index_pool=fields.optional("index_kpool") or 0,
         output_gate=_has_output_gate(fields),
+        window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
         reads_earlier_kv=reads_earlier,
     )
 
@@ -628,7 +625,7 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     """Mamba-2: one step size per head, and B and C that the heads of a group share. Mamba-1: each channel is a head."""
-    if fields.get("mamba_heads") is None:
+    if fields.get("mamba_heads") is None or fields.flag("first_mamba"):
         return _first_mamba(fields, hidden)
     heads = fields.count("mamba_heads")
     width = fields.get("mamba_head_dim")

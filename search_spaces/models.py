@@ -250,7 +250,7 @@ def attention_kind(attention: Attention) -> str:
         case CompressedAttention():
             kind = "CSA" if attention.index_heads else "HCA"
         case LatentAttention():
-            return "DSA" if attention.index_topk else "MLA"
+            kind = "DSA" if attention.index_topk else "MLA"
         case SoftmaxAttention(kv_heads=1) if attention.heads > 1:
             kind = "MQA"
         case SoftmaxAttention():

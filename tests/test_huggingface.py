@@ -211,6 +211,10 @@ def test_indexers_that_layers_share() -> None:
     assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
     pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
     assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
+    kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
+    windowed = parse(MLA, sparse, layer_types=kinds, sliding_window=16)
+    assert index_heads(windowed) == [2, 2, 0, 0, 0, 0, 0, 0]
+    assert windowed.kv_bytes(100.0, "bf16") == 2 * 100 * (40 * 2 + 8 + 4) + 6 * 16 * 40 * 2
     sources = [0, 0, 2, 2, 4, 4, 6, 6]
     halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
     assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
