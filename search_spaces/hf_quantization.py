@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -115,27 +115,17 @@ class WeightRule:
     targets: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWeights:
-    """What a checkpoint stores, in the words of `Transformer`; bf16 where nothing is quantised."""
-
-    native_weight_dtype: str = "bf16"
-    quantized: frozenset[Part] = QUANTIZABLE
-    own_dtypes: frozenset[tuple[Part, str]] = frozenset()
-    mixed_bytes: frozenset[tuple[Part, float]] = frozenset()
-    weight_scale: WeightScale | None = None
-
-
-def stored_weights(
-    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
-) -> StoredWeights:
-    """What a `quantization_config` says of layers; apart: experts stand beside the dense block, not in it (Gemma 4).
+def as_stored(
+    model: Transformer, quantization: object, layers: Sequence[tuple[Attention, FeedForward]], *, apart: bool = False
+) -> Transformer:
+    """The model with the weight formats that a `quantization_config` gives its layers.
 
     A part has the format of most of its weights, unless at least half of them stay at 16 bit. Where it has several, the
-    mean of their bytes counts.
+    mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4).
     """
+    where = model.name
     if quantization is None or quantization == {}:
-        return StoredWeights()
+        return model
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
@@ -151,11 +141,16 @@ def stored_weights(
             mixed.add((part, size / weights.total()))
     main = next((formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), None)
     if main is None:
-        return StoredWeights()
+        return model
     dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
-    own = {(part, form.dtype) for part, form in formats.items() if form.dtype != dtype}
-    main_parts = frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype})
-    return StoredWeights(dtype, main_parts, frozenset(own), frozenset(mixed), main.scale)
+    return replace(
+        model,
+        native_weight_dtype=dtype,
+        quantized=frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype}),
+        own_dtypes=frozenset((part, form.dtype) for part, form in formats.items() if form.dtype != dtype),
+        mixed_bytes=frozenset(mixed),
+        weight_scale=main.scale,
+    )
 
 
 def _votes(

@@ -34,7 +34,7 @@ from search_spaces.hf_config import (
     other_towers,
     shorten,
 )
-from search_spaces.hf_quantization import stored_weights
+from search_spaces.hf_quantization import as_stored
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -64,16 +64,7 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    stored = stored_weights(
-        fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
-    )
-    if (
-        fields.text("expert_dtype") == "fp4"
-        and stored.native_weight_dtype not in {"fp4", "bf16"}
-        and not stored.own_dtypes
-    ):
-        stored = replace(stored, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
-    return Transformer(
+    model = Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
@@ -84,14 +75,17 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, len(layers)),
-        native_weight_dtype=stored.native_weight_dtype,
-        quantized=stored.quantized,
-        own_dtypes=stored.own_dtypes,
-        mixed_bytes=stored.mixed_bytes,
-        weight_scale=stored.weight_scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
+    model = as_stored(model, fields.get("quantization_config"), layers, apart=bool(fields.flag("enable_moe_block")))
+    if (
+        fields.text("expert_dtype") == "fp4"
+        and model.native_weight_dtype not in {"fp4", "bf16"}
+        and not model.own_dtypes
+    ):
+        return replace(model, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
+    return model
 
 
 def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
