@@ -446,9 +446,14 @@ class LinearAttention(TokenMixer):
 
     @property
     def state_bytes(self) -> float:
-        """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte]."""
-        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim
-        channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+        """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte].
+
+        The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
+        all there is (LFM2).
+        """
+        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0.0
+        keys = 0 if self.step_rank else 2 * self.key_heads * self.key_dim
+        channels = keys + self.value_heads * self.value_dim
         return recurrent + 2.0 * channels * max(self.conv_width - 1, 0)
 
     @property

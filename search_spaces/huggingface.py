@@ -657,16 +657,16 @@ def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
 def _short_convolution(hidden: int, taps: int) -> LinearAttention:
     """LFM2's gated short convolution: projections to three hidden widths and back, and a state of its last inputs.
 
-    Counted as linear attention with channels for heads, whose q and k together are one of the three.
+    Counted as linear attention with channels for heads, without q and k, and with a scalar for each of them.
     """
     return LinearAttention(
         hidden,
-        key_heads=hidden // 2,
+        key_heads=0,
         value_heads=hidden,
         key_dim=1,
         value_dim=1,
         conv_width=taps,
-        scalars=0,
+        scalars=1,
         products=2,
     )
 

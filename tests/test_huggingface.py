@@ -193,6 +193,15 @@ def test_forms_that_transformers_saves_anew() -> None:
     assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
 
 
+def test_states_of_short_convolutions() -> None:
+    """LFM2 keeps the last inputs of its convolutions alone, Mamba-1 the state and those of its inner channels."""
+    layers = ["conv", "full_attention"] * 4
+    model = parse(model_type="lfm2", conv_L_cache=3, layer_types=layers, block_auto_adjust_ff_dim=False)
+    assert model.state_bytes == 4 * 64 * 2 * 2
+    mamba = {"state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128}
+    assert parse(LLAMA, mamba, model_type="falcon_mamba").state_bytes == 8 * (4 * 128 * 16 + 2 * 3 * 128)
+
+
 def test_indexers_that_layers_share() -> None:
     """Listed, as letters, or by a rule after the first layers (GLM-5.2); pooled keys and no rotary width (GLM-5.3)."""
     sparse = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 8}
