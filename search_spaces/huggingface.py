@@ -220,8 +220,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         return tuple(layer in numbers for layer in range(layers))
     first = fields.optional("first_k_dense_replace") or 0
     dense = fields.layer_numbers("mlp_only_layers", layers) or frozenset()
-    step = fields.optional("decoder_sparse_step", low=1) or fields.optional("interleave_moe_layer_step", low=1) or 1
-    step = fields.optional("moe_layer_interval", low=1) or step
+    step = fields.optional("moe_step", low=1) or 1
     period, offset = fields.optional("expert_layer_period", low=1), fields.optional("expert_layer_offset") or 0
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
@@ -252,8 +251,7 @@ def _has_gate(fields: ConfigFields) -> bool:
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    names = ("intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size")
-    width = next((width for name in names if (width := fields.optional(name, low=1))), None)
+    width = fields.optional("dense_width", low=1)
     if width is None and fields.optional("experts") == 0:  # Granite 4: what is left of the mixture is its shared part
         width = fields.optional("shared_width")
     width = width or fields.optional("intermediate_size", low=1)
