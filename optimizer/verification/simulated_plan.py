@@ -42,7 +42,7 @@ from .judge import (
     until_decided,
     until_precise,
 )
-from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
@@ -211,6 +211,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
+        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
         remark=remark,
         most=most,
