@@ -128,15 +128,21 @@ def in_object(value: Any, folder: Path) -> Iterator[Command]:
         for inner in value:
             yield from in_object(inner, folder)
     elif isinstance(value, dict):
-        words = [*_words(value, "command"), *_words(value, "args")]
+        words = [_in_pod(word) for word in (*_words(value, "command"), *_words(value, "args"))]
         if words and "/vllm-openai" in str(value.get("image")) and words[0].startswith("-"):
             words = ["vllm", "serve", *words]  # the image's own entry point
-        if words[:1] in (["bash"], ["sh"], ["/bin/bash"], ["/bin/sh"]):
-            yield from in_script(words[-1], folder)
+        if words[1:2] == ["-c"]:  # a shell, its script, its own name, and what "$@" stands for
+            yield from in_script(words[2].replace('"$@"', shlex.join(words[4:])), folder)
         else:
             yield from started([word.replace("/workers/", f"{folder}/workers/") for word in words])
         for inner in value.values():
             yield from in_object(inner, folder)
+
+
+def _in_pod(word: str) -> str:
+    """A word as Kubernetes hands it on in the second pod of a group of LeaderWorkerSet."""
+    word = re.sub(r"\$\$\(\(LWS_WORKER_INDEX \* (\d+)\)\)", r"\1", word)
+    return word.replace("$(LWS_WORKER_INDEX)", "1").replace("$(LWS_LEADER_ADDRESS)", "127.0.0.1").replace("$$(", "$(")
 
 
 def _words(value: dict[str, Any], key: str) -> list[str]:
