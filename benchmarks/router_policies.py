@@ -10,7 +10,7 @@ that went to an engine with the fewest of that moment, where engines had differe
 of three engines), and the mean and P90 of the time that a request takes. With --texts every prompt is one of so many
 long texts with a few words behind it, and the share of those is printed too that met the engine of the last one with
 their text. With --kill the first engine of the first stage dies under a steady load instead, behind the router as
-`pdplan deploy` writes it: prints the requests that fail. It exits with 1 where one fails that was sent over 15 s after
+`pdplan deploy` writes it: prints the requests that fail. It exits with 1 where one fails that was sent over 5 s after
 the death.
 """
 
@@ -51,7 +51,7 @@ WORDS = 60
 """Characters by which a text is known."""
 START = 60.0
 """Longest time that a router may take to start [s]."""
-LIVES, WATCHED, BETWEEN, OUTAGE = 5.0, 35.0, 0.05, 15.0
+LIVES, WATCHED, BETWEEN, OUTAGE = 5.0, 35.0, 0.05, 5.0
 """Times of --kill [s]: until an engine dies, how long requests are sent after that, between two, the longest outage."""
 BLOCKS = {"do_remote_prefill": True, "remote_engine_id": "e", "remote_block_ids": [1], "remote_host": "127.0.0.1"}
 

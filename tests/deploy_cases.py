@@ -278,6 +278,8 @@ RANKS = (
     Case("decode", "H200", replicas=2, dp=24, ep=24, seqs=1536, tokens=6144),
 )
 """Data ranks over two nodes, and over three."""
+NVLINK = (Case("colocated", "GB200", dp=8, ep=8, seqs=512, tokens=4096),)
+"""Data ranks over two servers of one NVLink domain, with Arm CPUs."""
 AMD = (Case("prefill", "MI300X", replicas=2, tp=2, seqs=8, tokens=8192), Case("decode", "MI355X", tp=8))
 ALIKE = (Case("colocated", replicas=3, tokens=8192),)
 """Engines that do both stages."""
@@ -313,6 +315,8 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
         r"pools/",
     ),
     "llmd-ranks": (plan_of(RANKS, SPARSE), options("llmd", claim="models"), r"pools/|model-cache"),
+    "llmd-nvlink": (plan_of(NVLINK, SPARSE), options("llmd", claim="models"), r"pools/|router"),
+    "vllm-nvlink": (plan_of(NVLINK, SPARSE), options("vllm"), r"README|workers/.*node1|compose/gb200-1"),
     "vllm-stages": (plan_of(STAGES, DENSE), options("vllm"), r"workers/|compose/"),
     "dynamo-stages": (plan_of(STAGES, DENSE), options("dynamo"), r"dgd.yaml"),
     "vllm-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("vllm"), r"workers/|compose/"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
-from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, refuse_faults, rule_faults
-from reports.deploy.formats import load_yaml
-from reports.deploy.lint import RULES, Started, emission_faults
+from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, rule_faults
+from reports.deploy.formats import READERS, load_yaml
+from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -174,20 +175,23 @@ def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: 
     checked = checked_files(deployment, files, changed)
     assert checked.differs
     assert rule in {broken for broken, _ in checked.breaks}, checked.breaks
-    with pytest.raises(InputError, match=r"^the deployment breaks the rule \w+: "):
-        refuse_faults(deployment, changed)
 
 
-def test_a_file_that_no_rule_reads_and_a_name_without_a_file_are_not_written() -> None:
-    _, files = example("vllm")
-    assert list(emission_faults(files, files["README.md"])) == []
-    (unit,) = emission_faults({**files, "units/prefill.service": "[Service]\nExecStart=/bin/false\n"}, "")
-    assert unit[0] == "files_are_read"
-    assert "units/prefill.service" in unit[1]
-    less = {path: text for path, text in files.items() if path != "slurm.sh"}
-    assert list(emission_faults(less, files["README.md"])) == [
-        ("page_names_files", "README.md names slurm.sh, which is not written")
-    ]
+NAMED = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yaml))(?=[`\s])")
+"""Files that a page names."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
+    files = example(name)[1]
+    assert {PurePosixPath(path).suffix for path in files} <= {*READERS, ".md"}
+    assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
+
+
+def test_files_that_break_a_rule_are_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WRITERS, "vllm", lambda _: {})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^the deployment breaks the rule pools_are_complete: .* \(and \d more\)"):
+        deployment_files(plan_of(), options("vllm"))
 
 
 def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None:

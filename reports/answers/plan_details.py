@@ -189,7 +189,7 @@ def engines_table(pools: Sequence[Pool]) -> Table:
 def settings_table(engines: Deployment | None) -> Table:
     """Every setting that shaped the prediction with its reason; empty where the deployment files know none."""
     rows = () if engines is None else setting_rows(engines)
-    cells = [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows]
+    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     return table_of(("setting", "value", "why"), cells)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -144,6 +145,16 @@ class DeployedPool:
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
         return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
+
+    @property
+    def spans_network(self) -> bool:
+        """Whether ranks of one engine exchange over a network: it spans nodes that NVLink does not join."""
+        return self.nodes > 1 and not self.nvlink
+
+    @property
+    def arm(self) -> bool:
+        """Whether the CPUs beside its GPUs are Arm's, as in NVIDIA's superchips."""
+        return re.match(facts.fact("arm_labels"), self.config.accelerator.node_label) is not None
 
     @property
     def node_gpus(self) -> int:
@@ -372,10 +383,33 @@ class Deployment:
         """Whether cores of a CPU stand in for the planned GPUs."""
         return self.options.device is Device.CPU
 
+    def needs_rdma(self, pool: DeployedPool) -> bool:
+        """Whether much leaves the nodes of a pool: KV caches that are handed over, or what ranks exchange."""
+        return self.disaggregated or pool.spans_network
+
     @property
     def leaves_nodes(self) -> bool:
-        """Whether much travels between nodes: KV caches that are handed over, or what ranks of one engine exchange."""
-        return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
+        """Whether the engines of some pool do so."""
+        return any(self.needs_rdma(pool) for pool in self.pools)
+
+    @property
+    def url(self) -> str:
+        """Where clients of the same namespace, or of the router's host, send requests."""
+        address = facts.fact("targets", self.target.name).get("url", "http://127.0.0.1:{port}")
+        port = facts.fact("ports", "http")
+        return str(address.format(name=self.name, space=self.options.namespace, port=port))
+
+    @property
+    def arm(self) -> bool:
+        """Whether some pods run beside Arm CPUs."""
+        return any(pool.arm for pool in self.pools)
+
+    def engine_env(self, pool: DeployedPool) -> list[tuple[str, str]]:
+        """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
+        ucx = facts.fact("vendors", pool.vendor, "ucx") if self.target.pods else facts.fact("ucx", "hosts")
+        env = {"UCX_TLS": ucx} if self.disaggregated else {}
+        nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
+        return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
 
     @property
     def disaggregated_set(self) -> bool:

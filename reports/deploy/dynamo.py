@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting, LengthRoute
 from .flags import Words, dynamo_trtllm_words, plain_words, sglang_words, vllm_words
 from .formats import manifest, pod_text
-from .kubernetes import fleet_objects, metadata, support_files, transport_env
+from .kubernetes import fleet_objects, metadata, support_files
 
 FLEET_FILE: Final = "dgd.yaml"
 GRID_FILE: Final = "global_router_config.json"
@@ -119,7 +118,6 @@ def _graph(deployment: Deployment, name: str, components: list[Component], *, wi
         parts=components,
         planned=with_planner,
         placement=lambda pool: fleet_objects("kubernetes/placement.yaml", deployment, pool=pool)[0],
-        transport=partial(transport_env, deployment),
     )[0]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
@@ -65,9 +65,9 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     try:
         return target_files(plan, options, base)
     except InputError as error:
-        able = [
-            name for name in targets_of(plan) if name != options.target and _target_deploys(plan, options, name, base)
-        ]
+        others = [name for name in targets_of(plan) if name != options.target]
+        newest = {name: replace(options, target=name, version=facts.checked_version(name, None)) for name in others}
+        able = [name for name in others if refusal(plan, newest[name], base) is None]
         if not able:
             raise
         verb = "runs" if len(able) == 1 else "run"
@@ -106,19 +106,19 @@ class Deployable:
 
 def deployable(plan: Plan) -> Deployable:
     """The first target that runs a plan with every choice left to its default; renders only what starts the fleet."""
-    refusals: dict[str, str] = {}
-    again: tuple[str | None, str] = None, ""
+    errors: dict[str, InputError] = {}
     for target in targets_of(plan):
-        try:
-            fleet_files(plan, default_options(target))
-        except UndeployableError as error:
-            refusals[target] = "; and ".join(error.reasons)
-            again = again if again[0] else (target, error.again)
-        except InputError as error:
-            refusals[target] = str(error)
-        else:
-            return Deployable(target, refusals, *again)
-    return Deployable(None, refusals, *again)
+        error = refusal(plan, default_options(target))
+        if error is None:
+            break
+        errors[target] = error
+    else:
+        target = None
+    plannable = {name: error for name, error in errors.items() if isinstance(error, UndeployableError)}
+    refused = {name: str(error) for name, error in errors.items()}
+    refused |= {name: "; and ".join(error.reasons) for name, error in plannable.items()}
+    again = next(iter(plannable), None)
+    return Deployable(target, refused, again, plannable[again].again if again else "")
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -127,13 +127,13 @@ def targets_of(plan: Plan) -> list[str]:
     return sorted(able, key=lambda name: name != planned_target(plan))
 
 
-def _target_deploys(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
-    """Whether another target, of the newest version known, deploys the plan with the same options."""
+def refusal(plan: Plan, options: Options, base: Path | None = None) -> InputError | None:
+    """Why a plan cannot be deployed so, without a word of other targets; None: it can."""
     try:
-        fleet_files(plan, replace(options, target=target, version=facts.checked_version(target, None)), base)
-    except InputError:
-        return False
-    return True
+        fleet_files(plan, options, base)
+    except InputError as error:
+        return error
+    return None
 
 
 def fleet_files(plan: Plan, options: Options, base: Path | None = None) -> tuple[Deployment, dict[str, str]]:
@@ -145,7 +145,10 @@ def fleet_files(plan: Plan, options: Options, base: Path | None = None) -> tuple
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
     files = WRITERS[options.target](deployment)
-    refuse_faults(deployment, files)
+    if broken := rule_faults(deployment, files):
+        rule, sentence = broken[0]
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
     return deployment, files
 
 
@@ -154,7 +157,6 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     deployment, files = fleet_files(plan, options, base)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
-    refuse([*lint.emission_faults(files, page)])
     return {README: page, RECORD: record_text(deployment), **files}
 
 
@@ -162,7 +164,7 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
     options, target = deployment.options, deployment.target
     vendor = _vendor(deployment)
-    checks = (Reason(vendor, vendor),) if vendor else (_lengths(deployment), _balancing(plan, deployment))
+    checks = (vendor,) if vendor else (_lengths(deployment), _balancing(plan, deployment))
     reasons = [reason for reason in checks if reason is not None]
     if reasons:
         pool_choice = (plan.provenance.inputs.get("constraints") or {}).get("pools")
@@ -184,14 +186,15 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         )
 
 
-def _vendor(deployment: Deployment) -> str:
-    """The vendor of whose GPUs the target has no files, in a sentence; empty where it has."""
+def _vendor(deployment: Deployment) -> Reason | None:
+    """GPUs of a vendor for which the target has no files; None: it has them for all."""
     target = deployment.target
     able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
     pool = next((pool for pool in deployment.pools if pool.vendor not in able), None)
     if pool is None:
-        return ""
-    return f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
+        return None
+    fault = f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
+    return Reason(fault, fault)
 
 
 def _lengths(deployment: Deployment) -> Reason | None:
@@ -232,19 +235,6 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
     return Reason(f"{counts} {full}", f"{counts} {brief}")
 
 
-def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
-    """Raise InputError with the first rule that the files break, read back as their programs would read them."""
-    refuse(rule_faults(deployment, files))
-
-
-def refuse(broken: Sequence[tuple[str, str]]) -> None:
-    """Raise InputError with the first of the rules that are broken, (rule, sentence)."""
-    if broken:
-        rule, sentence = broken[0]
-        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
-
-
 def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of `lint` that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
     try:
@@ -255,12 +245,9 @@ def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[
         return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
 
 
-def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force: bool = False) -> list[Path]:
-    """Write the deployment of a plan with every choice left to its default; see `write_deployment`.
-
-    target: None for `default_target`.
-    """
-    return write_deployment(plan, default_options(target or default_target(plan)), directory, force=force)
+def deploy_plan(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
+    """Write the deployment of a plan with every choice left to its default; see `write_deployment`."""
+    return write_deployment(plan, default_options(default_target(plan)), directory, force=force)
 
 
 def write_deployment(
@@ -351,45 +338,33 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
 RECORD: Final = "deployment.json"
 
 
-class ChoicesRecord(BaseModel):
-    """The choices that the plan does not make; see `Options`."""
+class DeploymentRecord(BaseModel):
+    """What a deployment was written from: a plan, by its name and the hash of its inputs, and choices of the user."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_: Literal["pdplan.deployment/1"] = Field(alias="schema")
     plan: str
-    """Name of the plan."""
     inputs_sha256: str
-    """Of the plan's inputs."""
-    target: str
-    version: str
-    model: str | None
-    image: str | None
-    namespace: str
-    rdma: str
-    labels: dict[str, str]
-    claim: str | None
-    bytes_per_token: float | None = None
-    """Written where it was asked for, so that records without it stay as they were."""
-    unchecked: bool = False
-    device: Device = Field(default=Device.GPU, strict=False)
+    options: Options
 
 
 def record_text(deployment: Deployment) -> str:
     """The record of a deployment."""
-    options = asdict(deployment.options)
-    record = ChoicesRecord(
-        schema="pdplan.deployment/1", plan=deployment.title, inputs_sha256=deployment.plan_sha, **options
+    record = DeploymentRecord(
+        schema="pdplan.deployment/1",
+        plan=deployment.title,
+        inputs_sha256=deployment.plan_sha,
+        options=deployment.options,
     )
-    return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
+    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
 
 
 def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
     try:
-        content = ChoicesRecord.model_validate(record.value())
+        return DeploymentRecord.model_validate(record.value()).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error
-    return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))

@@ -281,7 +281,7 @@ def exchange(deployment: Deployment, pool: DeployedPool) -> str | None:
     Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step times
     have it; the kernels that do so are for one role each, and are known to take the precisions of `exchange_dtypes`.
     """
-    crosses = pool.nodes > 1 and not pool.nvlink and pool.settings.data > 1 and pool.vendor == "nvidia"
+    crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
     if not crosses or pool.settings.expert == 1 or pool.config.weight_dtype not in facts.fact("exchange_dtypes"):
         return None
     by_role: dict[str, str] = facts.fact("exchange").get(deployment.engine, {})

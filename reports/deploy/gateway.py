@@ -242,7 +242,8 @@ def tolerance_sentence(deployment: Deployment) -> str:
 
 def class_names(deployment: Deployment) -> str:
     """The names that requests give their classes, for the page; empty where the gateway does not ask."""
-    classes = deployment.classes if by_class(gateway_rules(deployment)) else ()
+    asks = deployment.parted and by_class(gateway_rules(deployment))
+    classes = deployment.classes if asks else ()
     return join_words([slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in classes])
 
 
@@ -255,4 +256,4 @@ def class_header(deployment: Deployment, label: str) -> list[str]:
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
     health = facts.fact("health")
-    return f"check inter {health['interval']}s fall {health['failures']} rise {health['successes']}".split()
+    return f"check inter {health['router_interval']}s fall {health['failures']} rise {health['successes']}".split()

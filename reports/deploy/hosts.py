@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
+from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device
@@ -21,6 +21,18 @@ from .gateway import GATEWAY_FILE, chosen_by, gateway_config
 
 ROUTER_FILE: Final = "router.sh"
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
+PROGRAMS: Final = {
+    "vllm": ["vllm", "serve"],
+    "sglang": ["python3", "-m", "sglang.launch_server"],
+    "trtllm": ["trtllm-serve", "serve"],
+}
+"""What starts an engine on a host."""
+ROUTERS: Final = {
+    "vllm": ["vllm-router"],
+    "sglang": ["python3", "-m", "sglang_router.launch_router"],
+    "trtllm": ["trtllm-serve", "disaggregated"],
+}
+"""What starts the engines' own routers."""
 BALANCES: Final = "cache_aware"
 """Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
 
@@ -151,7 +163,7 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     def words(engine: HostedReplica, rank: int) -> list[str]:
         return ["--config", Raw(f'"$here"/{engine.name}.yaml'), *_node_words(engine, rank)]
 
-    files = _script_files(deployment, engines, words, partial(_vllm_env, deployment))
+    files = _script_files(deployment, engines, words)
     about = "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>"
     for engine in engines:
         flags = (*vllm_words(deployment, engine.pool), ("--host", ANYWHERE), ("--port", str(engine.port("worker"))))
@@ -171,18 +183,17 @@ def _yaml_value(deployment: Deployment, name: str, value: str | None) -> Any:
     return True if value is None else types[kind](value) if isinstance(kind, str) and kind in types else value
 
 
-def _vllm_env(deployment: Deployment, engine: HostedReplica, host: Host) -> Environment:
-    """Environment of an engine: its KV memory on a CPU; where its peers find it, and how blocks travel."""
+def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> Environment:
+    """Environment of an engine on a host, besides its GPUs: KV memory on a CPU, where its peers find it, transports."""
     env: Environment = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
         wider = int(facts.fact("vendors", Device.CPU, "wider"))
         cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB
         env.append(("VLLM_CPU_KVCACHE_SPACE", str(max(round(cache), 1))))
-    if deployment.disaggregated:
+    if deployment.disaggregated and deployment.engine == "vllm":
         env.append(("VLLM_NIXL_SIDE_CHANNEL_HOST", Raw(f'"{host.address}"')))
         env.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(engine.port("side_channel"))))
-        env.append(("UCX_TLS", facts.fact("ucx", "hosts")))
-    return env
+    return env + deployment.engine_env(engine.pool)
 
 
 def _node_words(engine: HostedReplica, rank: int) -> list[str]:
@@ -206,8 +217,9 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         )
 
     def env(engine: HostedReplica, host: Host) -> dict[str, str]:
-        devices = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
-        return {name: unquoted(value) for name, value in [*devices, *_vllm_env(deployment, engine, host)]}
+        devices = [_visible(engine)] if engine.pool.vendor == "amd" else []
+        devices += [("NVIDIA_IMEX_CHANNELS", "0")] if engine.pool.nvlink else []  # the container's door to other nodes
+        return {name: unquoted(value) for name, value in [*devices, *_env(deployment, engine, host)]}
 
     def command(engine: HostedReplica, rank: int) -> list[str]:
         return ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
@@ -226,6 +238,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
         router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],
+        heads=[engine for engine in engines if host == engine.hosts[0]],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
@@ -243,8 +256,7 @@ def sglang_files(deployment: Deployment) -> dict[str, str]:
             flags += ["--nnodes", str(len(engine.hosts)), "--node-rank", str(rank), "--dist-init-addr", head]
         return flags
 
-    transport = [("UCX_TLS", facts.fact("ucx", "hosts"))] if deployment.disaggregated else []
-    return _script_files(deployment, place(deployment), words, lambda _engine, _host: transport)
+    return _script_files(deployment, place(deployment), words)
 
 
 def trtllm_files(deployment: Deployment) -> dict[str, str]:
@@ -266,16 +278,10 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
         host = "localhost" if alone else engine.hosts[0].name
         own = engine.port("worker") if has_router else port
         urls.setdefault(engine.pool.role, []).append(f"{host}:{own}")
-        env = _device_env(engine, "trtllm")
-        env += [("UCX_TLS", facts.fact("ucx", "hosts"))] * deployment.disaggregated
         files[f"workers/{engine.name}.yaml"] = manifest(about, trtllm_options(deployment, engine.pool))
-        files[f"workers/{engine.name}.sh"] = render(
-            "trtllm/worker.sh",
-            host=engine.hosts[0].variable if deployment.behind_gateway else Raw(host),
-            env=[(Raw(name), value) for name, value in env],
-            words=["serve", deployment.weights, "--host", ANYWHERE, "--port", str(own)],
-            config=f"{engine.name}.yaml",
-        )
+        words = [deployment.weights, "--host", ANYWHERE, "--port", str(own)]
+        words += ["--config", Raw(f'"$here"/{engine.name}.yaml')]
+        files[f"workers/{engine.name}.sh"] = _worker_script(deployment, engine, words)
     if deployment.disaggregated:
         about = (
             "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
@@ -283,47 +289,62 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
         sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
         split = objects("trtllm/split.yaml", port=port, sections=sections)
         files["disagg_config.yaml"] = manifest(about, *split)
-        files[ROUTER_FILE] = render("trtllm/router.sh", port=port)
+        files[ROUTER_FILE] = _router_script(deployment, ["-c", Raw('"$here"/disagg_config.yaml')])
     if deployment.behind_gateway:
         files["hosts.env"] = render("plain/hosts.env", hosts=hosts_of(engines))
         files |= _gateway_files(deployment, engines)
     return files
 
 
-def _device_env(engine: HostedReplica, program: str) -> Environment:
-    """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
-    vendor = facts.fact("vendors", engine.pool.vendor)
+def _visible(engine: HostedReplica) -> tuple[str, str]:
+    """The variable that says which GPUs of its host an engine sees."""
     between = "|" if engine.pool.vendor == Device.CPU else ","
-    return [(vendor["visible"], between.join(map(str, engine.gpus))), *vendor["env"][program].items()]
+    return facts.fact("vendors", engine.pool.vendor, "visible"), between.join(map(str, engine.gpus))
+
+
+def _worker_script(deployment: Deployment, engine: HostedReplica, words: Sequence[str], rank: int = 0) -> str:
+    """What starts an engine on its host number `rank`."""
+    env = [_visible(engine), *_env(deployment, engine, engine.hosts[rank])]
+    return render(
+        "plain/worker.sh",
+        title=Raw(target_of(deployment.engine).title),
+        rank=rank,
+        host=engine.hosts[rank],
+        nodes=len(engine.hosts),
+        needs_addresses=deployment.engine != "trtllm",
+        env=[(Raw(name), value) for name, value in env],
+        words=[*PROGRAMS[deployment.engine], *words],
+    )
+
+
+def _router_script(deployment: Deployment, words: Sequence[str]) -> str:
+    """What starts the engine's own router."""
+    return render(
+        "plain/router.sh",
+        words=[*ROUTERS[deployment.engine], *words],
+        port=facts.fact("ports", "http"),
+        package=Raw(facts.fact("router").get(deployment.engine, "")),
+    )
 
 
 def _script_files(
     deployment: Deployment,
     engines: Sequence[HostedReplica],
     words: Callable[[HostedReplica, int], Sequence[str]],
-    env: Callable[[HostedReplica, Host], Environment],
 ) -> dict[str, str]:
     """The router, the hosts' addresses, a start script per engine and host, and a job of Slurm that starts them all.
 
-    words: of the command line of an engine on its host of that number; env: environment there, besides its GPUs.
+    words: of the command line of an engine on its host of that number.
     """
-    program, hosts, port = deployment.engine, hosts_of(engines), facts.fact("ports", "http")
+    hosts = hosts_of(engines)
     if deployment.parted:  # HAProxy chooses among pools, else the engine's own router
         files = _gateway_files(deployment, engines)
     else:
-        package = Raw(facts.fact("router", program))
-        sends = router_words(deployment, engines)
-        files = {ROUTER_FILE: render(f"{program}/router.sh", words=sends, port=port, package=package)}
+        files = {ROUTER_FILE: _router_script(deployment, router_words(deployment, engines))}
     files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
     for engine in engines:
-        for rank, host in enumerate(engine.hosts):
-            environment = [*_device_env(engine, program), *env(engine, host)]
-            files[f"workers/{engine.script(rank)}"] = render(
-                f"{program}/worker.sh",
-                variable=host.variable,
-                env=[(Raw(name), value) for name, value in environment],
-                words=words(engine, rank),
-            )
+        for rank in range(len(engine.hosts)):
+            files[f"workers/{engine.script(rank)}"] = _worker_script(deployment, engine, words(engine, rank), rank)
     if deployment.on_cpu:
         return files
     groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
@@ -332,7 +353,7 @@ def _script_files(
             "plain/slurm.sh",
             name=deployment.name,
             file="slurm.sh",
-            port=port,
+            port=facts.fact("ports", "http"),
             grace=deployment.grace_seconds,
             groups=groups,
             hosts=hosts,
@@ -393,7 +414,7 @@ def health_flags() -> dict[str, str]:
     """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
     health = facts.fact("health")
     return {
-        "--health-check-interval-secs": str(health["interval"]),
+        "--health-check-interval-secs": str(health["router_interval"]),
         "--health-failure-threshold": str(health["failures"]),
         "--health-success-threshold": str(health["successes"]),
         "--health-check-timeout-secs": str(health["timeout"]),

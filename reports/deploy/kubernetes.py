@@ -89,7 +89,7 @@ def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     disk = GIB * host["disk_gib"] + 1.1 * checkpoint * downloads
     limits = {"memory": gibibytes(memory), "ephemeral-storage": gibibytes(disk)}
     limits[vendor_fact(pool, "resource")] = str(gpus)
-    if deployment.disaggregated or pool.nodes > 1:
+    if deployment.needs_rdma(pool):
         limits[deployment.options.rdma] = str(gpus)
     claims = {"claims": [{"name": "nvlink"}]} if pool.nvlink else {}
     cpu = {"cpu": str(host["cpu_per_gpu"] * gpus + host["cpu_per_pod"])}
@@ -111,13 +111,6 @@ def container_security(*, rdma: bool) -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
-def transport_env(deployment: Deployment, pool: DeployedPool) -> list[tuple[str, str]]:
-    """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
-    env = {"UCX_TLS": vendor_fact(pool, "ucx")} if deployment.disaggregated else {}
-    nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
-    return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", deployment.engine)).items())
-
-
 def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
     """What stands around the pods, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
 
@@ -137,6 +130,7 @@ def support_files(deployment: Deployment, own_files: Sequence[str], *, account: 
 
 
 PICKER_FILE: Final = "epp-config.yaml"
+ROUTER_VALUES: Final = "router-values.yaml"
 AUTOSCALE_FILE: Final = "autoscale.yaml"
 SET_FILE: Final = "pools/disaggregatedset.yaml"
 
@@ -160,12 +154,18 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     scalers = fleet_objects("llmd/autoscale.yaml", deployment)
     if scalers:
         files[AUTOSCALE_FILE] = manifest("Fewer replicas in quiet hours, by KEDA, in place of fixed ones.", *scalers)
-    about = f"The endpoint picker behind a proxy: helm install {deployment.name} <llm-d router chart, standalone>"
     return files | {
         PICKER_FILE: picker,
-        "router-values.yaml": manifest(f"{about} -n {deployment.options.namespace} -f <this file>", router),
+        ROUTER_VALUES: manifest(f"The endpoint picker behind a proxy: {router_command(deployment)}", router),
         "inferencepool.yaml": manifest("All pods that serve the model, and who picks among them.", pool),
     }
+
+
+def router_command(deployment: Deployment) -> str:
+    """What installs llm-d's router with its values; the chart has the version of the picker."""
+    version, space = facts.image("llmd", deployment.options.version, "picker"), deployment.options.namespace
+    chart = f"{facts.fact('charts', 'router')} --version {version}"
+    return f"helm install {deployment.name} {chart} -n {space} -f {ROUTER_VALUES}"
 
 
 def _pool_files(deployment: Deployment) -> dict[str, str]:
@@ -217,7 +217,6 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         port=port,
         command=serve,
         args=_args(deployment, pool, port if serves else None),
-        transport=transport_env(deployment, pool),
     )[0]
 
 

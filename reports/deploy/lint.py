@@ -8,7 +8,6 @@ with what pdplan writes (`checking`). The rules on hand-overs are those that the
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 import shlex
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,9 +28,9 @@ from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
-from .formats import READERS, dig, load_documents, load_yaml, quantity, unescaped
+from .formats import dig, load_documents, load_yaml, quantity, unescaped
 from .gateway import GATEWAY_FILE, check_words
-from .hosts import ROUTER_FILE, health_flags
+from .hosts import PROGRAMS, ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
 
 LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -41,12 +39,6 @@ SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the replica, and which of its hosts it is for if there are several."""
 MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
 """Files whose pods are the fleet's."""
-PROGRAMS: Final = {
-    "vllm": ["vllm", "serve"],
-    "sglang": ["python3", "-m", "sglang.launch_server"],
-    "trtllm": ["trtllm-serve", "serve"],
-}
-"""What starts an engine on a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +382,7 @@ def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  #
 
 
 def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterator[str]:
-    """A replica that is down gets no requests after two failed checks, five seconds apart; Dynamo hands its own on."""
+    """A replica that is down gets no requests after two failed checks, a second apart; Dynamo hands its own on."""
     if deployment.target.workers:
         for path, text in fleet.files.items():
             if "--router-mode\n" in text and "--migration-limit\n" not in text and "round-robin" not in text:
@@ -428,23 +420,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """Every rule by name, in the order in which they are told."""
-
-
-NAMED: Final = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yaml))(?=[`\s])")
-"""Files that a page names."""
-
-
-def emission_faults(files: Mapping[str, str], page: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with the set of files that pdplan itself is about to write, as (rule, sentence).
-
-    `checking` can compare every file, and the page names no file that is not among them.
-    """
-    for path in files:
-        if PurePosixPath(path).suffix not in {*READERS, ".md"}:
-            yield "files_are_read", f"nothing reads {path}, so changes of it would go unseen: add it to `READERS`"
-    for name in sorted(set(NAMED.findall(page))):
-        if not fnmatch.filter(files, name):
-            yield "page_names_files", f"README.md names {name}, which is not written"
 
 
 def faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:

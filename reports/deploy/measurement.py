@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -41,16 +40,13 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
 
     The sweep has two prompt lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
-    values = {"name": deployment.name, "space": deployment.options.namespace, "port": facts.fact("ports", "http")}
-    address = facts.fact("targets", deployment.target.name).get("url", "http://127.0.0.1:{port}")
-    url = address.format(**values)
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(facts.fact("benchmark", "tool")),
-        url=url,
+        url=deployment.url,
         tokenizer=deployment.weights,
         runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
         sweep=[*aiperf_words(deployment, *variables), "--osl", str(osl)],
@@ -61,7 +57,9 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     if deployment.target.pods:
         jobs = []
         for slo in deployment.classes:
-            words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
+            words = replay_words(
+                deployment, slo, deployment.url, deployment.weights, trace="/workload/", results="results"
+            )
             jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
         files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
@@ -231,27 +229,12 @@ WINDOW: Final = "5m"
 """Over what quantiles and rates are taken: a few hundred requests at the rates of most plans."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """One thing that is watched: what it is called, how Prometheus computes it, and the plan's line.
-
-    limit: the plan's line, above which values are bad, None where it has none; minutes: how long they may be; unit:
-    Grafana's; says: what is wrong above the line.
-    """
-
-    name: str
-    title: str
-    expression: str
-    unit: str
-    limit: float | None = None
-    says: str = ""
-    minutes: int = 5
-
-
-def watches(deployment: Deployment) -> list[Watch]:
+def watches(deployment: Deployment) -> list[dict[str, Any]]:
     """Everything that is watched of a deployment; nothing where no metrics of its engine are known.
 
-    Of several classes the loosest limits count, for engines do not tell classes apart.
+    Each has a name and a title, an expression of Prometheus and Grafana's unit; limit: the plan's line, above which
+    values are bad, None where it has none; minutes: how long they may be; says: what is wrong above the line. Of
+    several classes the loosest limits count, for engines do not tell classes apart.
     """
     target, metrics = deployment.target, facts.fact("metrics")
     limits = [(slo.ttft, slo.tpot) for slo in deployment.classes]
@@ -282,7 +265,7 @@ def watches(deployment: Deployment) -> list[Watch]:
         routers=int(facts.fact("routers")) if target.pods else len(router_hosts(place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
-    return [Watch(**row) for row in (rows[0] if rows else [])]
+    return [{"limit": None, "says": "", "minutes": 5} | row for row in (rows[0] if rows else [])]
 
 
 def monitoring_files(deployment: Deployment) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 
 from costmodel.words import join_words, percentage, plural
@@ -20,26 +19,29 @@ from .deployment import ClassLimits, Deployment
 from .describe import told_apart
 from .flags import connector, exchange
 from .formats import Raw, objects, render
-from .gateway import by_size, bytes_per_token, chosen_by, class_names, gateway_rules, pool_lines, tolerance_sentence
+from .gateway import (
+    HEADER,
+    by_size,
+    bytes_per_token,
+    chosen_by,
+    class_names,
+    gateway_rules,
+    pool_lines,
+    tolerance_sentence,
+)
 from .hosts import hosts_of, place, router_hosts
-from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
+from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, router_command, vendor_fact
 from .measurement import FOLDER, behind, requests_of, results_folder, trace_file, watches
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting: its name, its value (of each pool where pools differ), and the reason."""
+def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
+    """The settings of a deployment, each with its value (of each pool where pools differ) and the reason for it.
 
-    setting: str
-    value: str
-    why: str
-
-
-def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
-    """The settings of a deployment: those that pools state, then those that are the same for all."""
+    First those that pools state, then those that are the same for all.
+    """
 
     def value(name: str) -> str:
         by_pool = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
@@ -69,7 +71,7 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
         ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
-    return tuple(SettingRow(*row) for row in rows)
+    return [(setting, text, why) for setting, text, why in rows]
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
@@ -95,6 +97,11 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         routers=[host.name for host in router_hosts(instances)],
         router="" if deployment.behind_gateway else facts.fact("router").get(deployment.engine, ""),
         watched=bool(watches(deployment)),
+        charts=facts.fact("charts"),
+        helm=Raw(router_command(deployment)) if target.name == "llmd" else "",
+        url=deployment.url,
+        header=HEADER,
+        labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
         secret=SECRET,
         cache=CACHE_FILE,
         autoscale=AUTOSCALE_FILE,
@@ -110,7 +117,7 @@ def page_notes(deployment: Deployment) -> list[Raw]:
         scattered=scattered_words(deployment),
         tolerance=tolerance_sentence(deployment) if gateway and by_size(gateway_rules(deployment)) else "",
         bytes_per_token=f"{bytes_per_token(deployment):g}",
-        names=class_names(deployment) if gateway else "",
+        names=class_names(deployment),
         exchanges=any(exchange(deployment, pool) for pool in deployment.pools),
         monitoring=facts.fact("monitoring", "namespace"),
     )
@@ -131,6 +138,16 @@ def scattered_words(deployment: Deployment) -> str:
     )
 
 
+def stack_words(deployment: Deployment) -> str:
+    """Which versions of which programs the files are for."""
+    target, version = deployment.target, deployment.options.version
+    engine = target_of(deployment.engine).title
+    if target.title == engine:
+        return f"{engine} {version}"
+    own = "" if version == deployment.engine_version else f" {version}"  # llm-d's versions are those of its engine
+    return f"{target.title}{own} with {engine} {deployment.engine_version}"
+
+
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     pods = target_of(deployment.options.target).pods
@@ -143,8 +160,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
     return render(
         "readme/README.md",
         title=deployment.title,
-        target=target_of(options.target).title,
-        version=options.version,
+        stack=stack_words(deployment),
         sha=deployment.plan_sha,
         pools=deployment.pools,
         routes=pool_lines(deployment) if deployment.parted else [],
