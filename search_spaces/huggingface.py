@@ -74,7 +74,7 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        looked_up=_looked_up(fields, hidden, len(layers)),
+        looked_up=_looked_up(fields, hidden, layers),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -88,12 +88,24 @@ def parse_config(
     return model
 
 
-def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
-    """Weights of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat)."""
+def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attention, FeedForward]]) -> int:
+    """Weights that no token of text is multiplied by: tables, and experts for images (ERNIE-4.5-VL).
+
+    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat).
+    """
     offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
     positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
     positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
-    return positions * hidden + (fields.count("vocab_size_per_layer_input") * layers * width if width else 0)
+    own = fields.count("vocab_size_per_layer_input") * len(layers) * width if width else 0
+    images = 0
+    if fields.get("image_width") is not None:
+        blocks = [
+            replace(block, expert_intermediate=fields.count("image_width")) for _, block in layers if block.experts
+        ]
+        images = sum(
+            (fields.optional("image_experts") or block.experts) * block.elements_per_expert for block in blocks
+        )
+    return positions * hidden + own + images
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
