@@ -244,7 +244,8 @@ def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
 def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
-        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
+        size = 1.0 if _is_microscaled(spec) else 4.0
+        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=size)
     group = spec.get("group_size", spec.get("q_group_size"))
     if group is None:
         group = _default_group(spec, dtype)
