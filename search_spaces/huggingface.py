@@ -78,7 +78,8 @@ def parse_config(
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
-    model = as_stored(model, fields.get("quantization_config"), layers, apart=bool(fields.flag("enable_moe_block")))
+    apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
+    model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
     if (
         fields.text("expert_dtype") == "fp4"
         and model.native_weight_dtype not in {"fp4", "bf16"}
@@ -340,6 +341,13 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
 # Token mixers: which kind each layer has, and its widths.
 
 
+def has_single_blocks(fields: ConfigFields) -> bool:
+    """Whether each layer is a mixer or a feed-forward, and not both."""
+    words = fields.get("layer_types")
+    is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
+    return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)
+
+
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
     pattern, blocks = fields.get("hybrid_override_pattern"), notation().layers["blocks"]
@@ -350,8 +358,7 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
                 f"but is {shorten(pattern)}"
             )
         return tuple(blocks[letter] for letter in pattern)
-    words = fields.sequence("layer_types", layers)
-    if words is None or not {"moe", "mlp"} & set(map(str, words)):
+    if not has_single_blocks(fields):
         return None
     kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
     return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())
