@@ -14,7 +14,7 @@ from search_spaces.scenarios import LEVERS, lever_of, number_of
 from .document import Column, Document, Section, Table, table_of
 from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
 from .text import capital, clean, sentence
-from .words import fleet_line
+from .words import fleet_line, limited_cell
 
 QUANTILE: Final = "step_time_quantile"
 FACTOR: Final = "×"
@@ -175,10 +175,11 @@ def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
     for place, miss in misses:
         groups.setdefault(fleet_line(miss.pools), {}).setdefault(place, miss)
     sentences = []
-    for fleet, rows in groups.items():
+    for rows in groups.values():
         place, miss = next(iter(rows.items()))
         where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
+        settings = " + ".join(map(limited_cell, miss.pools))
+        sentences.append(f"Simulated and ruled out{where}: {settings} for {hourly(miss.cost)}. It {miss.fault}.")
     return sentences
 
 

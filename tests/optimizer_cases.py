@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
-from costmodel.metric import limits_of
+from costmodel.metric import Metric, limits_of
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.loads.instance import Instance, make_instance
@@ -67,7 +67,7 @@ def workload(
 
 def slo(ttft: float = 2.0, tpot: float = 0.05, attainment: float = 0.9, **more: Any) -> Slo:
     """A service level that an 8B model on an H100 meets with ease."""
-    limits = limits_of(ttft=ttft, tpot=tpot, e2e=more.pop("e2e", None), itl_p99=more.pop("itl_p99", None))
+    limits = limits_of(ttft=ttft, tpot=tpot, **{metric: more.pop(metric, None) for metric in [*Metric][2:]})
     return Slo(more.pop("name", "default"), limits, attainment, **more)
 
 

@@ -163,6 +163,11 @@ class Result:
         return self.finish - self.arrival + self.late
 
     @cached_property
+    def normalized_latency(self) -> FloatArray:
+        """e2e / OSL [s per token] (Yu et al. 2022, Orca; Kwon et al. 2023, vLLM)."""
+        return self.e2e / self.trace.osl
+
+    @cached_property
     def tpot(self) -> FloatArray:
         """(last - first token) / (OSL - 1) [s]; NaN for a single token."""
         gaps = np.where(self.trace.osl > 1, self.trace.osl - 1.0, np.nan)

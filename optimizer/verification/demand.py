@@ -67,8 +67,7 @@ def _session_trace(
     """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
     flows, load = instance.flows, instance.problem.workload
     stated_flows = flows.share > 0.0
-    permitted_time = flows.ttft + flows.osl * flows.tpot
-    service = PACE * float(flows.share[stated_flows] @ permitted_time[stated_flows] / flows.share.sum())
+    service = PACE * float(flows.share[stated_flows] @ flows.longest[stated_flows] / flows.share.sum())
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from costmodel.errors import InputError
-from costmodel.metric import METRICS
+from costmodel.metric import METRICS, Metric
 from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import Output, problem_options
@@ -325,11 +325,11 @@ def bounds_of(text: str, key: str) -> tuple[float, float]:
 
 # --- the curve and the map ------------------------------------------------------------------------------------------
 
-OVER = ("rate", "ttft", "tpot", "attainment", "budget")
+OVER = ("rate", *map(str, Metric), "attainment", "budget")
 """Values of `optimizer.whatif.curves.OVER`, which is slow to import."""
 
 
-@click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
+@click.command(short_help="Draw the least cost against rate, a latency limit, attainment or budget.")
 @click.option("--over", type=Choice(OVER), required=True, help="Quantity that the least cost is drawn against.")
 @click.option(
     "--between",
@@ -359,13 +359,13 @@ def frontier(
 
     Finds the fleet of pdplan optimize --effort quick for every value in the range. The curve is a
     staircase, as replicas are whole. By formula each step ends where its fleet misses the SLO, exact to
-    0.01 %; a fleet that is cheapest over less than 1 % is left out. With several SLO classes, all their
+    0.01 %; a step shorter than 1 % may be left out. With several SLO classes, all their
     limits are scaled together. Over the budget, it shows the most demand that each budget serves.
 
     Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
-    largest jumps. A fleet that misses there ends where it was simulated to meet the SLO, to 1 %, and the
-    next one takes over. At the value in FILE the whole search of pdplan optimize runs, so the curve is
-    never above its answer there.
+    largest jumps. Where a fleet misses there, its step is cut back to where it meets the SLO in
+    simulation, to 1 %, and the next fleet takes over. At the value in FILE the whole search of pdplan
+    optimize runs, so the curve is never above its answer there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """

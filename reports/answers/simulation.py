@@ -32,8 +32,8 @@ from reports.numbers import (
     significant,
 )
 from reports.text import clean
-from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
-from reports.words import misses_used
+from reports.verdict import deciding_words, requests_to_decide, served_rate
+from reports.words import marked, misses_used
 
 OTHER_RATE: Final = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
@@ -56,7 +56,7 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 table=_pools(simulation),
                 notes=(
                     "In a step: share of the time in which a step runs, even with one request.",
-                    "MFU, MBU: the compute and memory traffic that the steps need, over the GPUs' peaks.",
+                    "MBU, and MFU in wide tables: memory traffic and compute of the steps, over the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
@@ -156,16 +156,12 @@ def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
         simulation.plan.classes[number],
         simulation.analytic,
     )
-    share, slo = percent(item.attainment), simulation.instance.problem.slos[number]
+    slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
-    outcome = Outcome.MISSES if simulation.judgement.overloaded else item.outcome
-    is_undecided = outcome is Outcome.UNDECIDED
-    met = share if is_undecided else f"{MARKS[outcome][0]} {share}"
-    name = "  simulated, undecided" if is_undecided else "  simulated"
     rows = [
         [clean(item.name, 30), *[""] * 4],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        [name, met, _interval(item), _three(item.ttft_s), _three(item.tpot_s)],
+        ["  simulated", *_attained(item, is_overloaded=is_overloaded)],
     ]
     if formula is not None and formula.stable:
         by_formula = formula.classes[number]
@@ -190,8 +186,11 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
-def _interval(item: ClassJudgement) -> str:
-    return f"{percent(item.attainment_low)}–{percent(item.attainment_high)}"
+def _attained(item: ClassJudgement, *, is_overloaded: bool) -> list[str]:
+    """The share of a class that meets the SLO with its interval, and its latencies."""
+    met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
+    interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
+    return [met, interval, _three(item.ttft_s), _three(item.tpot_s)]
 
 
 def _three(quantiles: Quantiles) -> str:
@@ -259,7 +258,7 @@ def _metric_sentences(simulation: Simulated) -> list[str]:
     cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
     for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
         name = clean(slo.name, 30)
-        times = {Metric.E2E: e2e} if is_number(slo.e2e) else {}
+        times = {Metric.E2E: e2e} if Metric.E2E in slo.limits else {}
         for metric, values in (times | dict(item.metrics)).items():
             limit = duration(slo.limits[metric])
             sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")
@@ -316,8 +315,8 @@ def _rates(simulation: Simulated) -> Section:
     sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
         sentence = (
-            f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
-            f"plan: {rate(simulation.plan.goodput_rps)}."
+            f"Goodput {rate(goodput.rate)}, to {percent(goodput.tolerance)}: up to it the lower end of the 95 % "
+            f"interval reaches the goal. The plan states {rate(simulation.plan.goodput_rps)}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
@@ -347,16 +346,12 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
 
 def _point_rows(point: RatePoint) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
-    mark = "✗ overloaded" if point.overloaded else MARKS[point.outcome]
-    tail = [mark, significant(point.in_time)]
+    tail = ["overloaded" * point.overloaded, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            percent(item.attainment),
-            _interval(item),
-            _three(item.ttft_s),
-            _three(item.tpot_s),
+            *_attained(item, is_overloaded=point.overloaded),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)
