@@ -406,8 +406,9 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     gpus = search.gpus_each() * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
-    cheaper = np.flatnonzero(within_limits(problem, need) & (cost < below * (1.0 - SAME_COST)))
-    return [(float(cost[at]), tuple((int(end[at]), int(least[end[at]])) for end in (first, second))) for at in cheaper]
+    cheaper = within_limits(problem, need) & (cost < below * (1.0 - SAME_COST))
+    pools = (zip(end[cheaper].tolist(), least[end[cheaper]].tolist(), strict=True) for end in (first, second))
+    return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
 
 def settled(instance: Instance, fleet: Fleet) -> Fleet:
