@@ -77,7 +77,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             most=SECONDS_PER_HOUR,
             plain=1.0,
             span="20ms:80ms",
-            rounding=1e-12,
+            rounding=1e-9,
         ),
         Metric.E2E: MetricRow(
             scope=Scope.WHOLE,
