@@ -62,7 +62,7 @@ def fleet_row(name: str, posed: Posed, runs: int, seeds: int) -> str:
     alone = judged_alone(bench, part, runs)
     made = [run for judged in alone for run in judged.runs]
     used = max(use.kv_occupancy for use in fleet_use(instance, fleet, judge_runs(instance, part.engines, made)).pools)
-    shares = ", ".join(f"{min(one.attainment.share for one in judged.classes):.0%}" for judged in alone)
+    shares = ", ".join(f"{min(one.attainment for one in judged.classes):.0%}" for judged in alone)
     preempting = sum(any(use.preemptions for use in run.result.engines) for run in made)
     return (
         f"{name} ({money(fleet_cost(instance, fleet))}/h): in time {shares}; memory {used:.0%}"

@@ -112,7 +112,7 @@ def margin(found: Judgement) -> float:
     """By how much the worst class exceeds its goal [1]; -1 for a fleet that falls behind."""
     if found.overload.overloaded:
         return -1.0
-    return min(one.attainment.share - one.goal for one in found.classes)
+    return min(one.attainment - one.attainment_goal for one in found.classes)
 
 
 def cheaper_fleets(instance: Instance, cost: float, looks: int) -> Tried:

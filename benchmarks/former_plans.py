@@ -24,7 +24,8 @@ from optimizer.fleets.evaluate import utilization  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.bench import Bench, confirmed_once, make_bench  # noqa: E402  # noqa: E402
+from optimizer.plans.records import ClassJudgement  # noqa: E402
+from optimizer.verification.bench import Bench, confirmed_once, make_bench  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
@@ -44,14 +45,19 @@ def former_fleet(instance: Instance, like: str, replicas: tuple[int, ...] | None
     return Fleet(tuple(replace(pool, replicas=count) for pool, count in zip(fleet.pools, counts, strict=True)))
 
 
+def share_words(item: ClassJudgement) -> str:
+    """Share of a class in time, and its interval."""
+    return f"{item.attainment:.1%} ({item.attainment_low:.1%} to {item.attainment_high:.1%})"
+
+
 def long_runs(bench: Bench, fleet: Fleet, requests: int, runs: int) -> str:
     """Share in time in all of so many runs, and in each."""
     part = bench.part(fleet)
     made = part.runs(requests, 0, runs)
-    each = [judge_runs(bench.instance, part.engines, [run]).classes[0].attainment.share for run in made]
-    share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
+    each = [judge_runs(bench.instance, part.engines, [run]).classes[0].attainment for run in made]
+    share = judge_runs(bench.instance, part.engines, made).classes[0]
     told = ", ".join(f"{one:.1%}" for one in each)
-    return f"{share.share:.1%} in time ({share.low:.1%} to {share.high:.1%}) in {runs} runs of {requests:,}: {told}"
+    return f"{share_words(share)} in time in {runs} runs of {requests:,}: {told}"
 
 
 def rules(bench: Bench, fleet: Fleet) -> str:
@@ -59,17 +65,17 @@ def rules(bench: Bench, fleet: Fleet) -> str:
     part = bench.part(fleet)
     requests = part.full
     made = part.runs(requests, 0, 2)
-    share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
+    share = judge_runs(bench.instance, part.engines, made).classes[0]
     stuck = part.stays_behind(made, 0) is not None
     behind = part.gives_way(0) is not None
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:
         last = confirmed_once(bench, chosen, 1)
-        fresh = last.judgement.classes[0].attainment
-        then = f"; its confirmation {last.outcome}, {fresh.share:.1%} ({fresh.low:.1%} to {fresh.high:.1%})"
+        fresh = last.judgement.classes[0]
+        then = f"; its confirmation {last.outcome}, {share_words(fresh)}"
     return (
-        f"two runs of the search, {requests:,} requests each: {share.share:.1%} ({share.low:.1%} to {share.high:.1%});"
+        f"two runs of the search, {requests:,} requests each: {share_words(share)};"
         f" {'does not come' if stuck else 'comes'} out of a crowd; {'falls' if behind else 'does not fall'} behind with"
         f" 5 % more; {chosen.outcome}{then}"
     )

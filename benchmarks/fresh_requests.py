@@ -10,8 +10,8 @@ from costmodel.simulator import SimulatedFleet
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Simulation
-from optimizer.verification.judge import ClassJudgement, Judgement, judge, simulated_fleet
+from optimizer.plans.records import ClassJudgement, Simulation
+from optimizer.verification.judge import Judgement, judge, simulated_fleet
 from reports.numbers import money
 
 FRESH_SEED = 77_003
@@ -31,20 +31,23 @@ class Fresh:
     @property
     def tightest(self) -> ClassJudgement:
         """The class with the least room."""
-        return min(self.judgement.classes, key=lambda one: one.attainment.share - one.goal)
+        return min(self.judgement.classes, key=lambda one: one.attainment - one.attainment_goal)
 
     @property
     def miss(self) -> float:
         """By how much it misses its goal, negative where it holds; 1 for a fleet that falls behind [1]."""
-        return 1.0 if self.judgement.overload.overloaded else self.tightest.goal - self.tightest.attainment.share
+        return 1.0 if self.judgement.overload.overloaded else self.tightest.attainment_goal - self.tightest.attainment
 
     @property
     def words(self) -> tuple[str, str]:
         """Its attainment with the interval, and its goal."""
-        judgement, share = self.judgement, self.tightest.attainment
+        judgement, share = self.judgement, self.tightest
         mark = "" if judgement.proven else " UNSURE" if judgement.held else " MISSED"
         mark = " OVERLOADED" if judgement.overload.overloaded else mark
-        return f"{share.share:.2%} ({share.low:.2%} to {share.high:.2%}){mark}", f"{self.tightest.goal:.0%}"
+        return (
+            f"{share.attainment:.2%} ({share.attainment_low:.2%} to {share.attainment_high:.2%}){mark}",
+            f"{share.attainment_goal:.0%}",
+        )
 
 
 def on_fresh_requests(plan: Plan, simulation: Simulation, runs: int) -> Fresh:

@@ -144,10 +144,9 @@ def covered(name: str, case: Case, demand: tuple[float, float], seeds: int, long
     ends = []
     for seed in range(seeds):
         judgement = judge_runs(instance, part.engines, part.runs(length, 2 * seed, 2 * seed + 2))
-        worst = min(range(len(judgement.classes)), key=lambda k: judgement.classes[k].attainment.share)
-        attainment = judgement.classes[worst].attainment
-        ends.append((attainment.low, attainment.high))
-        good[seed], count[seed] = attainment.share * attainment.count, attainment.count
+        worst = min(judgement.classes, key=lambda item: item.attainment)
+        ends.append((worst.attainment_low, worst.attainment_high))
+        good[seed], count[seed] = worst.attainment * worst.counted, worst.counted
     limits = instance.problem.slos[0].limits
     for number in range(long):
         run = Run.of(part.drawn(LONG, 10_000 + number), part.engines)

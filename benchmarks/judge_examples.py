@@ -42,9 +42,9 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     for k, one in enumerate(found.classes):
         yield [
             f"{plan.name}/{one.name}",
-            f"{100 * predicted.attainment[k]:.2f} / {100 * one.attainment.share:.2f} %",
-            f"{1e3 * predicted.ttft[k][1]:.0f} / {1e3 * one.ttft[1]:.0f} ms",
-            f"{1e3 * predicted.tpot[k][1]:.1f} / {1e3 * one.tpot[1]:.1f} ms",
+            f"{100 * predicted.attainment[k]:.2f} / {100 * one.attainment:.2f} %",
+            f"{1e3 * predicted.ttft[k][1]:.0f} / {1e3 * one.ttft_s.p90:.0f} ms",
+            f"{1e3 * predicted.tpot[k][1]:.1f} / {1e3 * one.tpot_s.p90:.1f} ms",
             f"{analytic:.2f} / {most.rate:.2f} req/s",
             "holds" if one.held and not found.overload.overloaded else "MISSED",
         ]

@@ -55,7 +55,7 @@ def in_order(plan: Plan, problem: Problem) -> str:
     bench = make_bench(make_instance(problem))
     found = bench.replayed(fleet_of_plan(plan)[1])
     assert found is not None
-    return f"{found.classes[0].attainment.share:.1%}"
+    return f"{found.classes[0].attainment:.1%}"
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def tried(instance: Instance) -> Iterator[float]:
         for engines in range(1, ENGINES + 1):
             fleet = equal_engines(instance, shape, SEATS, BUDGET, engines)
             found = judge(instance, fleet, requests=REQUESTS, seed=7)
-            if found.classes[0].attainment.low >= instance.problem.slos[0].attainment:
+            if found.classes[0].attainment_low >= instance.problem.slos[0].attainment:
                 yield float(tables.usd_per_hour[shape]) * engines
 
 

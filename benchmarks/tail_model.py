@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +197,7 @@ def row_of(case: Case, requests: int, runs: int) -> Row:
         kind=case.kind,
         name=case.name,
         predicted=_named(predicted.ttft[0], predicted.tpot[0]),
-        simulated=_named(one.ttft, one.tpot),
+        simulated=_named(astuple(one.ttft_s), astuple(one.tpot_s)),
         noise=_noise(found),
         overloaded=found.overload.overloaded,
     )

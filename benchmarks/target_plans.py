@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,8 +26,7 @@ from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
-from reports.deploy.deployment import Options  # noqa: E402
-from reports.deploy.facts import checked_version  # noqa: E402
+from reports.deploy.deployment import default_options  # noqa: E402
 from reports.deploy.files import target_files  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402
 
@@ -51,7 +51,7 @@ def planned(posed: Posed, level: Level) -> Plan | None:
 def refused(plan: Plan, target: str) -> str:
     """Why a target does not run a plan; empty if it does."""
     try:
-        target_files(plan, Options(target, checked_version(target, None), model=CHECKPOINT))
+        target_files(plan, replace(default_options(target), model=CHECKPOINT))
     except InputError as error:
         return str(error)
     return ""

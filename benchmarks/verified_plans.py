@@ -40,7 +40,7 @@ def row_of(name: str, runs: int, changes: dict[str, str]) -> tuple[list[str], fl
         return [name, dollars(formula.cost_usd_per_hour), "none", "", "", "", "", "", f"{spent:.0f}"], -1.0
     fresh = on_fresh_requests(plan, plan.simulation, runs)
     alone = [judge_runs(fresh.instance, fresh.engines, [run]) for run in fresh.judgement.runs]
-    worst = min(min(item.attainment.share - item.goal for item in each.classes) for each in alone)
+    worst = min(min(item.attainment - item.attainment_goal for item in each.classes) for each in alone)
     less = plan.simulation.one_replica_less
     best = max(less, key=lambda row: min(row.attainment.values()), default=None)
     cells = [

@@ -163,14 +163,9 @@ def _points(observations: Sequence[Observation], *quantities: Quantity) -> int:
     return len({observation.point for observation in observations if observation.quantity in quantities})
 
 
-def fit_scales(
-    predict: Callable[[Scales], Array], observations: Sequence[Observation], free: Sequence[str] | None = None
-) -> ScaleFit:
-    """Fit the scales; `predict` gives the seconds of every observation [s].
-
-    free: names of Scales to fit; default: those that the observations show (`free_parameters`).
-    """
-    names = tuple(free_parameters(observations) if free is None else free)
+def fit_scales(predict: Callable[[Scales], Array], observations: Sequence[Observation]) -> ScaleFit:
+    """Fit the scales that the observations show; `predict` gives the seconds of every observation [s]."""
+    names = free_parameters(observations)
     log_seconds = np.log([observation.seconds for observation in observations])
     sigma = np.array([SIGMA[observation.quantity] for observation in observations])
     spread = np.array([SPREAD[name] for name in names])

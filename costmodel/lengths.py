@@ -71,63 +71,25 @@ def fixed(tokens: float) -> Lengths:
     return Lengths(np.array([float(tokens)]), np.array([1.0]), float(tokens))
 
 
-def lognormal(
-    *,
-    mean: float | None = None,
-    median: float | None = None,
-    sigma: float | None = None,
-    cv: float | None = None,
-    p99: float | None = None,
-    maximum: float | None = None,
-    buckets: int = 16,
-) -> Lengths:
-    """Log-normal lengths, given one of mean, median [token] and one of sigma [1], cv [1], p99 [token].
+def lognormal(*, median: float, p99: float, maximum: float | None = None, buckets: int = 16) -> Lengths:
+    """Log-normal lengths of a median and a 99th percentile [token]: ln x = ln median + sigma z, z standard normal.
 
-    ln x = mu + sigma z with z standard normal; mean = exp(mu + sigma^2/2), cv^2 = exp(sigma^2) - 1.
     Lengths below 1 count as 1 and, if `maximum` [token] is given, those above it as `maximum` (as a serving
-    engine cuts generation off); without clipping the mean is exact.
+    engine cuts generation off); without clipping the mean, median x exp(sigma^2 / 2), is exact.
 
-    >>> round(lognormal(mean=1000, cv=1.0).mean, 3)
-    1000.0
+    >>> round(lognormal(median=1000, p99=1000 * math.exp(STANDARD_NORMAL.inv_cdf(0.99))).mean, 3)
+    1648.721
     """
-    if (mean is None) == (median is None):
-        raise InputError("lognormal length: give exactly one of mean and median")
-    if sum(spread is not None for spread in (sigma, cv, p99)) != 1:
-        raise InputError("lognormal length: give exactly one of sigma, cv and p99")
-    centre = mean if mean is not None else median
-    assert centre is not None  # noqa: S101 - one of the two was just found to be given
-    _positive("lognormal length: mean or median", centre)
-    sigma = _lognormal_sigma(centre, mean is not None, sigma, cv, p99)
-    mu = math.log(centre) - (sigma**2 / 2 if mean is not None else 0.0)
-    longest = math.inf if maximum is None else maximum
+    _positive("lognormal length: median", median)
+    if not p99 >= median:
+        raise InputError(f"lognormal length: p99 {p99:g} must not be below the median {median:g}")
+    sigma = math.log(p99 / median) / STANDARD_NORMAL.inv_cdf(0.99)
+    if sigma > MAX_TAIL_SIGMA:
+        raise InputError(f"lognormal length: sigma {sigma:g} must lie between 0 and {MAX_TAIL_SIGMA:g}")
+    origin, longest = np.array([math.log(median)]), math.inf if maximum is None else maximum
     return _discretise(
-        np.array([]), origin=np.array([mu]), slope=np.array([sigma]), shortest=1.0, longest=longest, buckets=buckets
+        np.array([]), origin=origin, slope=np.array([sigma]), shortest=1.0, longest=longest, buckets=buckets
     )
-
-
-def _lognormal_sigma(
-    centre: float, centre_is_mean: bool, sigma: float | None, cv: float | None, p99: float | None
-) -> float:
-    """Return sigma [1] from whichever spread is given; from mean and p99 it is the smaller root of the quadratic."""
-    if sigma is not None:
-        log_sigma = sigma
-    elif cv is not None:
-        log_sigma = math.sqrt(math.log1p(cv**2)) if cv >= 0 else cv
-    else:
-        assert p99 is not None  # noqa: S101 - the caller counted the spreads
-        z = STANDARD_NORMAL.inv_cdf(0.99)
-        if not p99 >= centre:
-            raise InputError(f"lognormal length: p99 {p99:g} must not be below the mean or median {centre:g}")
-        ratio = math.log(p99 / centre)
-        if centre_is_mean and 2 * ratio > z**2:
-            raise InputError(
-                f"lognormal length: p99 {p99:g} is {p99 / centre:.1f} times the mean {centre:g}, "
-                f"a log-normal has at most {math.exp(z**2 / 2):.1f} times"
-            )
-        log_sigma = z - math.sqrt(z**2 - 2 * ratio) if centre_is_mean else ratio / z
-    if not 0 <= log_sigma <= MAX_TAIL_SIGMA:
-        raise InputError(f"lognormal length: sigma {log_sigma:g} must lie between 0 and {MAX_TAIL_SIGMA:g}")
-    return log_sigma
 
 
 def from_quantiles(quantiles: Mapping[float, float], buckets: int = 16) -> Lengths:

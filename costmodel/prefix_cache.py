@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -35,16 +35,26 @@ LEAST_SHARE = 1e-3
 """Chance that a session was at other replicas for so many turns below which older visits are left out [1]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimeDistribution:
     """A distribution of times: its distribution function, linear between knots. seconds [s], share [1], ascending."""
 
     seconds: FloatArray
     share: FloatArray
 
-    def within(self, limit: float) -> float:
+    @cached_property
+    def cache_knots(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Knots from 0 on [s], P(X < knot) [1], its slope behind each [1/s], and E[min(X, knot)] [s]."""
+        knot, share = np.concatenate(([0.0], self.seconds)), np.concatenate(([0.0], self.share))
+        width = np.append(np.diff(knot), 1.0)
+        slope = np.where(width > 0.0, np.append(np.diff(share), 0.0) / np.maximum(width, 1e-300), 0.0)
+        unused_time = np.append(0.0, np.cumsum(width[:-1] * (1.0 - (share[1:] + share[:-1]) / 2.0)))
+        return knot, share, slope, unused_time
+
+    def within(self, limit: Rate) -> Rate:
         """P(X < limit) [1]."""
-        return float(np.interp(limit, self.seconds, self.share, left=0.0)) if limit > 0.0 else 0.0
+        share = np.where(np.asarray(limit) > 0.0, np.interp(limit, self.seconds, self.share, left=0.0), 0.0)
+        return share if isinstance(limit, np.ndarray) else float(share)
 
     def mean_within(self, limit: float) -> float:
         """E[min(X, limit)], the integral of P(X > t) up to the limit [s].
@@ -148,15 +158,11 @@ def characteristic_time(inflow: Rate, next_share: float, times: TimeDistribution
     (2.88, 2.88)
     """
     stay = capacity / np.maximum(np.asarray(inflow, dtype=np.float64), 1e-300)  # mean time that memory is enough for
-    knot, share = np.concatenate(([0.0], times.seconds)), np.concatenate(([0.0], times.share))
-    width = np.diff(knot)
-    unused_time = np.append(0.0, np.cumsum(width * (1.0 - (share[1:] + share[:-1]) / 2.0)))
+    knot, share, slope, unused_time = times.cache_knots
     stay_at_knot = next_share * unused_time + (1.0 - next_share) * knot
     at = np.clip(np.searchsorted(stay_at_knot, stay, side="right") - 1, 0, knot.size - 1)
-    slope = np.append(np.diff(share) / np.maximum(width, 1e-300), 0.0)[at]
-    slope = np.where(np.append(width, 1.0)[at] > 0.0, slope, 0.0)
     rise, missing = next_share * (1.0 - share[at]) + 1.0 - next_share, np.maximum(stay - stay_at_knot[at], 0.0)
-    root = np.sqrt(np.maximum(rise**2 - 2.0 * next_share * slope * missing, 0.0))
+    root = np.sqrt(np.maximum(rise**2 - 2.0 * next_share * slope[at] * missing, 0.0))
     limit = np.minimum(knot[at] + 2.0 * missing / np.maximum(rise + root, 1e-300), FARTHEST)
     keep_time = np.where(capacity > 0.0, limit, 0.0)
     return keep_time if isinstance(inflow, np.ndarray) else float(keep_time)
@@ -191,10 +197,10 @@ def cached(
     points, mass = _normal_points()
     load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
     hit_tokens, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
-    for atom, limit in zip(mass, characteristic_time(inflow * load, next_share, times, capacity).tolist(), strict=True):
-        for visit, share, age in zip(visits, chance, ages, strict=True):
-            length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
-            hit_tokens += atom * share * age.within(limit) * length
+    limits = characteristic_time(inflow * load, next_share, times, capacity)
+    for visit, share, age in zip(visits, chance, ages, strict=True):
+        length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
+        hit_tokens += share * float(mass @ age.within(limits)) * length
     return Cached(np.minimum(hit_tokens / np.maximum(reuse.history, 1e-12), 1.0), keeps)
 
 

@@ -1,4 +1,4 @@
-"""Handing the KV cache from a prefill engine to a decode engine: how many bytes, how long, how much of it shows.
+"""Handing the KV cache from a prefill engine to a decode engine: over how many cards, how quick, how long.
 
 Functions of lengths and links take floats or arrays that broadcast together.
 """
@@ -22,15 +22,6 @@ Value = TypeVar("Value", float, FloatArray)
 TRANSFER_EFFICIENCY = 0.92
 """Share of a link's bandwidth that KV hand-over reaches [1]; measured: DistServe moved 2048 tokens of OPT-175B over
 NVLink (600 GB/s) in 17.6 ms, which is 0.915 of the link."""
-
-
-def kv_transfer_bytes(model: Transformer, isl: Value, kv_dtype: str, cached_share: float = 0.0) -> Value:
-    """KV that a prompt of `isl` tokens hands over [byte]; `cached_share` of it is at the receiver already.
-
-    bytes = kv_bytes(ISL) (1 - cached share); without windows kv_bytes = kv_bytes_per_token x ISL.
-    """
-    whole: Value = model.kv_bytes(isl, kv_dtype)
-    return whole * (1.0 - cached_share)
 
 
 def hand_over_cards(model: Transformer, config: EngineConfig, isl: Value, share: Value) -> float:
@@ -61,33 +52,15 @@ def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: float = 1.0, r
     return min(sender_nics * sender.bandwidth, receiver_nics * receiver.bandwidth)
 
 
-def kv_transfer_time(
-    size: Value, bandwidth: Value, latency: float = 0.0, efficiency: float = TRANSFER_EFFICIENCY
-) -> Value:
-    """Time to move `size` bytes = latency + bytes / (bandwidth x efficiency) [s].
+def kv_transfer_time(size: Value, bandwidth: Value, latency: float = 0.0) -> Value:
+    """Time to move `size` bytes = latency + bytes / (bandwidth x `TRANSFER_EFFICIENCY`) [s].
 
-    size [byte], bandwidth [byte/s], latency [s], efficiency [1].
+    size [byte], as `Transformer.kv_bytes` has it of a prompt; bandwidth [byte/s], latency [s].
 
     >>> round(kv_transfer_time(2048 * 2 * 96 * 12288 * 2.0, 600e9), 4)  # OPT-175B, DistServe: 17.6 ms
     0.0175
     """
-    return latency + size / (bandwidth * efficiency)
-
-
-def exposed_transfer_time(transfer: Value, prefill: Value, layers: int) -> Value:
-    """Part of a hand-over that the request waits for when layers are sent as they finish (Splitwise §4.3) [s].
-
-    Layer l's KV leaves after l/L of the prefill, so at least the last layer's share shows, and a link slower than
-    the prefill shows the rest: exposed = max(transfer / L, transfer - prefill (1 - 1/L)).
-    transfer, prefill: times of the whole hand-over and the whole prefill [s]; layers: L, sent one by one.
-
-    >>> float(exposed_transfer_time(0.08, 1.0, 80))  # hidden but for the last layer
-    0.001
-    >>> float(exposed_transfer_time(2.0, 1.0, 1))  # nothing overlaps
-    2.0
-    """
-    visible: Value = np.maximum(transfer / layers, transfer - prefill * (1.0 - 1.0 / layers))
-    return visible
+    return latency + size / (bandwidth * TRANSFER_EFFICIENCY)
 
 
 def step_in_progress(running: FloatArray | float) -> FloatArray:

@@ -45,9 +45,9 @@ __all__ = [
 
 Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
-ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5, "int3": 0.375, "int2": 0.25}
 """Bytes per element alone."""
-DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
+DTYPE_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 """The same with scales where no checkpoint says otherwise (`WeightScale`): int4 in groups of 128 with a 16-bit one, fp4
 in blocks of 16 with an 8-bit one."""
 MXFP4_GROUP = 32
@@ -214,6 +214,7 @@ class Transformer:
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
     checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
     own_dtypes: dtypes of parts that are stored in another one than either (`STORED_BYTES`);
+    mixed_bytes: mean bytes of a weight of parts whose matrices the checkpoint stores in several formats [byte];
     weight_scale: blocks of the checkpoint's weights that share a scale; None: whole channels or tensors do.
     """
 
@@ -229,6 +230,7 @@ class Transformer:
     source: str = ""
     date: str = ""
     own_dtypes: frozenset[tuple[Part, str]] = frozenset()
+    mixed_bytes: frozenset[tuple[Part, float]] = frozenset()
     weight_scale: WeightScale | None = None
 
     @property
@@ -291,6 +293,9 @@ class Transformer:
 
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
+        mixed = dict(self.mixed_bytes) if weight_dtype == self.native_weight_dtype else {}
+        if part in mixed:
+            return mixed[part]
         dtype = self.part_dtype(part, weight_dtype)
         if dtype != self.native_weight_dtype:
             return STORED_BYTES[dtype]

@@ -19,6 +19,7 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import escaped
 from costmodel.words import percentage
+from pdplan.exits import ExitCode
 
 if TYPE_CHECKING:
     from reports.document import Document
@@ -79,6 +80,11 @@ class Console:
             text = value if isinstance(value, str) else json_text(value)
         self.shown = True
         click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
+
+    def answer(self, document: Document, record: object, *, as_json: bool) -> ExitCode:
+        """Show an answer, or its record as JSON, and return the exit code: whether it is what was asked for."""
+        self.show(record if as_json else document)
+        return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
     def render(self, document: Document, *, color: bool) -> str:
         """An answer as text as wide as this terminal."""

@@ -15,7 +15,6 @@ import click
 from costmodel.errors import InputError
 from costmodel.units import MIB
 from pdplan.console import Console, write_text
-from pdplan.exits import ExitCode
 from pdplan.options import (
     PATH,
     Choice,
@@ -147,8 +146,7 @@ class Output:
                 self._write(console, self.parquet, columns_parquet(columns))
         if self.html is not None:
             self._write(console, self.html, render_document(document, record))
-        console.show(record if self.as_json else document)
-        return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+        return console.answer(document, record, as_json=self.as_json)
 
     def _write(self, console: Console, path: Path, content: str | bytes) -> None:
         write_text(path, content, force=self.force)

@@ -291,14 +291,14 @@ prices_option = click.option(
     type=Prices([basis.value for basis in PriceBasis]),
     metavar="BASIS|FILE",
     help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; or a CSV file of your own quotes. "
-    "Overrides the workload file's; default: on-demand.",
+    "Default: the workload file's, else on-demand.",
 )
 alternative_option = click.option(
     "--alternative",
     type=whole(Bounds(1, 1_000)),
     default=1,
     metavar="N",
-    help="Take fleet N of the plan, as the report numbers them: 1 is the recommended one, the others are by formula.",
+    help="Take fleet N of the plan, as the report numbers them; 1 is the recommended one.",
 )
 confidence_option = click.option(
     "--confidence",

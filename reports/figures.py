@@ -11,7 +11,7 @@ from typing import Final
 from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
-from optimizer.plans.records import Quantiles, SimulatedLatencies
+from optimizer.plans.records import ClassLatencies, Quantiles
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
     MISSING,
@@ -30,7 +30,6 @@ from reports.text import clean
 from reports.verdict import served_rate, spread
 from reports.words import (
     busiest_words,
-    by_slack,
     constraint_words,
     gpus_per_engine,
     has_tpot,
@@ -40,6 +39,8 @@ from reports.words import (
     replicas_cell,
     split_words,
     tightest_first,
+    tightest_limits,
+    used_words,
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -61,7 +62,7 @@ def goal_words(classes: Sequence[ClassResult]) -> str:
     return labels.pop() if len(labels) == 1 else "at goal"
 
 
-Latencies = ClassResult | SimulatedLatencies
+Latencies = ClassResult | ClassLatencies
 """What is known of the latencies of a class: in the plan, or in a fleet that was simulated."""
 
 
@@ -298,11 +299,11 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 
 def fleet_table(plan: Plan, *, brief: bool) -> Table:
-    """The pools of a fleet with their settings and what binds each first; brief: the dearest of many pools.
+    """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
 
     Roles stand there unless ids name them.
     """
-    pools, slacks = plan.pools, {row.where: row for row in reversed(by_slack(plan))}
+    pools, limits = plan.pools, {row.where: row for row in reversed(tightest_limits(plan))}
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
@@ -311,11 +312,11 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         Column("max seqs", "right"),
         Column("chunk", "right"),
         Column("$/h", "right"),
-        Column("slack", shrink=True, lines=2),
+        Column("load", shrink=True, lines=2),
     ]
     rows = []
     for pool in shown_pools(pools, brief=brief):
-        limit = slacks.get(pool.id)
+        limit = limits.get(pool.id)
         rows.append(
             (
                 clean(pool.id, 20),
@@ -324,7 +325,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
                 count(pool.max_num_seqs),
                 count(pool.max_num_batched_tokens),
                 money(pool.usd_per_hour),
-                MISSING if limit is None else f"{percent(limit.slack)} {constraint_words(limit.constraint)}",
+                MISSING if limit is None else f"{used_words(limit)} ({constraint_words(limit.constraint)})",
             )
         )
     return table_of(columns, rows)
@@ -368,12 +369,14 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
 
 def latency_table(plan: Plan) -> Table:
     """Every latency of each class at every percentile, with its limit and how far off the prediction may be."""
+    at = goal_words(plan.classes)
+    at = at if at == "at goal" else f"of {at}"
     columns = (
         Column("class", shrink=True),
         Column("latency"),
         Column("limit", "right"),
         *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
-        Column(f"{goal_words(plan.classes)}, 90 % interval", "right", optional=True, shrink=True, lines=2),
+        Column(f"90 % interval {at}", "right", optional=True, shrink=True, lines=2),
     )
     rows = []
     for item in plan.classes:

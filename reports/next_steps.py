@@ -5,18 +5,18 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Options
 from search_spaces.problem import target_of
 
-from .deploy import facts
+from .deploy.deployment import Deployment, default_options
 from .deploy.describe import describe
-from .deploy.files import deployable, planned_target
+from .deploy.files import Deployable, deployable, planned_target, target_files
 from .numbers import is_number
 from .text import clean
 from .words import enough_as_shown, has_fleet, violated
@@ -25,28 +25,45 @@ REASON_LIMIT: Final = 600
 """Characters of the reasons of a target."""
 
 
-def described_by_catalog(plan: Plan) -> bool:
-    """Tell whether a plan has a fleet, and a model and accelerators that no file of the user describes.
+@dataclass(frozen=True, slots=True)
+class Deployability:
+    """What runs a plan, worked out once for all views of it.
 
-    Only then views, which must not depend on what lies on the disk, can say what an engine is told.
+    targets: the first target that runs it, and why others do not; engines: what the plain target of its engine is told.
+    Views must not depend on what lies on the disk, so both are None where a file of the user describes the model or the
+    accelerators, and for a plan without a fleet.
     """
-    inputs = plan.provenance.inputs
-    model = inputs.get("model")
-    return has_fleet(plan) and not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+
+    targets: Deployable | None = None
+    engines: Deployment | None = None
+
+    @classmethod
+    def of(cls, plan: Plan) -> Deployability:
+        """What runs a plan with every choice left to its default."""
+        inputs = plan.provenance.inputs
+        model = inputs.get("model")
+        is_of_catalog = not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+        if not has_fleet(plan) or not is_of_catalog:
+            return cls()
+        try:
+            engines = describe(plan, default_options(plan.engine))
+        except InputError:
+            engines = None
+        return cls(deployable(plan), engines)
 
 
-def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
+def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False) -> str:
     """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
 
     The targets named are those that run the plan's engine. brief: without the reasons.
     """
-    runs = deployable(plan) if described_by_catalog(plan) else None
     if runs is None or not runs.refused:
         return ""
     if brief and runs.target is None:
         return "No deployment target runs this plan (see -v)."
     if brief:
-        return f"pdplan deploy writes files for {target_of(str(runs.target)).title} (see -v)."
+        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
     able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
     for name, why in runs.refused.items():
@@ -57,21 +74,12 @@ def deploy_sentence(plan: Plan, *, brief: bool = False) -> str:
     return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
 
 
-def backend_sentence(plan: Plan) -> str:
-    """Say that different GPU types have to share one attention backend, which step times do not allow for; else empty.
-
-    Empty too where views cannot tell (`described_by_catalog`).
-    """
-    if not described_by_catalog(plan):
+def backend_sentence(engines: Deployment | None) -> str:
+    """Say that GPU types have to share one attention backend, which step times do not allow for; else empty."""
+    backend = None if engines is None else engines.pools[0].settings.attention_backend
+    if engines is None or backend is None:
         return ""
-    try:
-        pools = describe(plan, Options(plan.engine, facts.checked_version(plan.engine, None))).pools
-    except InputError:
-        return ""
-    backend = pools[0].settings.attention_backend
-    if backend is None:
-        return ""
-    gpus = join_words(list(dict.fromkeys(pool.accelerator for pool in pools)))
+    gpus = join_words(list(dict.fromkeys(pool.accelerator for pool in engines.pools)))
     return (
         f"Risk: to hand over KV, {gpus} all run the attention backend {backend}. Step times are predicted for the "
         "backend that each would choose by itself."
@@ -166,17 +174,16 @@ def _words(plan: Plan) -> list[str]:
         return command.split()
 
 
-def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:
+def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], str]:
     """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
 
-    There are no names where only a file of the user describes the plan's GPUs, and no command where no target runs it.
+    There are no names where views cannot tell, and no command where no target runs the plan.
     """
-    runs = deployable(plan) if described_by_catalog(plan) else None
     target = planned_target(plan) if runs is None else runs.target
-    if runs is not None and target is None:
+    if target is None:
         return (), ""
     words = _words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-    return () if runs is None else runs.files, command
+    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

@@ -23,7 +23,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
 from optimizer.verification.judge import Judgement, Run, in_time
 from search_spaces.quantities import Kind, QuantityError
-from search_spaces.scenarios import kind_of, number_of
+from search_spaces.scenarios import lever_of, number_of
 
 Row = Mapping[str, Any]
 
@@ -107,7 +107,7 @@ def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
 
 def _lever_column(key: str, value: Any) -> tuple[str, Any]:
     """A value as a number in the base unit of its lever, with that unit in the name; any other as it is."""
-    kind = kind_of(key)
+    kind = lever_of(key).kind
     if kind is None or kind not in UNITS:
         return RENAMED.get(key, key), value
     try:

@@ -6,32 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodel.metric import METRICS
 from costmodel.words import plural
 from optimizer.whatif.answer import Answer
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
-from search_spaces.scenarios import LEVERS, kind_of, number_of
+from search_spaces.scenarios import LEVERS, lever_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
 from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
 from .text import capital, clean, sentence
-from .words import fleet_line, in_words
+from .words import fleet_line, limited_cell
 
-_LEVERS: Final = {
-    "rate_scale": "request rate",
-    "isl": "mean input length",
-    "osl": "mean output length",
-    "isl_scale": "input lengths",
-    "osl_scale": "output lengths",
-    **{f"{metric}_scale": f"{row.label} limit" for metric, row in METRICS.items()},
-    "link_scale": "network links",
-    "step_time_quantile": "step times",
-    "prefix_hit_share": "prefix hits",
-    "power": "power limit",
-}
 QUANTILE: Final = "step_time_quantile"
-_LENGTHS: Final = frozenset({"isl", "osl"})
-_SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth", QUANTILE})
 FACTOR: Final = "×"
 """Unit of levers that multiply."""
 
@@ -43,7 +28,11 @@ def lever_words(key: str) -> str:
     ('price of H100', 'request rate', 'burstiness')
     """
     head, _, name = key.partition(".")
-    return f"price of {clean(name, 24)}" if head == "price" and name else in_words(key, _LEVERS)
+    return (
+        f"price of {clean(name, 24)}"
+        if head == "price" and name
+        else lever_of(key).name or clean(key).replace("_", " ")
+    )
 
 
 def value_words(key: str, value: float) -> str:
@@ -72,12 +61,8 @@ def lever_unit(key: str) -> str:
     >>> lever_unit("price.H100"), lever_unit("rate"), lever_unit("rate_scale"), lever_unit("max_gpus")
     ('$/h', 'req/s', '×', '')
     """
-    head, kind = key.partition(".")[0], kind_of(key)
-    if kind is not None:
-        return "req/s" if kind is Kind.RATE else BASE_UNIT[kind]
-    if head in _LENGTHS:
-        return "tokens"
-    return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
+    lever = lever_of(key)
+    return lever.unit if lever.kind is None else "req/s" if lever.kind is Kind.RATE else BASE_UNIT[lever.kind]
 
 
 def varied_words(key: str, values: Sequence[object]) -> list[str]:
@@ -190,10 +175,11 @@ def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
     for place, miss in misses:
         groups.setdefault(fleet_line(miss.pools), {}).setdefault(place, miss)
     sentences = []
-    for fleet, rows in groups.items():
+    for rows in groups.values():
         place, miss = next(iter(rows.items()))
         where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
+        settings = " + ".join(map(limited_cell, miss.pools))
+        sentences.append(f"Simulated and ruled out{where}: {settings} for {hourly(miss.cost)}. It {miss.fault}.")
     return sentences
 
 

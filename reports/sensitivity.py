@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from costmodel.words import join_words
@@ -51,9 +52,9 @@ def moves(row: LeverSensitivity, base: float) -> bool:
     return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
 
 
-def still_sentence(sensitivity: Sensitivity) -> str:
-    """Name the levers that do not move the price; empty where all do."""
-    names = [lever_words(row.lever) for row in sensitivity.levers if not moves(row, sensitivity.usd_per_hour)]
+def still_sentence(rows: Sequence[LeverSensitivity], base: float) -> str:
+    """Name the levers that do not move the cost at hand [$/h]; empty where all do."""
+    names = [lever_words(row.lever) for row in rows if not moves(row, base)]
     return f"Not moved by: {', '.join(names)}." if names else ""
 
 
@@ -155,21 +156,6 @@ def _nearest_first(sensitivity: Sensitivity) -> list[BreakEven]:
     return sorted(sensitivity.break_even, key=nearness)
 
 
-def price_sentence(row: BreakEven) -> str:
-    """Say between which prices of a GPU the cheapest fleet stays what it is."""
-    here, name, now = piece_here(row), clean(row.accelerator, 24), listed(row.usd_per_gpu_hour)
-    if here is None:
-        return f"{name}: what is cheapest at {now} a GPU is not known."
-    low, high = hourly(here.low), hourly(here.high)
-    if len(row.pieces) == 1:
-        return f"{name}: no price from {low} to {high} a GPU changes the cheapest fleet (now {now})."
-    if here is row.pieces[-1]:
-        return f"{name}: the cheapest fleet stays for any price from {low} a GPU on (now {now})."
-    span = f"for any price up to {high}" if here is row.pieces[0] else f"from {low} to {high}"
-    beyond = "" if row.pieces[row.pieces.index(here) + 1].pools else "; above, no fleet fits the budget"
-    return f"{name}: the cheapest fleet stays {span} a GPU (now {now}){beyond}."
-
-
 def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say at which price of a GPU another fleet takes over first.
 
@@ -252,24 +238,90 @@ MOST_FLIPS: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
 
-def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
-    """Say what the section's prices are of, and how the recommended fleet stands to it."""
-    own = hourly(plan.cost_usd_per_hour)
-    equal = own == hourly(sensitivity.usd_per_hour)
-    comparison = "as the recommended fleet does" if equal else f"the recommended fleet costs {own}"
-    spread = " Step times move over their 90 % interval." if sensitivity.complete else ""
+@dataclass(frozen=True, slots=True)
+class MovedCosts:
+    """Levers, the largest swing first, with the cost that they move [$/h]."""
+
+    base: float
+    levers: tuple[LeverSensitivity, ...]
+
+    @classmethod
+    def of(cls, base: float, levers: Iterable[LeverSensitivity]) -> MovedCosts:
+        """The levers in the order of their swings; before all those that leave no fleet."""
+
+        def swing(row: LeverSensitivity) -> float:
+            costs = [math.inf if cost is None else cost for _, cost in _ends(row)]
+            return max(base, *costs) - min(base, *costs)
+
+        return cls(base, tuple(sorted(levers, key=swing, reverse=True)))
+
+
+def moved_costs(sensitivity: Sensitivity) -> tuple[MovedCosts, ...]:
+    """The levers by the cost that they move: prices, and apart from them others where their cost is another.
+
+    Where a price moves, the recommended fleet meets the SLO as before, so it counts beside the fleets that are searched
+    anew. Where anything else moves, only these count.
+    """
+    curves = {f"price.{row.accelerator}": row for row in sensitivity.break_even if row.pieces}
+    prices, others = list[LeverSensitivity](), list[LeverSensitivity]()
+    for row in sensitivity.levers:
+        curve = curves.get(row.lever)
+        if curve is None:
+            others.append(row)
+            continue
+        ends = {"usd_per_hour_low": _cost_at(curve, row.low), "usd_per_hour_high": _cost_at(curve, row.high)}
+        prices.append(row.model_copy(update=ends))
+    costs = (_cost_at(row, row.usd_per_gpu_hour) for row in curves.values())
+    base = next((cost for cost in costs if cost is not None), sensitivity.usd_per_hour)
+    if hourly(base) == hourly(sensitivity.usd_per_hour):
+        return (MovedCosts.of(sensitivity.usd_per_hour, [*prices, *others]),)
+    groups = (MovedCosts.of(base, prices), MovedCosts.of(sensitivity.usd_per_hour, others))
+    return tuple(group for group in groups if group.levers)
+
+
+def _cost_at(curve: BreakEven, price: float) -> float | None:
+    """The least cost at a price of a GPU [$/h], on a straight line between the ends of a piece; None: no fleet."""
+    piece = next((piece for piece in curve.pieces if piece.low <= price <= piece.high), None)
+    if piece is None or piece.usd_per_hour_low is None or piece.usd_per_hour_high is None:
+        return None
+    share = (price - piece.low) / (piece.high - piece.low) if piece.high > piece.low else 0.0
+    return piece.usd_per_hour_low + share * (piece.usd_per_hour_high - piece.usd_per_hour_low)
+
+
+def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
+    """Say which fleets the section's costs are of, and how the recommended one stands to them; base: cost at hand."""
+    own, spread = hourly(plan.cost_usd_per_hour), ""
+    if sensitivity.complete:
+        spread = " Step times move over their 90 % interval."
+    opening = "One lever moves at a time, by formula."
+    if own != hourly(base):
+        unconfirmed = ", as simulation did not confirm that one" if plan.simulated else ""
+        return (
+            f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now {hourly(base)}. The recommended fleet "
+            f"costs {own}{unconfirmed}.{spread}"
+        )
+    if hourly(sensitivity.usd_per_hour) == own:
+        return f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now the recommended one: {own}.{spread}"
     return (
-        f"One lever moves at a time, by formula, over fleets of {_SEARCHED}: "
-        f"the cheapest costs {hourly(sensitivity.usd_per_hour)}, {comparison}.{spread}"
+        f"{opening} At each price, the cost is that of the recommended fleet, now {own}, or of a cheaper fleet of "
+        f"{_SEARCHED}.{spread}"
     )
 
 
-def swing_sentence(sensitivity: Sensitivity) -> str:
-    """Say which lever moves the cost most."""
-    if not sensitivity.levers:
+def others_sentence(sensitivity: Sensitivity) -> str:
+    """Say which cost the levers beside prices move, where that is not the recommended fleet's."""
+    return (
+        f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs "
+        f"{hourly(sensitivity.usd_per_hour)} now. The recommended fleet is another, and is not moved."
+    )
+
+
+def swing_sentence(moved: MovedCosts, share: float) -> str:
+    """Say which lever moves the cost most; share: by how much each moves [1]."""
+    if not moved.levers:
         return "No lever was moved"
-    no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
-    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
+    no_swing = f"No lever changes the cost within {percent(share)}: this fleet has room"
+    return depends_words(moved.levers, moved.base) or no_swing
 
 
 def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
@@ -320,23 +372,30 @@ def sensitivity_section(plan: Plan) -> Section:
         how = f"{more.removesuffix('.')}{':' if command else '.'}"
         return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
     own, changes = own_pools(plan), flips(sensitivity)
+    first, *others = moved_costs(sensitivity) or (MovedCosts(sensitivity.usd_per_hour, ()),)
     sentences = (
-        swing_sentence(sensitivity) if sensitivity.complete else "",
+        swing_sentence(first, sensitivity.share) if sensitivity.complete else "",
         break_even_sentence(plan, sensitivity),
         *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
     )
-    prices = Section(
-        flips_sentence(sensitivity) or "Prices that keep the cheapest fleet",
-        tuple(map(price_sentence, _nearest_first(sensitivity))),
-        _flips_table(changes),
-        detail=Detail.PAGE,
-    )
+    where = Section(flips_sentence(sensitivity), table=_flips_table(changes), detail=Detail.PAGE)
     return Section(
         "Sensitivity",
-        said(base_sentence(plan, sensitivity), *(f"{text}." for text in sentences if text)),
-        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
-        charts=(*_tornado_chart(sensitivity), *_price_chart(plan, sensitivity)),
-        sections=(prices,),
+        said(base_sentence(plan, sensitivity, first.base), *(f"{text}." for text in sentences if text)),
+        levers_table(first.levers, first.base),
+        charts=(*_tornado_chart(first, sensitivity.share), *_price_chart(plan, sensitivity)),
+        sections=(
+            *(
+                Section(
+                    "Other levers",
+                    (others_sentence(sensitivity),),
+                    levers_table(moved.levers, moved.base),
+                    charts=_tornado_chart(moved, sensitivity.share),
+                )
+                for moved in others
+            ),
+            *((where,) if changes else ()),
+        ),
     )
 
 
@@ -354,17 +413,13 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
     return table_of(columns, rows)
 
 
-def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
+def _tornado_chart(moved: MovedCosts, share: float) -> tuple[Chart, ...]:
     """The swing of every lever; none where none was moved."""
-    if not sensitivity.levers:
+    if not moved.levers:
         return ()
-    caption = f"{TORNADO_KEY} {still_sentence(sensitivity)}"
-    drawing = draw_tornado(sensitivity.levers, sensitivity.usd_per_hour)
-    return (
-        Chart(
-            swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity.levers, sensitivity.usd_per_hour)
-        ),
-    )
+    caption = f"{TORNADO_KEY} {still_sentence(moved.levers, moved.base)}"
+    drawing, table = draw_tornado(moved.levers, moved.base), levers_table(moved.levers, moved.base)
+    return (Chart(swing_sentence(moved, share), caption, drawing, table),)
 
 
 def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:

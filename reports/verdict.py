@@ -8,10 +8,10 @@ from typing import Final
 
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import join_words, plural
-from optimizer.plans.plan import OPTIMAL_GAP, Plan, Range, Status, is_below
-from optimizer.plans.records import JudgedFleet, Simulation
-from optimizer.verification.judge import Judgement, Outcome
+from costmodel.words import join_words, percentage, plural
+from optimizer.plans.plan import OPTIMAL_GAP, ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.records import JudgedFleet, Outcome, SimulatedClass, Simulation
+from optimizer.verification.judge import Judgement
 from reports.asked import day_rate
 from reports.document import said
 from search_spaces.engines import shipped_acceptance
@@ -33,7 +33,6 @@ from .numbers import (
 )
 from .text import clean, sentence
 from .words import (
-    by_slack,
     constraint_words,
     fleet_words,
     has_fleet,
@@ -43,17 +42,21 @@ from .words import (
     is_simulated_row,
     limit_words,
     misses_used,
+    requests_of,
     search_words,
     serving_words,
     slo_name,
     tightest,
     tightest_first,
+    tightest_limits,
     undecided,
     violated,
 )
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
+WHOLE: Final = 0.1
+"""Relative difference from which on it is said in whole per cents [1]."""
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
@@ -106,7 +109,7 @@ def no_fleet_headline(plan: Plan) -> str:
     none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
     none += f" {slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
-    limits = violated(plan) or by_slack(plan)[:1]
+    limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
     verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
@@ -126,8 +129,7 @@ def overload_sentence(plan: Plan) -> str:
 def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
-    label: whose risk it is. By the plan's error bars, where it states no safe fleet: then only what is missed. A plan
-    for slow GPUs says so.
+    label: whose risk it is. By the plan's error bars, where it states no safe fleet. A plan for slow GPUs says so.
     """
     if plan.confidence > 0.0:
         worst = percent((1.0 - plan.confidence) / 2.0)
@@ -138,14 +140,16 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
         return f"{label}: {sentence(plan.safe.sentence)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
+        f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
         f"({percent(item.attainment_goal)} asked)"
         for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
     ]
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
-    return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}." if shares else ""
+    if shares:
+        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}."
+    return f"{label}: {slow}, this fleet still meets {slo_name(plan)}." if 0 < len(classes) == len(plan.classes) else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -201,36 +205,37 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
         return ""
     if simulation is None or not simulation.classes:
         item = tightest_first(plan)[0]
-        goal, verdict = item.attainment_goal, "Meets" if item.attainment >= item.attainment_goal else "Misses"
+        outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
         basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
-        return (
-            f"{_result(verdict, item.name, percent_beside(item.attainment, goal), goal, len(plan.classes))}, {basis}."
-        )
+        return f"{_result(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    met, low, high = (
-        percent_beside(share, worst.attainment_goal)
-        for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
-    )
-    verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
-    if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
-        verdict = "May or may not meet"
-    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
+    result = _result(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
+    interval, recorded = " to ".join(ends), _recorded_words(simulation)
     if brief:
-        return f"{result}, simulated ({low} to {high}).{_recorded_words(simulation)}"
+        return f"{result}, simulated ({interval}).{recorded}"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
-    return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+    return f"{result}, simulated over {basis} (95 % interval {interval}).{recorded}"
 
 
-def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str:
+VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
+
+
+def _result(
+    outcome: Outcome, worst: ClassResult | SimulatedClass, classes: Sequence[ClassResult | SimulatedClass]
+) -> str:
     """The verdict with the share of the only class that meets its SLO, or of the tightest of several."""
-    share = f"{met} of requests ({percent(goal)} asked)"
-    if classes == 1:
+    verdict, goal = VERDICTS[outcome], worst.attainment_goal
+    share = f"{percent_beside(worst.attainment, goal)} of requests ({percent(goal)} asked)"
+    if len(classes) == 1:
         return f"{verdict} the SLO: {share}"
-    if verdict == "Meets":
-        return f"Meets every SLO: {clean(name, 30)} is tightest with {share}"
-    return f"{verdict} the SLO of {clean(name, 30)}: {share}"
+    if outcome is Outcome.MEETS and all(item.attainment >= 1.0 for item in classes):
+        return "Meets every SLO: 100 % of requests of every class"
+    if outcome is Outcome.MEETS:
+        return f"Meets every SLO: {clean(worst.name, 30)} is tightest with {share}"
+    return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
 
 
 def _recorded_words(simulation: Simulation) -> str:
@@ -240,7 +245,7 @@ def _recorded_words(simulation: Simulation) -> str:
         return ""
     name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
     number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    met = f"{percent_beside(share, goal)} of {clean(name, 30)} meet the SLO"
+    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
     return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
@@ -291,9 +296,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
     if brief:
         worst = (tightest(row.attainment, plan.classes) for row in rows)
         name, share, _ = min(worst, key=lambda item: misses_used(*item[1:]))
-        whose = "requests" if len(plan.classes) == 1 else clean(name, 30)
         most = "at most " if len(rows) > 1 else ""
-        return f"{subject}, {most}{percent(share)} of {whose} meet the SLO."
+        return f"{subject}, {most}{percent(share)} of {requests_of(name, plan.classes)} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
@@ -303,7 +307,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
 def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
     name, share, _ = tightest(row.attainment, plan.classes)
-    subject = f" of {'requests' if len(plan.classes) == 1 else clean(name, 30)} meet the SLO" if first else ""
+    subject = f" of {requests_of(name, plan.classes)} meet the SLO" if first else ""
     reasons = {
         " (undecided)": undecided(row, plan),
         " (in the trace's own order)": row.replayed,
@@ -319,15 +323,17 @@ def router_sentence(plan: Plan) -> str:
     simulation = plan.simulation
     if simulation is None or simulation.fewest_requests is None:
         return ""
-    share = kept_by_requests(simulation, simulation.fewest_requests)
-    verdict = "Also meets" if simulation.fewest_requests.held else "Not shown to meet"
-    return f"{verdict} {slo_name(plan)} behind a least-requests router (vLLM's default): {share}."
+    fleet, router = simulation.fewest_requests, "behind a least-requests router (vLLM's default)"
+    share = kept_by_requests(simulation, fleet)
+    if undecided(fleet, plan):
+        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
+    return f"{'Also meets' if fleet.held else 'Misses'} {slo_name(plan)} {router}: {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
     name, share, goal = tightest(row.attainment, simulation.classes)
-    return f"{percent_beside(share, goal)} of {clean(name, 30)} ({percent(goal)} asked)"
+    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -341,7 +347,7 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "a cheaper one may exist"
+        return "a cheaper fleet may exist"
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":
@@ -437,8 +443,9 @@ def capacity_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost":
         return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
-    room = f"{percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
-    room = f"{percent(1 - more)} below" if more < 1.0 else "no more than" if percent(more - 1) == "0 %" else room
+    change = percentage(abs(more - 1.0), 0 if abs(more - 1.0) >= WHOLE else 1)
+    room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
     basis = " by formula" if is_simulated_row(plan) else ""
     return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
@@ -466,17 +473,15 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
     bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(bar.attainment, percent)} of {clean(name, 30)}"
+        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
         for name, bar in bars
         if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]
     is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval: nine times in ten the measured time lies in it, by the errors of past predictions."
-        if bars
-        else "",
+        "90 % interval of the prediction error: 90 % of past predictions were off by no more." if bars else "",
         "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
-        f"Nine times in ten, {join_words(shares)} meet the SLO." if shares else "",
+        f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
     )
 
 
@@ -505,8 +510,6 @@ DAY_PRICE: Final = "Price per million output tokens: "
 
 
 # --- of a simulation --------------------------------------------------------------------------------------------------
-
-MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
 def deciding_words(judgements: Sequence[Judgement], most: int) -> str:

@@ -11,7 +11,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, SimulatedClass, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
 from reports.text import capital
 from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -340,29 +340,34 @@ def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
     return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
-def by_slack(plan: Plan) -> list[Binding]:
+def tightest_limits(plan: Plan) -> list[Binding]:
     """Limits, tightest first."""
     return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
 
 
+def used_words(limit: Binding) -> str:
+    """How much of a limit is used; of a pool, its load over the most that it can take within the SLO.
+
+    It is not known where nothing is allowed, and where a pool can take no load at all.
+    """
+    return percent(limit.used / limit.limit) if limit.limit and is_number(limit.used) else MISSING
+
+
 def violated(plan: Plan) -> list[Binding]:
     """Limits that are exceeded, worst first."""
-    return [binding for binding in by_slack(plan) if binding.slack < 0]
+    return [binding for binding in tightest_limits(plan) if binding.slack < 0]
 
 
-def nearest_miss(plan: Plan) -> Alternative | None:
-    """Return the alternative that comes closest: the one named so, else the highest attainment."""
+def nearest_misses(plan: Plan) -> list[Alternative]:
+    """The alternatives that come closest, the nearest first: those named so, else the one of the highest attainment."""
     rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-    if rows_named_so:
-        return rows_named_so[0]
     rows = [row for row in plan.alternatives if is_number(row.attainment)]
-    return max(rows, key=lambda row: row.attainment or 0.0) if rows else None
+    return rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]
 
 
 def basis_words(plan: Plan) -> str:
-    """Say whether a plan's figures are simulated; those of a plan without a fleet are its nearest miss's."""
-    miss = None if has_fleet(plan) else nearest_miss(plan)
-    if plan.simulated or (miss is not None and miss.simulated):
+    """Say whether the figures of a plan with a fleet are simulated."""
+    if plan.simulated:
         return "simulated"
     return "simulated, request rates by formula" if is_simulated_row(plan) else "by formula, not simulated"
 
@@ -382,8 +387,32 @@ def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     return pools_of_roles
 
 
-HOLDS, UNPROVEN = "meets the SLO", "undecided"
-"""What can be said of a simulated fleet; of an undecided one it is open whether it misses a goal."""
+OUTCOMES: Final = {
+    Outcome.MEETS: "meets the SLO",
+    Outcome.MISSES: "misses the SLO",
+    Outcome.UNDECIDED: "undecided",
+}
+MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}
+
+
+def marked(outcome: Outcome, share: float) -> str:
+    """Write a share that meets the SLO, and what simulation says of its goal.
+
+    >>> marked(Outcome.MEETS, 0.991), marked(Outcome.UNDECIDED, 0.9)
+    ('✓ 99.1 %', 'undecided: 90 %')
+    """
+    return f"{MARKS[outcome]} {percent(share)}"
+
+
+def requests_of(name: str, classes: Sequence[object]) -> str:
+    """Whose requests a share is of: those of a class, by its name where there are several.
+
+    >>> requests_of("chat", ["chat"]), requests_of("chat", ["chat", "batch"])
+    ('requests', 'chat')
+    """
+    return "requests" if len(classes) == 1 else clean(name, 30)
+
+
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
@@ -413,10 +442,10 @@ def origin_words(fleet: JudgedFleet) -> str:
 def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval contains a goal is undecided."""
     if fleet.held:
-        return HOLDS
+        return OUTCOMES[Outcome.MEETS]
     if fleet.overloaded or fleet.stuck:
         return "overloaded"
-    return UNPROVEN if undecided(fleet, plan) else "misses the SLO"
+    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
 
 
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
@@ -492,12 +521,21 @@ def enough_as_shown(used: float, unit: str) -> float:
     return round(math.ceil(round(used / digit, 6)) * digit, 12)
 
 
-def miss_sentence(miss: Alternative, *, why: bool) -> str:
-    """Say which fleet came closest and its price; why: also what it lacks, if no limit says it."""
-    pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
-    price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-    lacks = f" {why_not_sentence(miss)}" if why else ""
-    return f"Nearest miss: {pools}{price}.{lacks}".rstrip()
+def miss_sentences(plan: Plan) -> list[str]:
+    """Say which fleets came closest, at which price, and which share of requests would meet the SLO, as far as known.
+
+    Why it is none stands there where no limit of the plan says it, and of others than the nearest.
+    """
+    sentences = []
+    for number, miss in enumerate(nearest_misses(plan)):
+        pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
+        price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
+        basis = "when simulated" if miss.simulated else "by formula, not simulated"
+        met = f"{percent(miss.attainment)} of requests would meet the SLO, {basis}." * is_number(miss.attainment)
+        opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
+        reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
+        sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))
+    return sentences
 
 
 def demand_sentence(plan: Plan) -> str:

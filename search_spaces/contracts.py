@@ -144,16 +144,16 @@ def least_use(contract: Contract, on_demand: float, months: int) -> float:
     return fixed / saved if saved > 0.0 else math.inf
 
 
-def payback_months(contract: Contract, on_demand: float, use: float = 1.0) -> float:
+def payback_months(contract: Contract, on_demand: float) -> float:
     """Months after which a GPU bought has saved its whole price against renting [months]; infinite: never.
 
-    C = s (1 - (1 + r)^-m) / r, and C = s m where r is 0; s = u (p - running) 730 h - monthly: saved in a month.
-    C: its price [$]; r: interest [1/month]; u: share of the hours in use; p: `on_demand` [$/h].
+    C = s (1 - (1 + r)^-m) / r, and C = s m where r is 0; s = (p - running) 730 h - monthly: saved in a month.
+    C: its price [$]; r: interest [1/month]; p: `on_demand` [$/h].
 
     >>> payback_months(Contract(0, Tier.PURCHASE, once=14_600.0), 2.0)
     10.0
     """
-    saved = use * (on_demand - contract.running) * HOURS_PER_MONTH - contract.monthly
+    saved = (on_demand - contract.running) * HOURS_PER_MONTH - contract.monthly
     if saved <= contract.once * contract.interest:
         return math.inf
     if contract.interest == 0.0:

@@ -15,8 +15,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import Buckets
 from costmodel.prefix_cache import uniform_reuse
 from costmodel.quoting import shown
-from costmodel.sessions import Sessions, requests_of
-from costmodel.workload import Workload
+from costmodel.workload import Sessions, Workload, requests_of
 
 from .bounds import (
     BUCKETS,
@@ -46,7 +45,6 @@ from .traces.reader import csv_cells, first_bytes, read_lines, split_header
 from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
 
 LENGTHS: Path = ("workload", "lengths")
-SESSIONS: Path = ("workload", "sessions")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")

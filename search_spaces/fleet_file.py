@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
@@ -66,10 +65,10 @@ class IslRange(FileSection):
         return self
 
 
-class PoolSection(FileSection):
-    """Equal engines in one role."""
+class StatedPool(FileSection):
+    """Equal engines in one role; in a fleet its defaults are filled in."""
 
-    gpu: Text
+    accelerator: Annotated[Text, Field(alias="gpu")]
     """Name of the GPU type in the catalog (`pdplan gpus` lists them)."""
     role: Annotated[Role, member(Role)] = Role.COLOCATED
     """prefill, decode, or colocated, which does both."""
@@ -97,8 +96,13 @@ class PoolSection(FileSection):
     """Price of one GPU [$/h]; default: the workload's."""
     slo_classes: list[Text] | None = None
     """SLO classes whose requests this pool gets; default: all."""
-    isl: IslRange | None = None
+    isl: IslRange = IslRange()
     """Input lengths of the requests that this pool gets; default: all."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How one engine splits the model."""
+        return Parallelism(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
 
 
 def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
@@ -128,7 +132,7 @@ class FleetFile(FileSection):
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] | None = None
     """The engines' own memory fraction [1], as in a workload; default: the workload's."""
     pools: Annotated[
-        list[PoolSection],
+        list[StatedPool],
         checked_together(_role_faults),
         at_most(int(bounds.MAX_POOLS.high), "pools"),
         ONE_OR_MORE,
@@ -144,37 +148,8 @@ _FLEET = re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class StatedPool:
-    """A pool as stated, its defaults filled in; lengths: of the inputs that it gets, from <= ISL < to [token].
-
-    slo_classes: names of the classes that it gets; none: all of them.
-    """
-
-    id: str
-    role: str
-    accelerator: str
-    replicas: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    expert_parallel: int
-    data_parallel: int
-    weight_dtype: str
-    kv_dtype: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    speculative_tokens: int = 0
-    slo_classes: tuple[str, ...] = ()
-    lengths: tuple[float, float] = (0.0, math.inf)
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """How one engine splits the model."""
-        return Parallelism(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
-
-
-@dataclass(frozen=True, slots=True)
 class StatedFleet:
-    """A fleet that runs today.
+    """A fleet that runs today; its pools by their ids, such as decode-1, in the order prefill, decode, colocated.
 
     problem: its demand and goals, without limits on what may be bought, with a search space that has its settings;
     wanted: the same demand as the workload states it, at the fleet's prices, for the search of the cheapest fleet.
@@ -183,7 +158,7 @@ class StatedFleet:
     name: str
     problem: Problem
     wanted: Problem
-    pools: tuple[StatedPool, ...]
+    pools: Mapping[str, StatedPool]
 
 
 def is_fleet_file(path: FilePath) -> bool:
@@ -256,10 +231,11 @@ class _Reading:
         """The fleet, its pools held to the rules of the search."""
         self._raise(self._name_faults())
         problem_at_prices = self._at_its_prices()
-        pools = self._pools_by_role(problem_at_prices)
+        pools = [self._filled(pool, problem_at_prices) for pool in self.file.pools]
         self._raise(self._start_faults(problem_at_prices, pools))
-        all_pools = tuple(pools.values())
-        return StatedFleet(name, self._with_its_settings(problem_at_prices, all_pools), problem_at_prices, all_pools)
+        by_role = {role: [pool for pool in pools if pool.role is role] for role in Role}
+        ids = {f"{role}-{number}": pool for role in Role for number, pool in enumerate(by_role[role], 1)}
+        return StatedFleet(name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, ids)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)
@@ -283,10 +259,10 @@ class _Reading:
                     unknown = UnknownNameError("SLO class", class_name, classes)
                     yield Fault(("pools", index, "slo_classes", place), str(unknown))
 
-    def _gpu(self, pool: PoolSection) -> str:
+    def _gpu(self, pool: StatedPool) -> str:
         """Name of the pool's GPU type among the offers, owned ones too, or else in the catalog."""
         names = {offer.accelerator.name for offer in self.problem.offers}
-        return pool.gpu if pool.gpu in names else self.catalog.accelerator(pool.gpu).name
+        return pool.accelerator if pool.accelerator in names else self.catalog.accelerator(pool.accelerator).name
 
     def _at_its_prices(self) -> Problem:
         """The problem with the GPU types of the fleet among its accelerators, at the prices that the fleet states."""
@@ -302,33 +278,29 @@ class _Reading:
                 entries[gpu] = entry
         return problem_of(inputs | {"accelerators": list(entries.values())}, self.source.name, self.base)
 
-    def _pools_by_role(self, problem: Problem) -> dict[int, StatedPool]:
-        """The pools in the order prefill, decode, colocated, with ids such as decode-1, by their place in the file."""
-        pools = self.file.pools
-        places = {role: [index for index, pool in enumerate(pools) if pool.role is role] for role in Role}
-        return {
-            index: _pool_of(f"{role.value}-{number}", self._gpu(pools[index]), pools[index], problem)
-            for role in Role
-            for number, index in enumerate(places[role], 1)
-        }
+    def _filled(self, pool: StatedPool, problem: Problem) -> StatedPool:
+        """The pool with its defaults filled in, and the catalog's name of its GPU type."""
+        dtypes = {key: getattr(pool, key) or getattr(problem, key) for key in DTYPES}
+        return pool.model_copy(update={"accelerator": self._gpu(pool), **dtypes})
 
-    def _start_faults(self, problem: Problem, pools: Mapping[int, StatedPool]) -> Iterator[Fault]:
+    def _start_faults(self, problem: Problem, pools: Sequence[StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
-        shapes = {index: _shape(problem, pools[index]) for index in sorted(pools)}
-        rulings = {index: start_refusal(problem, pools[index], shape) for index, shape in shapes.items()}
-        refusals = {index: ruling for index, ruling in rulings.items() if ruling is not None}
+        shapes = [_shape(problem, pool) for pool in pools]
+        rulings = [start_refusal(problem, pool, shape) for pool, shape in zip(pools, shapes, strict=True)]
+        refusals = {index: ruling for index, ruling in enumerate(rulings) if ruling is not None}
         for index, (rule, reason) in refusals.items():
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
-        decode_ends = [end_of(problem, shapes[index]) for index in shapes if pools[index].role == Role.DECODE]
-        for index in () if refusals else shapes:
-            if pools[index].role != Role.PREFILL:
+        ends = [end_of(problem, shape) for shape in shapes]
+        decode_ends = [end for pool, end in zip(pools, ends, strict=True) if pool.role is Role.DECODE]
+        for index, pool in enumerate(() if refusals else pools):
+            if pool.role is not Role.PREFILL:
                 continue
-            talks = [refused_pair(problem, end_of(problem, shapes[index]), decode_end) for decode_end in decode_ends]
+            talks = [refused_pair(problem, ends[index], decode_end) for decode_end in decode_ends]
             if None not in talks and talks[0] is not None:
                 rule, reason = talks[0]
                 yield Fault(("pools", index), f"cannot hand over to a decode pool: {reason} (rule {rule})")
 
-    def _with_its_settings(self, problem: Problem, pools: tuple[StatedPool, ...]) -> Problem:
+    def _with_its_settings(self, problem: Problem, pools: Sequence[StatedPool]) -> Problem:
         """The problem without limits on what may be bought, with a search space that has the settings of the pools.
 
         Its own space where that has them all, so that the fleet of a plan is evaluated as the plan was; else one of
@@ -345,26 +317,11 @@ class _Reading:
         return problem_of(inputs | sections, self.source.name, self.base)
 
 
-def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:
-    """The pool with its defaults filled in."""
-    lengths = pool.isl or IslRange()
-    settings = {key: getattr(pool, key) for key in RANGES}
-    dtypes = {key: settings[key] or getattr(problem, key) for key in DTYPES}
-    return StatedPool(
-        id=name,
-        role=pool.role.value,
-        accelerator=gpu,
-        replicas=pool.replicas,
-        **settings | dtypes,
-        slo_classes=tuple(pool.slo_classes or ()),
-        lengths=(float(lengths.low or 0), math.inf if lengths.high is None else float(lengths.high)),
-    )
-
-
 def _shape(problem: Problem, pool: StatedPool) -> Shape:
     names = [offer.accelerator.name for offer in problem.offers]
     split = pool.parallelism
-    return Shape(names.index(pool.accelerator), split, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
+    dtypes = str(pool.weight_dtype), str(pool.kv_dtype)
+    return Shape(names.index(pool.accelerator), split, *dtypes, pool.speculative_tokens)
 
 
 def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:
@@ -389,16 +346,16 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     return None if reason is None else ("model_and_one_request_fit", sentence)
 
 
-def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
+def _settings(pools: Sequence[StatedPool]) -> dict[str, list[Any]]:
     """The settings of the pools, each value once, by the key of the search section."""
     return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
 
 
-def _exact_search(problem: Problem, pools: tuple[StatedPool, ...]) -> dict[str, Any]:
+def _exact_search(problem: Problem, pools: Sequence[StatedPool]) -> dict[str, Any]:
     """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
     own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
     return {
-        "roles": sorted({pool.role for pool in pools}),
+        "roles": sorted({pool.role.value for pool in pools}),
         "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),
         **{key: values for key, values in _settings(pools).items() if own.get(key) != values},
     }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from costmodel.engine import Parallelism
@@ -17,11 +18,11 @@ from costmodel.transformer import (
     Attention,
     CompressedAttention,
     FeedForward,
-    LatentAttention,
     LayerGroup,
     LinearAttention,
     Part,
     Sharding,
+    SoftmaxAttention,
     Transformer,
     WeightScale,
 )
@@ -65,14 +66,25 @@ def _split_dimensions(
 
 
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
-IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "skip_modules")
+IGNORE_FIELDS = (
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "exclude",
+    "skip_modules",
+    "llm_int8_skip_modules",
+)
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
 DEEPSEEK_BLOCK = (128, 128)
 """Block of ModelOpt's FP8_PB_WO, which its config does not write [1]; that of DeepSeek-V3's FP8."""
-BITSANDBYTES_GROUP = 64
-"""Weights that share a 32-bit scale in bitsandbytes' 4-bit formats [1] (QLoRA, arXiv 2305.14314, section 3)."""
+INTEGER_GROUPS = dict.fromkeys(("auto-round", "torchao", "awq", "gptq", "modelopt", "quanto"), 128) | {
+    "hqq": 64,
+    "bitsandbytes": 64,  # with a 32-bit scale (QLoRA, arXiv 2305.14314, section 3)
+}
+"""Weights that share a scale in 4-bit integers of methods that need not write it [1]."""
 BITSANDBYTES_NESTED = 1 + 4 / 256
 """The same scale where 256 of them share one of 32 bit and are kept in 8 [byte] (there: double quantization)."""
 WHOLE_CHANNEL = -1
@@ -80,88 +92,82 @@ WHOLE_CHANNEL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class WeightRule:
-    """How some matrices of a checkpoint are stored; targets: names of these, none: of every linear layer."""
+class WeightFormat:
+    """A dtype, and the block of weights that shares a scale; none where whole channels or tensors do."""
 
     dtype: str
-    scale: WeightScale | None
-    targets: tuple[str, ...] = ()
+    scale: WeightScale | None = None
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Bytes of a weight with its share of a scale [byte]."""
+        return ELEMENT_BYTES[self.dtype] + (self.scale.bytes_per_element if self.scale else 0.0)
 
 
-def stored_weights(
-    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
-) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]], WeightScale | None]:
-    """What a `quantization_config` says: the dtype of most weights, the parts that have it, and dtypes of other parts.
+SIXTEEN_BIT = WeightFormat("bf16")
 
-    The dtype is fp8, int8, int4 or fp4, and bf16 where nothing is quantised. Parts that are not named stay at 16 bit.
-    Last the block of weights of that dtype that shares a scale; None where whole channels or tensors do. apart: experts
-    stand beside the dense block rather than in it (Gemma 4).
+
+@dataclass(frozen=True, slots=True)
+class WeightRule:
+    """How some matrices of a checkpoint are stored; targets: parts and names of these, none: of every linear layer."""
+
+    format: WeightFormat
+    targets: tuple[str, ...]
+
+
+def as_stored(
+    model: Transformer, quantization: object, layers: Sequence[tuple[Attention, FeedForward]], *, apart: bool = False
+) -> Transformer:
+    """The model with the weight formats that a `quantization_config` gives its layers.
+
+    A part has the format of most of its weights, unless at least half of them stay at 16 bit. Where it has several, the
+    mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4).
     """
+    where = model.name
     if quantization is None or quantization == {}:
-        return "bf16", QUANTIZABLE, frozenset(), None
+        return model
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
-    rules = _rules(quantization, where)
-    formats = _listed_formats(quantization, where) or _ruled_formats(quantization, rules, layers, where, apart)
-    by_part = (formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats)
-    dtype = next(by_part, rules[0].dtype)
-    if dtype == "bf16":
-        return dtype, QUANTIZABLE, frozenset(), None
-    scales = {rule.scale for rule in rules if rule.dtype == dtype} or {rule.scale for rule in rules}
-    if len(scales) != 1:
-        raise ArchitectureError(
-            f"{where}: 'quantization_config' states {len(scales)} sizes of groups for its weights, but pdplan needs one"
-        )
-    if dtype not in DTYPE_BYTES:  # stored in fewer bits, and otherwise as four
-        return "int4", frozenset(formats), frozenset(formats.items()), scales.pop()
-    main_parts = frozenset(part for part, stored in formats.items() if stored == dtype)
-    others = frozenset((part, stored) for part, stored in formats.items() if stored != dtype)
-    return dtype, main_parts, others, scales.pop()
+    note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
+    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization, where), layers, where, apart)
+    formats: dict[Part, WeightFormat] = {}
+    mixed: set[tuple[Part, float]] = set()
+    for part, weights in votes.items():
+        quantized = Counter({form: count for form, count in weights.items() if form != SIXTEEN_BIT})
+        if quantized.total() > weights[SIXTEEN_BIT]:
+            formats[part] = quantized.most_common(1)[0][0]
+        if len(weights) > 1:
+            size = sum(form.bytes_per_element * count for form, count in weights.items())
+            mixed.add((part, size / weights.total()))
+    main = next((formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), None)
+    if main is None:
+        return model
+    dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
+    return replace(
+        model,
+        native_weight_dtype=dtype,
+        quantized=frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype}),
+        own_dtypes=frozenset((part, form.dtype) for part, form in formats.items() if form.dtype != dtype),
+        mixed_bytes=frozenset(mixed),
+        weight_scale=main.scale,
+    )
 
 
-def _listed_formats(quantization: Mapping[str, Any], where: str) -> dict[Part, str]:
-    """Dtype of most modules of each part, where these are listed one by one; with method fp8 all others are fp8."""
-    modules = quantization.get("quantized_layers")
-    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
-    for module, spec in modules.items() if isinstance(modules, Mapping) else ():
-        part = part_of(str(module))
-        if part is not None and isinstance(spec, Mapping):
-            votes[part][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
-    listed = {part: count.most_common(1)[0][0] for part, count in votes.items() if count}
-    rest = dict.fromkeys(QUANTIZABLE, "fp8") if listed and _method(quantization) == "fp8" else {}
-    return rest | listed
-
-
-def _ruled_formats(
-    quantization: Mapping[str, Any],
-    rules: Sequence[WeightRule],
-    layers: Sequence[tuple[Attention, FeedForward]],
-    where: str,
-    apart: bool,
-) -> dict[Part, str]:
-    """Dtype of most modules of each part that are quantised by the rules and not excepted.
-
-    A rule for named modules outweighs one for all. Parts of which at least half stay at 16 bit are left out; where an
-    exception spares single layers only, the part counts as quantised throughout.
-    """
-    is_ignored = _matcher(_exceptions(quantization, where), where)
-    matchers = [(_matcher(list(rule.targets), where) if rule.targets else None, rule.dtype) for rule in rules]
-    matchers.sort(key=lambda rule: rule[0] is None)
-    votes: dict[Part, Counter[str]] = {part: Counter() for part in QUANTIZABLE}
+def _votes(
+    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
+) -> dict[Part, Counter[WeightFormat]]:
+    """Weights of each part by format, as the first rule says that is for their matrix."""
+    matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE], where) for rule in rules]
+    votes: dict[Part, Counter[WeightFormat]] = defaultdict(Counter)
     for number, layer in enumerate(layers):
-        for part, name in _modules(number, *layer, apart):
-            formats = (dtype for matches, dtype in matchers if matches is None or matches(name))
-            votes[part]["bf16" if is_ignored(name) else next(formats, "bf16")] += 1
-    spared = {part: count.pop("bf16", 0) for part, count in votes.items()}
-    return {part: count.most_common(1)[0][0] for part, count in votes.items() if count.total() > spared[part]}
-
-
-def _exceptions(quantization: Mapping[str, Any], where: str) -> list[str]:
-    """Modules that stay at 16 bit, by any method's field; AutoRound writes them among layers with bits of their own."""
-    own = quantization.get("extra_config")
-    layers = own.items() if isinstance(own, Mapping) else ()
-    spared = (name for name, spec in layers if isinstance(spec, Mapping) and spec.get("bits") in (16, 32))
-    return [*(entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)), *spared]
+        for part, name, elements in _modules(number, *layer, apart):
+            formats = (
+                rule.format
+                for rule, matches in zip(rules, matchers, strict=True)
+                if not rule.targets or part in rule.targets or matches(name)
+            )
+            votes[part][next(formats, SIXTEEN_BIT)] += elements
+    return votes
 
 
 _MODULE_MARKS = {
@@ -178,56 +184,71 @@ def part_of(module: str) -> Part | None:
 
 
 def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
-    """How a `quantization_config` stores weights: by its groups, by single layers, or by one format for all."""
+    """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
     method = _method(quantization)
     if method not in _METHODS:
         raise ArchitectureError(
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
             f"(known: {', '.join(sorted(_METHODS))})"
         )
-    rules = []
+    rules: dict[tuple[WeightFormat, bool], list[str]] = {}
     for dtype, spec, targets in _specs(quantization, method, where):
-        by_class = any(not target.startswith("re:") and "." not in target for target in targets)
         scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype, where)
-        rules.append(WeightRule(dtype, scale, () if by_class else tuple(targets)))
+        rules.setdefault((WeightFormat(dtype, scale), not targets), []).extend(targets)
     if not rules:
         raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
-    return rules
+    fields = () if quantization.get("quantized_layers") else IGNORE_FIELDS  # a list has no exceptions
+    spared = [entry for field in fields for entry in _entries(quantization, field, where)]
+    named = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
+    return ([WeightRule(SIXTEEN_BIT, tuple(spared))] if spared else []) + sorted(
+        named, key=lambda rule: not rule.targets
+    )
 
 
 _Spec = tuple[str, Mapping[str, Any], Sequence[str]]
-"""Dtype of weights, what says how they are grouped, and the names of the modules that it is for."""
+"""Dtype of weights, what says how they are grouped, and the parts and modules that it is for, none: all."""
 
 
 def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator[_Spec]:
     """What a config says of weights: in its groups (compressed-tensors), of single layers, or at its top."""
-    groups, layers = quantization.get("config_groups"), quantization.get("quantized_layers")
+    groups, layers = (_object(quantization.get(field)) for field in ("config_groups", "quantized_layers"))
     of_method = _METHODS[method]
-    if isinstance(groups, Mapping) and groups:
-        for group in groups.values():
-            if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping):
-                whole = {key: quantization.get(key) for key in ("format", "quant_algo")}
-                spec = {**whole, **group["weights"]}
-                kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
-                yield _by_bits(kind, spec.get("num_bits"), where), spec, _entries(group, "targets", where)
-    elif isinstance(layers, Mapping) and layers:
-        for spec in layers.values():
-            if isinstance(spec, Mapping):
-                yield _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where), spec, ()
-    elif isinstance(of_method, str):
-        yield of_method, quantization, ()
-    else:
-        yield from of_method(quantization, where)
+    yield from _listed(layers, where)
+    for group in () if layers else groups.values():
+        weights = _object(_object(group).get("weights"))
+        if weights:
+            spec = {**{key: quantization.get(key) for key in ("format", "quant_algo")}, **weights}
+            kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
+            targets = _entries(group, "targets", where)
+            by_class = any(not target.startswith("re:") and "." not in target for target in targets)
+            yield _by_bits(kind, spec.get("num_bits"), where), spec, () if by_class else targets
+    if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
+        yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization, where)
+
+
+def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    """What most of the modules of each part have that are listed one by one."""
+    specs: dict[Part, Counter[str]] = defaultdict(Counter)
+    by_dtype: dict[str, Mapping[str, Any]] = {}
+    for module, spec in layers.items():
+        part = part_of(str(module))
+        if part is not None and isinstance(spec, Mapping):
+            dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)
+            specs[part][dtype] += 1
+            by_dtype[dtype] = spec
+    for part, count in specs.items():
+        dtype = count.most_common(1)[0][0]
+        yield dtype, by_dtype[dtype], (part,)
 
 
 def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
-    group = spec.get("group_size", spec.get("q_group_size", _torchao_group(spec)))
+    group = spec.get("group_size", spec.get("q_group_size"))
     if group is None:
         group = _default_group(spec, dtype)
-    if dtype == "fp8" or group is None or group == WHOLE_CHANNEL:
+    if group is None or group == WHOLE_CHANNEL or (dtype == "fp8" and not _is_microscaled(spec)):
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
         raise ArchitectureError(
@@ -237,28 +258,23 @@ def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | Non
     return WeightScale(1, group, _scale_bytes(spec, dtype))
 
 
+def _is_microscaled(spec: Mapping[str, Any]) -> bool:
+    """Whether a format is one of the Open Compute Project's, in which 32 weights share a power of two."""
+    words = ("quant_method", "format", "quant_algo", "data_type", "forward_dtype", "_type")
+    return any("mx" in str(spec.get(word)).lower() for word in words)
+
+
 def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
     """Group of a method that does not write it, or whose class has a default."""
     method = spec["quant_method"]
-    if dtype == "fp4":
-        return MXFP4_GROUP if method in {"mxfp4", "quark"} or "mxfp4" in str(spec.get("format")) else NVFP4_GROUP
-    if dtype == "int4":
-        return {
-            "auto-round": 128,
-            "torchao": 128,
-            "awq": 128,
-            "gptq": 128,
-            "modelopt": 128,
-            "quanto": 128,
-            "hqq": 64,
-            "bitsandbytes": BITSANDBYTES_GROUP,
-        }.get(method)
-    return None
+    if dtype in {"fp4", "fp8"}:
+        return MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
+    return INTEGER_GROUPS.get(method) if dtype == "int4" else None
 
 
 def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
-    """Scale of a group [byte], 8-bit of FP4 and 16-bit of integers, and its zero point, as wide as a weight."""
-    if dtype == "fp4":
+    """Scale of a group [byte], 8-bit of floats and 16-bit of integers, and its zero point, as wide as a weight."""
+    if dtype in {"fp4", "fp8"}:
         return 1.0
     if spec["quant_method"] == "bitsandbytes":
         return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
@@ -297,51 +313,82 @@ def _by_bits(kind: object, bits: object, where: str) -> str:
     return _format_of("num_bits", f"{kind}{bits}", "bits", where)
 
 
-def _integers(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    if str(quantization.get("data_type", "int")) in {"mx_fp", "nv_fp", "mx_fp4", "nv_fp4"}:  # AutoRound
-        kind, bits = "float", quantization.get("bits")
-    else:
-        loaded = next((bits for bits in (4, 8) if quantization.get(f"load_in_{bits}bit")), None)  # bitsandbytes
-        kind, bits = "int", quantization.get("bits", quantization.get("w_bit", loaded))
-    yield _by_bits(kind, bits, where), quantization, ()
+def _bits_of(spec: Mapping[str, Any], where: str) -> str:
+    """Dtype of a number of bits; AutoRound writes kinds of floats as its `data_type`."""
+    loaded = next((bits for bits in (4, 8) if spec.get(f"load_in_{bits}bit")), None)  # bitsandbytes
+    bits = spec.get("bits", spec.get("w_bit", loaded))
+    return (
+        "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits, where)
+    )
+
+
+def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+    """One number of bits, but for modules with settings of their own; GPTQ may list the modules that it has seen."""
+    for field in ("dynamic", "extra_config"):  # of GPTQModel and AutoRound
+        for pattern, settings in _object(quantization.get(field)).items():
+            spec = {**quantization, **_object(settings)}
+            is_spared = pattern.startswith("-:")  # by GPTQModel, as "+:" the others
+            name = pattern.removeprefix("-:").removeprefix("+:")
+            target = name if re.fullmatch(r"[\w.]+", name) else f"re:{name}"
+            yield ("bf16" if is_spared else _bits_of(spec, where)), spec, (target,)
+    blocks = quantization.get("modules_in_block_to_quantize")
+    if isinstance(blocks, list) and blocks:
+        names = chain.from_iterable(block if isinstance(block, list) else [block] for block in blocks)
+        yield "bf16", {}, tuple(QUANTIZABLE.difference(map(part_of, map(str, names))))
+    yield _bits_of(quantization, where), quantization, ()
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    everywhere = quantization.get("global_quant_config")
-    weight = everywhere.get("weight") if isinstance(everywhere, Mapping) else None
-    single = quantization.get("layer_quant_config") or {}
-    if not isinstance(single, Mapping) or any(
-        not isinstance(own, Mapping) or own.get("weight") != weight for own in single.values()
-    ):
-        raise ArchitectureError(
-            f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
-            "which pdplan does not model"
-        )
-    spec = weight if isinstance(weight, Mapping) else {}
-    yield _format_of("dtype", spec.get("dtype"), "quark", where), spec, ()
+    """One format, but for layers with one of their own."""
+    layers = {**_object(quantization.get("layer_quant_config")), "": quantization.get("global_quant_config")}
+    for name, layer in layers.items():
+        weight = _object(layer).get("weight")
+        is_spared = name and weight is None
+        dtype = "bf16" if is_spared else _format_of("dtype", _object(weight).get("dtype"), "quark", where)
+        yield dtype, _object(weight), (name,) if name else ()
 
 
 def _hqq(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     """The same for all layers, or by the name of one."""
     whole = quantization.get("quant_config")
-    layers = whole.values() if isinstance(whole, Mapping) and "weight_quant_params" not in whole else [whole]
-    specs = [layer.get("weight_quant_params") for layer in layers if isinstance(layer, Mapping)]
-    formats = {_by_bits("int", spec.get("nbits"), where) for spec in specs if isinstance(spec, Mapping)}
-    if len(formats) > 1:
-        words = ", ".join(sorted(formats))
-        raise ArchitectureError(
-            f"{where}: 'quantization_config' states several weight formats ({words}), but pdplan needs exactly one"
-        )
-    yield from ((dtype, spec, ()) for dtype in formats for spec in specs if isinstance(spec, Mapping))
+    layers = whole if isinstance(whole, Mapping) and "weight_quant_params" not in whole else {"": whole}
+    for name, layer in layers.items():
+        spec = _object(_object(layer).get("weight_quant_params"))
+        if spec:
+            tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
+            yield _by_bits("int", spec.get("nbits"), where), spec, (f"re:.*{tag}$",) if name else ()
 
 
 def _torchao(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
-    """The weight format by the class name of torchao's config, such as Int4WeightOnlyConfig."""
+    """The class of torchao's config, such as Int4WeightOnlyConfig, for all layers or for those of a name."""
     kind = quantization.get("quant_type")
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
-    name = kind.get("_type") if isinstance(kind, Mapping) else kind
-    name = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-    yield _format_of("quant_type", name, "torchao", where), quantization, ()
+    if not isinstance(kind, Mapping):
+        kind = {"_type": kind, "_data": quantization.get("quant_type_kwargs")}
+    data = _object(kind.get("_data"))
+    layers = _object(data.get("fqn_to_config", data.get("module_fqn_to_config"))) or {"_default": kind}
+    for name, layer in layers.items():
+        targets = () if name == "_default" else (name,)
+        if layer is None:
+            yield "bf16", {}, targets
+        else:
+            yield (*_torchao_format(_object(layer), where), targets)
+
+
+def _torchao_format(kind: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
+    """Dtype of a class of torchao's configs, by the dtype that it states or by its name, and what shares a scale."""
+    data, name = _object(kind.get("_data")), kind.get("_type")
+    grain = _object(data.get("granularity"))
+    group = -1 if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
+    spec = {"_type": name, "group_size": data.get("group_size", group)}
+    stated = notation().quantization["torch"].get(str(data.get("weight_dtype")).removeprefix("torch."))
+    word = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
+    return stated or _format_of("quant_type", word, "torchao", where), spec
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """A JSON object; an empty one in the place of anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _quanto(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
@@ -353,14 +400,6 @@ def _modelopt(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
     only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
     word = quantization.get("quant_algo")
     yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms", where), quantization, ()
-
-
-def _torchao_group(quantization: Mapping[str, Any]) -> object:
-    """Weights that share a scale [1], as torchao's config has them; None where it is silent or another method's."""
-    kind = quantization.get("quant_type")
-    kind = kind.get("default", kind) if isinstance(kind, Mapping) else None
-    values = kind.get("_data") if isinstance(kind, Mapping) else quantization.get("quant_type_kwargs")
-    return values.get("group_size") if isinstance(values, Mapping) else None
 
 
 def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
@@ -391,39 +430,66 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     )
 
 
-def _modules(number: int, attention: Attention, feed_forward: FeedForward, apart: bool) -> Iterator[tuple[Part, str]]:
-    """Names under which Hugging Face checkpoints file the matrices of one layer."""
+def _modules(
+    number: int, attention: Attention, feed_forward: FeedForward, apart: bool
+) -> Iterator[tuple[Part, str, int]]:
+    """Names under which Hugging Face checkpoints file the matrices of one layer, and their weights [1]."""
     layer, inner = f"model.layers.{number}", "ffn" if isinstance(attention, CompressedAttention) else "mlp"
-    for name in _mixer_modules(attention):
-        yield Part.ATTENTION, f"{layer}.{name}"
+    for name, elements in _mixer_modules(attention):
+        yield Part.ATTENTION, f"{layer}.{name}", elements
     for name in ("gate_proj", "up_proj", "down_proj"):
         if feed_forward.experts:
-            yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}"
+            elements = feed_forward.experts * feed_forward.expert_intermediate
+            yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}", elements
         if feed_forward.intermediate:
             block = f"{inner}.shared_experts" if feed_forward.experts and not apart else inner
-            yield Part.FEED_FORWARD, f"{layer}.{block}.{name}"
+            yield Part.FEED_FORWARD, f"{layer}.{block}.{name}", feed_forward.intermediate
 
 
-def _mixer_modules(attention: Attention) -> tuple[str, ...]:
+_LINEAR_BLOCKS = {(3, 2): "linear_attn", (2, 1): "mamba.mixer"}
+"""Blocks of linear attention by its products and scalars: of the gated delta rule, of Mamba-2; of others self_attn."""
+_MATRIX_NAMES: Mapping[str, Mapping[str, str]] = {
+    "linear_attn": {"qkvz": "in_proj_qkvz", "o": "out_proj"},
+    "mamba.mixer": {"qkvz": "in_proj", "xz": "in_proj", "o": "out_proj"},
+    "attn": {"q_a": "fused_wqa_wkv", "kv": "fused_wqa_wkv", "q_b": "wq_b", "o_a": "wo_a", "o_b": "wo_b"},
+    "self_attn": {"kv_a": "kv_a_proj_with_mqa"},
+}
+"""Matrices whose names in a block of a checkpoint are not NAME_proj."""
+
+
+def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
+    """Matrices of a mixer as checkpoints call them, queries, keys and values apart, and their weights [1]."""
+    block = "attn" if isinstance(attention, CompressedAttention) else "self_attn"
     if isinstance(attention, LinearAttention):
-        return ("linear_attn.in_proj_qkvz", "linear_attn.out_proj")
-    if isinstance(attention, CompressedAttention):  # DeepSeek-V4
-        return tuple(f"attn.{name}" for name in ("fused_wqa_wkv", "wq_b", "wo_a", "wo_b"))
-    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    if isinstance(attention, LatentAttention):
-        queries = ("q_a_proj", "q_b_proj") if attention.query_rank else ("q_proj",)
-        names = (*queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
-    return tuple(f"self_attn.{name}" for name in names)
+        kind = (attention.products, attention.scalars)
+        block = "mamba.mixer" if attention.step_rank else _LINEAR_BLOCKS.get(kind, block)
+    for matrix in attention.matrices:
+        if isinstance(attention, SoftmaxAttention) and matrix.name == "qkv":
+            queries = attention.query_rank or attention.heads * attention.head_dim * (1 + attention.output_gate)
+            keys = (matrix.n - queries) // 2
+            widths = {"q": queries, "k": keys, "v": matrix.n - queries - keys}
+            yield from ((f"{block}.{name}_proj", matrix.k * width) for name, width in widths.items() if width)
+        elif not matrix.name.startswith("index"):
+            name = _MATRIX_NAMES[block].get(matrix.name, f"{matrix.name}_proj")
+            yield f"{block}.{name}", matrix.elements
+
+
+def _groups(quantization: Mapping[str, Any], _where: str) -> Iterator[_Spec]:
+    """Weights as they were, where only the KV cache is quantised: formats of weights stand in groups."""
+    if quantization.get("kv_cache_scheme"):
+        yield "bf16", {}, ()
 
 
 _METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], Iterable[_Spec]]] = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8"), "fp8"),
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "mxfp8"), "fp8"),
     "mxfp4": "fp4",
-    **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "bitsandbytes"), _integers),
+    "eetq": "int8",
+    "bitnet": "int2",
+    **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
     "quanto": _quanto,
     "torchao": _torchao,
-    "compressed-tensors": lambda _quantization, _where: (),  # all in its groups
+    "compressed-tensors": _groups,
     "modelopt": _modelopt,
     "quark": _quark,
 }

@@ -34,7 +34,7 @@ from search_spaces.hf_config import (
     other_towers,
     shorten,
 )
-from search_spaces.hf_quantization import stored_weights
+from search_spaces.hf_quantization import as_stored
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -64,12 +64,7 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, main_parts, own_dtypes, scale = stored_weights(
-        fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
-    )
-    if fields.text("expert_dtype") == "fp4" != weight_dtype != "bf16" and not own_dtypes:
-        own_dtypes = frozenset({(Part.EXPERTS, "mxfp4")})
-    return Transformer(
+    model = Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
@@ -80,13 +75,17 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, len(layers)),
-        native_weight_dtype=weight_dtype,
-        quantized=main_parts,
-        own_dtypes=own_dtypes,
-        weight_scale=scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
+    model = as_stored(model, fields.get("quantization_config"), layers, apart=bool(fields.flag("enable_moe_block")))
+    if (
+        fields.text("expert_dtype") == "fp4"
+        and model.native_weight_dtype not in {"fp4", "bf16"}
+        and not model.own_dtypes
+    ):
+        return replace(model, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
+    return model
 
 
 def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
@@ -221,8 +220,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         return tuple(layer in numbers for layer in range(layers))
     first = fields.optional("first_k_dense_replace") or 0
     dense = fields.layer_numbers("mlp_only_layers", layers) or frozenset()
-    step = fields.optional("decoder_sparse_step", low=1) or fields.optional("interleave_moe_layer_step", low=1) or 1
-    step = fields.optional("moe_layer_interval", low=1) or step
+    step = fields.optional("moe_step", low=1) or 1
     period, offset = fields.optional("expert_layer_period", low=1), fields.optional("expert_layer_offset") or 0
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
@@ -253,11 +251,12 @@ def _has_gate(fields: ConfigFields) -> bool:
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    names = ("intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size")
-    width = next((width for name in names if (width := fields.optional(name, low=1))), None)
+    width = fields.optional("dense_width", low=1)
     if width is None and fields.optional("experts") == 0:  # Granite 4: what is left of the mixture is its shared part
         width = fields.optional("shared_width")
     width = width or fields.optional("intermediate_size", low=1)
+    if width is not None and fields.flag("halved_feed_forward"):
+        width //= 2
     if width is not None and fields.flag("block_auto_adjust_ff_dim"):
         width = _adjusted_width(fields, width)
     ratio = fields.optional("ffn_ratio", low=1)
@@ -288,12 +287,20 @@ def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
     per_token = round(per_token * experts / (experts + idle))
     return FeedForward(
-        hidden, _shared_width(fields, width), gated, experts, per_token, width, fields.optional("expert_latent") or 0
+        hidden,
+        _shared_width(fields, hidden, width),
+        gated,
+        experts,
+        per_token,
+        width,
+        fields.optional("expert_latent") or 0,
     )
 
 
-def _shared_width(fields: ConfigFields, expert_width: int) -> int:
+def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
     """Width of the experts that every token passes."""
+    if fields.flag("residual_feed_forward"):  # Arctic
+        return hidden
     if fields.get("intermediate_size_mlp") is not None:  # Llama 4: one shared expert as wide as a routed one
         return expert_width
     if fields.flag("enable_moe_block") or fields.get("zero_expert_num") is not None:  # a dense block beside the experts
@@ -340,13 +347,13 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
-    notations = chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers))
-    kinds = next(notations, ("full_attention",) * layers)
-    if "sliding_attention" not in kinds:
-        for field in SLIDING_HEADS:
-            if fields.get(field):
-                raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
-    return kinds
+    kinds = next(chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)), None)
+    if kinds is not None:
+        return kinds
+    for field in SLIDING_HEADS:
+        if fields.get(field):
+            raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    return ("full_attention",) * layers
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
@@ -403,7 +410,7 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         without = [not code for code in rope] if rope else None
         interval = 0 if without else fields.count("no_rope_layer_interval", reason)
         yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
-    if fields.get("sliding_window") is not None and fields.flag("use_sliding_window") is not False:
+    if fields.get("sliding_window") not in (None, -1) and fields.flag("use_sliding_window") is not False:
         yield _full_where(_beyond_window(fields, layers), "sliding_attention")
 
 
@@ -444,12 +451,15 @@ def _mixer(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_
     if fields.get("o_lora_rank") is not None:
         return _compressed_attention(fields, hidden, kind)
     if fields.get("kv_lora_rank"):
-        return _latent(fields, hidden, kind, has_index)
+        return _latent(fields, hidden, kind, has_index, reads_earlier)
     return _softmax(fields, hidden, kind, has_index, reads_earlier)
 
 
 def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    """Layers that attend the KV of an earlier one: the last few (Gemma 3n), or all but every n-th (CLA)."""
+    """Layers that attend the KV of an earlier one: as listed, the last few (Gemma 3n), or all but every n-th (CLA)."""
+    sources = fields.sequence("kv_source_layers", layers)  # Mistral Large 4
+    if sources is not None:
+        return [source != layer for layer, source in enumerate(sources)]
     last = fields.optional("num_kv_shared_layers") or 0
     every = (fields.optional("cla_share_factor", low=1) or 1) if fields.flag("use_cla") else 1
     return [layer >= layers - last or layer % every > 0 for layer in range(layers)]
@@ -460,11 +470,16 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if not fields.get("kv_lora_rank"):
         return _sparse_layers(fields, layers)
     words = fields.labels("indexer_types", ("full", "shared"), layers)
+    letters = fields.text("index_topk_pattern")
+    if words is None and letters is not None:
+        if len(letters) != layers or not set(letters) <= {"F", "S"}:
+            raise fields.error(f"'index_topk_pattern' must have F or S for each of {layers} layers")
+        words = tuple("full" if letter == "F" else "shared" for letter in letters)
     if words is not None:
         return tuple(kind == "full" for kind in words)
-    if fields.optional("index_topk_freq", low=1) not in {None, 1}:
-        raise fields.missing("indexer_types", "it says which layers share an indexer when 'index_topk_freq' is not 1")
-    return (True,) * layers
+    every, skipped = fields.optional("index_topk_freq", low=1) or 1, fields.optional("index_skip_topk_offset")
+    first = 1 if skipped is None else skipped - 1
+    return tuple(max(layer - first, 0) % every == 0 for layer in range(layers))
 
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
@@ -542,25 +557,25 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
     raise fields.missing("num_key_value_heads")
 
 
-def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> LatentAttention:
+def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> LatentAttention:
     """Multi-head latent attention, with the indexer of sparse attention where there is one."""
-    if kind != "full_attention":
-        raise fields.error(
-            f"config.json combines 'kv_lora_rank' with {shown(kind)} layers, which pdplan does not model"
-        )
-    if "q_lora_rank" not in fields.values:
+    query_rank, rope_dim = fields.optional("q_lora_rank"), fields.optional("qk_rope_head_dim")
+    if query_rank is None and "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
-    topk = fields.optional("index_topk") or 0
-    query_rank = fields.optional("q_lora_rank") or 0
-    if topk and not query_rank:
-        raise fields.missing("q_lora_rank", "the indexer of 'index_topk' reads the compressed query")
+    if rope_dim is None:
+        raise fields.missing("qk_rope_head_dim")
+    topk = 0 if kind in WINDOWS else fields.optional("index_topk") or 0
     return LatentAttention(
         hidden=hidden,
-        query_rank=query_rank,
+        query_rank=query_rank or 0,
+        rope_dim=rope_dim,
         **fields.widths("latent"),
         **(fields.widths("index") if topk and has_index else NO_INDEX),
         index_topk=topk,
+        index_pool=fields.optional("index_kpool") or 0,
         output_gate=_has_output_gate(fields),
+        window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
+        reads_earlier_kv=reads_earlier,
     )
 
 
@@ -602,7 +617,7 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     """Mamba-2: one step size per head, and B and C that the heads of a group share. Mamba-1: each channel is a head."""
-    if fields.get("mamba_heads") is None:
+    if fields.get("mamba_heads") is None or fields.flag("first_mamba"):
         return _first_mamba(fields, hidden)
     heads = fields.count("mamba_heads")
     width = fields.get("mamba_head_dim")
@@ -640,16 +655,16 @@ def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
 def _short_convolution(hidden: int, taps: int) -> LinearAttention:
     """LFM2's gated short convolution: projections to three hidden widths and back, and a state of its last inputs.
 
-    Counted as linear attention with channels for heads, whose q and k together are one of the three.
+    Counted as linear attention with channels for heads, without q and k, and with a scalar for each of them.
     """
     return LinearAttention(
         hidden,
-        key_heads=hidden // 2,
+        key_heads=0,
         value_heads=hidden,
         key_dim=1,
         value_dim=1,
         conv_width=taps,
-        scalars=0,
+        scalars=1,
         products=2,
     )
 

@@ -21,13 +21,7 @@ from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.quoting import shown
-from costmodel.transfer import (
-    exposed_transfer_time,
-    hand_over_cards,
-    kv_transfer_bytes,
-    kv_transfer_time,
-    transfer_bandwidth,
-)
+from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from costmodel.transformer import Part, Transformer
 from costmodel.units import GIB
 from costmodel.words import percentage
@@ -420,11 +414,9 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
 
 def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:
     """Time of handing over the KV cache of a prompt from one worker to another [s]."""
-    size = kv_transfer_bytes(model, isl, prefill.kv_dtype)
     links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
     cards = (hand_over_cards(model, config, isl, 1.0) for config in (prefill, decode))
-    bandwidth = transfer_bandwidth(*links, *cards)
-    return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
+    return kv_transfer_time(model.kv_bytes(isl, prefill.kv_dtype), transfer_bandwidth(*links, *cards), links[0].latency)
 
 
 def _batch(engine: str, model: Transformer, token_budget: int, members: list[MeasuredDeployment]) -> Batch:

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.metric import METRICS, Metric
@@ -41,7 +41,9 @@ class Lever:
     """A lever: an example for the command line, what it says; kind: of its values, None: plain ones.
 
     path: dotted one of the value that it sets, * the item that is named; none: it does what `SETTERS` say.
-    classes: whether a name after its dot is that of an SLO class, and may be left out.
+    classes: whether a name after its dot is that of an SLO class, and may be left out; name: in tables, if not its own;
+    unit: of plain values, "×" where they multiply; cheap: whether it leaves the engines and the demand alone; ordered:
+    whether its values have an order.
     """
 
     example: str
@@ -49,6 +51,10 @@ class Lever:
     path: str = ""
     kind: Kind | None = None
     classes: bool = False
+    name: str = ""
+    unit: str = ""
+    cheap: bool = False
+    ordered: bool = True
 
     def apply(self, inputs: Inputs, key: str, value: Any) -> None:
         """Change the inputs; key: of the lever, with a name after its dot where the example has one."""
@@ -258,17 +264,22 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         for key, row in METRICS.items()
     }
     | {
-        f"{key}_scale": Lever(f"{key}_scale=0.5,1", f"{row.label} limits times a factor")
+        f"{key}_scale": Lever(
+            f"{key}_scale=0.5,1", f"{row.label} limits times a factor", name=f"{row.label} limit", unit="×"
+        )
         for key, row in METRICS.items()
     }
 )
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
 
 
-def kind_of(key: str) -> Kind | None:
-    """What the values of a key measure; None: plain numbers, or texts."""
-    lever = LEVERS.get(key.partition(".")[0])
-    return None if lever is None else lever.kind
+PLAIN: Final = Lever("", "")
+"""What is known of a key that is no lever."""
+
+
+def lever_of(key: str) -> Lever:
+    """The lever of a key."""
+    return LEVERS.get(key.partition(".")[0], PLAIN)
 
 
 def number_of(key: str, text: str) -> float:
@@ -279,7 +290,7 @@ def number_of(key: str, text: str) -> float:
 
     Raises QuantityError with what is wrong.
     """
-    kind = kind_of(key)
+    kind = lever_of(key).kind
     if kind is not None:
         value = parse(text, kind)
         name = key.partition(".")[0]

@@ -15,6 +15,7 @@ from costmodel.metric import Metric, limits_of
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.loads.instance import Instance, make_instance
+from optimizer.plans.records import ClassJudgement, Quantiles
 from search_spaces.catalog import load_catalog
 from search_spaces.models import load_model
 from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo
@@ -96,3 +97,10 @@ def limit(instance: Instance, place: int) -> int:
 def instance_of(given: Problem) -> Instance:
     """The instance of a problem, with the overhead of its engine."""
     return make_instance(given)
+
+
+def judged_class(share: float, low: float, high: float, goal: float = 0.9, counted: int = 1000) -> ClassJudgement:
+    """A class of some requests, so many of them within the SLO."""
+    none = Quantiles.of([0.0] * 4)
+    times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": counted}
+    return ClassJudgement(name="default", attainment=share, attainment_low=low, attainment_high=high, **times)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import astuple
 from pathlib import Path
 
 from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import (
     AccuracyRecord,
+    ClassLatencies,
     JudgedFleet,
     Quantiles,
     Sensitivity,
     SimulatedClass,
-    SimulatedLatencies,
     SimulatedRate,
     Simulation,
 )
@@ -52,11 +53,11 @@ def assert_golden(name: str, text: str) -> None:
 
 
 def times(values: Quantiles, factor: float) -> Quantiles:
-    return Quantiles(**{name: value * factor for name, value in values.model_dump().items()})
+    return Quantiles.of([value * factor for value in astuple(values)])
 
 
-def latencies(item: ClassResult, factor: float = 1.0) -> SimulatedLatencies:
-    return SimulatedLatencies(
+def latencies(item: ClassResult, factor: float = 1.0) -> ClassLatencies:
+    return ClassLatencies(
         name=item.name,
         attainment=item.attainment if factor <= 1 else item.attainment / factor,
         ttft_s=times(item.ttft_s, factor),
@@ -66,7 +67,10 @@ def latencies(item: ClassResult, factor: float = 1.0) -> SimulatedLatencies:
 
 def simulated_class(item: ClassResult) -> SimulatedClass:
     return SimulatedClass(
-        **dict(latencies(item)),
+        name=item.name,
+        attainment=item.attainment,
+        ttft_s=item.ttft_s,
+        tpot_s=item.tpot_s,
         attainment_goal=item.attainment_goal,
         attainment_low=item.attainment - 0.004,
         attainment_high=min(1.0, item.attainment + 0.004),

@@ -278,7 +278,6 @@ def test_months_of_payback_and_least_use_by_hand() -> None:
     purchase = Contract(0, Tier.PURCHASE, once=14_600.0, life=48.0)
     assert payback_months(purchase, 2.0) == pytest.approx(10.0)
     assert payback_months(replace(purchase, monthly=460.0), 2.0) == pytest.approx(14.6)
-    assert payback_months(purchase, 2.0, use=0.5) == pytest.approx(20.0)
     assert payback_months(replace(purchase, running=2.0), 2.0) == float("inf")
     interest = replace(purchase, interest=0.01)
     months = payback_months(interest, 2.0)

@@ -12,14 +12,14 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator import SimulatedFleet, simulate
-from costmodel.simulator.metrics import Attainment, Overload
+from costmodel.simulator.metrics import Overload
 from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
-from optimizer.plans.records import Simulation
+from optimizer.plans.records import Outcome, Simulation
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
     MOST_CONFIRMED,
@@ -39,9 +39,9 @@ from optimizer.verification.bench import (
     without_room,
 )
 from optimizer.verification.demand import simulated_trace
-from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome, Run, judge_runs, simulated_fleet
+from optimizer.verification.judge import MOST_RUNS, Judgement, Run, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
-from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
 from tests.small_fleets import apart, pool, small
 
 TRUTH = 0.9242
@@ -59,7 +59,7 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
 
 
 def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
-    one = ClassJudgement("default", goal, Attainment(share, low, high, 1000), (0.0,) * 4, (0.0,) * 4)
+    one = judged_class(share, low, high, goal)
     return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), SimulatedFleet(()), ())
 
 
@@ -72,7 +72,7 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_an
             bench = Bench(instance, seed, run_length(instance, 1.0))
             found = confirmed_once(bench, chosen, 1)
             assert found.confirmation == 1
-            assert found.judgement.classes[0].attainment.count == 2 * 0.9 * benches.LEAST_REQUESTS
+            assert found.judgement.classes[0].counted == 2 * 0.9 * benches.LEAST_REQUESTS
             assert bench.verdicts == {fleet_key(fleet): found}
             assert found.outcome is (Outcome.MEETS if found.held else found.outcome)
             assert (not found.blamed) is found.held
@@ -90,7 +90,7 @@ def test_a_fleet_that_is_left_between_gets_a_second_confirmation_of_more_runs() 
     found = confirmed(bench, chosen, numbers)
     assert found.confirmation == 2
     assert next(numbers) == 3
-    assert found.judgement.classes[0].attainment.count == MOST_RUNS * 0.9 * 2000
+    assert found.judgement.classes[0].counted == MOST_RUNS * 0.9 * 2000
     assert confirmed(bench, chosen, iter([1])).confirmation == 1  # none is left
 
 
@@ -144,7 +144,7 @@ def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> 
     assert judged.proven
     assert fullest(engines(6000), [alone]) > 0.9
     assert after is not None
-    assert after.classes[0].attainment.high < 0.9
+    assert after.classes[0].attainment_high < 0.9
 
 
 # --- how long a fleet is simulated: until its queues have forgotten; and what its pools can take by then

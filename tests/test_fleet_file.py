@@ -43,8 +43,8 @@ def test_an_unknown_role_is_one_fault(tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     stated = loaded(tmp_path, POOL)
-    (pool,) = stated.pools
-    assert (stated.name, pool.id, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
+    ((name, pool),) = stated.pools.items()
+    assert (stated.name, name, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
     assert (pool.weight_dtype, pool.kv_dtype, pool.parallelism.gpus) == ("bf16", "bf16", 1)
     assert stated.problem.engine == "vllm"
 
@@ -96,4 +96,4 @@ def test_the_example_states_what_serves_the_example_of_a_workload(tmp_path: Path
     (tmp_path / "workload.yaml").write_text(init_text())
     (tmp_path / "fleet.yaml").write_text(fleet_text())
     stated = load_fleet(tmp_path / "fleet.yaml")
-    assert (stated.name, [pool.replicas for pool in stated.pools]) == ("today", [3])
+    assert (stated.name, [pool.replicas for pool in stated.pools.values()]) == ("today", [3])

@@ -78,11 +78,18 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
     assert model.weight_scale == WeightScale(1, 16, 1.0)
 
 
+TAGS = [
+    f"{block}.{name}_proj" for block in ("mlp", "mlp.experts", "mlp.shared_experts") for name in ("gate", "up", "down")
+]
+TAGS += [f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_b_proj", "o_proj")]
+
+
 @pytest.mark.parametrize(
     ("quantization", "dtype"),
     [
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
-        ({"quant_method": "hqq", "quant_config": {"self_attn.q_proj": {"weight_quant_params": {"nbits": 2}}}}, "int2"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128, "sym": False}, "int3"),
+        ({"quant_method": "hqq", "quant_config": {tag: {"weight_quant_params": {"nbits": 2}} for tag in TAGS}}, "int2"),
         ({"quant_method": "quanto", "weights": "int2"}, "int2"),
     ],
 )
@@ -94,3 +101,34 @@ def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str,
     assert model.weight_bytes("int4") < parse_config(
         {**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test"
     ).weight_bytes("int4")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "part", "size"),
+    [
+        (
+            {"quant_method": "awq", "bits": 4, "zero_point": False, "modules_to_not_convert": ["mlp.down_proj"]},
+            Part.FEED_FORWARD,
+            (2 * (0.5 + 2 / 128) + 2.0) / 3,
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"+:.*mlp.down_proj": {"group_size": 32}}},
+            Part.FEED_FORWARD,
+            (2 * (0.5 + 2 / 64) + 0.5 + 2 / 32) / 3,
+        ),
+        (  # 8 query heads and twice 2 of keys and values
+            {"quant_method": "fp8", "ignored_layers": ["self_attn.k_proj", "self_attn.v_proj"]},
+            Part.ATTENTION,
+            (16 * 1.0 + 4 * 2.0) / 20,
+        ),
+    ],
+)
+def test_a_part_in_several_formats_weighs_their_mean(quantization: dict[str, Any], part: Part, size: float) -> None:
+    config = {**TINY, "num_attention_heads": 8, "num_key_value_heads": 2, "quantization_config": quantization}
+    model = parse_config(config, "mixed")
+    assert model.bytes_per_element(part, model.native_weight_dtype) == pytest.approx(size)
+
+
+def test_linear_layers_have_the_names_of_their_family() -> None:
+    """Kimi files them under self_attn, which its checkpoint spares; Qwen under linear_attn, which it does not."""
+    assert load_model("Kimi-K3").quantized == {Part.EXPERTS}

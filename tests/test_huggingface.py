@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
 from pdplan.cli import cli
-from search_spaces import reference_count
+from search_spaces import models
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
 from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
@@ -180,6 +180,55 @@ def test_fields_that_differ_by_layer() -> None:
     assert "'intermediate_size' has 2 entries for 8 layers" in error_of(intermediate_size=[128, 256])
 
 
+def test_forms_that_transformers_saves_anew() -> None:
+    """A section beside a tower, whose outer model has the head; windows and sliding heads of layers that are listed."""
+    nested = {"model_type": "some_vl", "tie_word_embeddings": False, "vision_config": {}}
+    assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).layers == parse().layers
+    assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).parameters == parse().parameters
+    windowed = parse(model_type="mimo_v2_flash", sliding_window=129, sliding_window_size=128, swa_num_attention_heads=8,
+                     layer_types=["full_attention"] * 2 + ["sliding_attention"] * 6)  # fmt: skip
+    assert windows(windowed) == {None: 2, 128: 6}
+    listed = {"layer_types": ["full_attention"] * 8, "num_sliding_attention_heads": 8}
+    assert windows(parse(listed, LLAMA)) == {None: 8}
+    assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
+
+
+def test_states_of_short_convolutions() -> None:
+    """LFM2 keeps the last inputs of its convolutions alone, Mamba-1 the state and those of its inner channels."""
+    layers = ["conv", "full_attention"] * 4
+    model = parse(model_type="lfm2", conv_L_cache=3, layer_types=layers, block_auto_adjust_ff_dim=False)
+    assert model.state_bytes == 4 * 64 * 2 * 2
+    mamba = {"state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128}
+    assert parse(LLAMA, mamba, model_type="falcon_mamba").state_bytes == 8 * (4 * 128 * 16 + 2 * 3 * 128)
+
+
+def test_indexers_that_layers_share() -> None:
+    """Listed, as letters, or by a rule after the first layers (GLM-5.2); pooled keys and no rotary width (GLM-5.3)."""
+    sparse = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 8}
+    shared = {"model_type": "glm_moe_dsa", **sparse, "index_topk_freq": 4, "index_skip_topk_offset": 3}
+
+    def index_heads(model: Transformer) -> list[int]:
+        return [group.attention.index_heads for group in model.layers for _ in range(group.count)]  # type: ignore[union-attr]
+
+    ruled = parse(MLA, shared)
+    assert sum(index_heads(ruled)) == 2 * 4  # layers 0, 1, 2 and 6 of eight
+    for kinds in (
+        {"index_topk_pattern": "FFFSSSFS"},
+        {"indexer_types": ["full"] * 3 + ["shared"] * 3 + ["full", "shared"]},
+    ):
+        assert parse(MLA, shared, kinds).layers == ruled.layers
+    assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
+    pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
+    assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
+    kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
+    windowed = parse(MLA, sparse, layer_types=kinds, sliding_window=16)
+    assert index_heads(windowed) == [2, 2, 0, 0, 0, 0, 0, 0]
+    assert windowed.kv_bytes(100.0, "bf16") == 2 * 100 * (40 * 2 + 8 + 4) + 6 * 16 * 40 * 2
+    sources = [0, 0, 2, 2, 4, 4, 6, 6]
+    halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
+    assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -335,14 +384,14 @@ def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_count, "EXTRA", ("no_such_module",))
+    monkeypatch.setattr(models, "EXTRA", ("no_such_module",))
     message = str(check(tmp_path, LLAMA).exception)
     assert message.startswith("--check needs")
     assert message.endswith("pip install 'pdplan[transformers]'")
 
 
 def test_counts_agree_by_group(tmp_path: Path) -> None:
-    for name in reference_count.EXTRA:
+    for name in models.EXTRA:
         pytest.importorskip(name)
     result = check(tmp_path, LLAMA, "--json")
     record = json.loads(result.stdout)

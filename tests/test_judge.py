@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.accelerator import POWER, mean_power
 from costmodel.engine import Role
-from costmodel.power import POWER, mean_power
-from costmodel.simulator.metrics import Attainment, Overload, overload, run_span
+from costmodel.simulator.metrics import Overload, overload, run_span
 from optimizer.fleets.evaluate import boundary, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.plans.records import Outcome
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
 from optimizer.verification.judge import (
     LOADS,
-    ClassJudgement,
     Curve,
     Judgement,
-    Outcome,
     goodput,
     judge,
     judge_demands,
@@ -36,7 +35,7 @@ from optimizer.verification.judge import (
 )
 from optimizer.verification.record import fleet_use
 from search_spaces.loader import load_problem, problem_of
-from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
 from tests.small_fleets import apart, pool
 
 REQUESTS = 4000
@@ -110,9 +109,9 @@ def test_simulation_and_analysis_agree(build: object) -> None:
     assert predicted.stable
     assert not found.overload.overloaded
     for k, one in enumerate(found.classes):
-        assert one.tpot[0] == pytest.approx(predicted.tpot[k][0], rel=0.10)
-        assert predicted.ttft[k][1] / 1.6 < one.ttft[1] < 1.6 * predicted.ttft[k][1]
-        assert one.attainment.share == pytest.approx(predicted.attainment[k], abs=0.02)
+        assert one.tpot_s.p50 == pytest.approx(predicted.tpot[k][0], rel=0.10)
+        assert predicted.ttft[k][1] / 1.6 < one.ttft_s.p90 < 1.6 * predicted.ttft[k][1]
+        assert one.attainment == pytest.approx(predicted.attainment[k], abs=0.02)
     assert found.held
     assert found.rate == pytest.approx(6.0)
 
@@ -122,7 +121,7 @@ def test_simulation_and_analysis_agree(build: object) -> None:
     [
         (0.894, 0.846, 0.942, Outcome.UNDECIDED, 64.0),  # 0.048 / 0.006, squared
         (0.9, 0.88, 0.92, Outcome.UNDECIDED, math.inf),
-        (math.nan, 0.0, 1.0, Outcome.UNDECIDED, math.inf),  # no request of the class came
+        (1.0, 0.0, 1.0, Outcome.UNDECIDED, math.inf),  # no request of the class came
         (0.95, 0.9, 0.97, Outcome.MEETS, None),
         (0.8, 0.7, 0.899, Outcome.MISSES, None),
     ],
@@ -130,7 +129,7 @@ def test_simulation_and_analysis_agree(build: object) -> None:
 def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
     share: float, low: float, high: float, outcome: Outcome, lacking: float | None
 ) -> None:
-    one = ClassJudgement("chat", 0.9, Attainment(share, low, high, 1000), (), ())
+    one = judged_class(share, low, high, counted=1000 if low else 0)
     calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
     assert one.outcome is outcome
     assert Judgement(1.0, (one,), calm, Mock(), ()).outcome is outcome
@@ -286,9 +285,9 @@ def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
     times = [point.e2e for point in points]
     assert all(later > 0.98 * earlier for earlier, later in pairwise(times))
     for k in range(2):
-        shares = [point.classes[k].attainment.share for point in points]
+        shares = [point.classes[k].attainment for point in points]
         assert all(later <= earlier + 0.05 for earlier, later in pairwise(shares))
-        assert all(point.classes[k].attainment.low <= shares[n] for n, point in enumerate(points))
+        assert all(point.classes[k].attainment_low <= shares[n] for n, point in enumerate(points))
 
 
 def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() -> None:

@@ -11,31 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from costmodel.lengths import Buckets, coarsen, fixed, from_quantiles, joint, lognormal
+from costmodel.lengths import Buckets, Lengths, coarsen, fixed, from_quantiles, joint, lognormal
 
 Z99 = NormalDist().inv_cdf(0.99)
+
+
+def of_mean(mean: float, sigma: float, buckets: int = 16) -> Lengths:
+    """A log-normal of a mean [token] and a standard deviation of the logarithm [1]."""
+    median = mean / math.exp(sigma**2 / 2)
+    return lognormal(median=median, p99=median * math.exp(Z99 * sigma), buckets=buckets)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("buckets", [4, 16])
 def test_lognormal_keeps_its_mean(sigma: float, buckets: int) -> None:
-    made = lognormal(mean=20_000, sigma=sigma, buckets=buckets)
+    made = of_mean(20_000, sigma, buckets)
     assert made.mean == pytest.approx(20_000, rel=1e-9)
     assert made.share.sum() == pytest.approx(1.0, rel=1e-12)
     assert made.value.size == (buckets if sigma else 1)
-
-
-def test_lognormal_parameters_agree() -> None:
-    sigma = 0.8
-    same = [
-        lognormal(median=1000, sigma=sigma),
-        lognormal(median=1000, p99=1000 * math.exp(Z99 * sigma)),
-        lognormal(mean=1000 * math.exp(sigma**2 / 2), cv=math.sqrt(math.expm1(sigma**2))),
-        lognormal(mean=1000 * math.exp(sigma**2 / 2), p99=1000 * math.exp(Z99 * sigma)),
-    ]
-    for other in same[1:]:
-        np.testing.assert_allclose(other.value, same[0].value, rtol=1e-8)
-        np.testing.assert_allclose(other.share, same[0].share, rtol=1e-6)
 
 
 def test_maximum_cuts_as_an_engine_does() -> None:
@@ -45,7 +38,7 @@ def test_maximum_cuts_as_an_engine_does() -> None:
     cut = (math.log(limit) - mu) / sigma
     normal = NormalDist()
     expected = 1000 * math.exp(sigma**2 / 2) * normal.cdf(cut - sigma) + limit * (1 - normal.cdf(cut))
-    made = lognormal(median=1000, sigma=sigma, maximum=limit)
+    made = lognormal(median=1000, p99=1000 * math.exp(Z99 * sigma), maximum=limit)
     assert made.mean == pytest.approx(expected, rel=1e-6)
     assert made.value.max() == pytest.approx(limit)
     assert made.longest == limit
@@ -65,9 +58,8 @@ def test_quantiles_are_met() -> None:
     ("make", "sentence"),
     [
         (lambda: fixed(0), "fixed length is 0, it must be a finite number of at least 1 token"),
-        (lambda: lognormal(mean=10, median=10, sigma=1), "exactly one of mean and median"),
-        (lambda: lognormal(mean=10), "exactly one of sigma, cv and p99"),
-        (lambda: lognormal(mean=100, p99=90), "p99 90 must not be below the mean or median 100"),
+        (lambda: lognormal(median=100, p99=90), "p99 90 must not be below the median 100"),
+        (lambda: lognormal(median=1, p99=1e6), "sigma 5.93871 must lie between 0 and 3"),
         (lambda: from_quantiles({0.5: 600, 99: 700}), "quantile 99 of the lengths must lie between 0 and 1"),
         (lambda: from_quantiles({0.5: 600, 0.51: 5000}), "too steeply"),
         (lambda: coarsen(np.ones(2), np.ones(2), np.ones(2), 0), "buckets: 0 must be at least 1"),
@@ -80,7 +72,7 @@ def test_bad_parameters_are_named(make: object, sentence: str) -> None:
 
 
 def test_joint_is_the_independent_product() -> None:
-    isl, osl = lognormal(mean=2000, sigma=1.0), lognormal(mean=300, sigma=0.6)
+    isl, osl = of_mean(2000, 1.0), of_mean(300, 0.6)
     made = joint(isl, osl, 48)
     assert made.isl.size == 48
     assert float(made.share @ made.isl) == pytest.approx(isl.mean, rel=1e-9)

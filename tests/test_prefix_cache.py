@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.lengths import fixed as tokens
 from costmodel.policy import VLLM_V1
 from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
-from costmodel.sessions import Sessions, requests_of
-from costmodel.simulator import CoefficientSteps, Trace, simulate
+from costmodel.simulator import Trace, simulate
 from costmodel.simulator.trace import draw_turns
-from costmodel.workload import Workload
+from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool

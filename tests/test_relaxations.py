@@ -28,9 +28,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(self: Bench, fleet: Fleet) -> Verdict:
         found = judge(self.instance, fleet, requests=80)
         held = sum(pool.replicas for pool in fleet.pools) >= ENOUGH
-        sure = tuple(
-            replace(one, attainment=replace(one.attainment, low=one.attainment.share)) for one in found.classes
-        )
+        sure = tuple(replace(one, attainment_low=one.attainment) for one in found.classes)
         overload = replace(found.overload, overloaded=not held)
         return self.settled(fleet, replace(found, classes=sure, overload=overload), held=held)
 

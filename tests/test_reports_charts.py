@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import arrivals_chart, load_chart, loads
+from reports.answers.plan_charts import arrivals_chart, fleets_charts, load_chart, loads
 from reports.asked import day_rate
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
 from reports.figures import length_map
 from reports.verdict import growth_sentence
-from tests.report_cases import RATES, load, simulated
+from tests.report_cases import RATES, latencies, load, simulated
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
 
@@ -85,6 +85,18 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
     assert f"{chart.title}." == growth_sentence(plan)
     assert load_chart(with_simulation(plan, curve=plan.simulation.curve[:1])) is None
     assert load_chart(with_simulation(plan, goodput_rps=None, goodput_fails_rps=None)) is not None
+
+
+def test_the_legend_names_every_outcome_that_is_drawn(plan: Plan) -> None:
+    (chart,) = fleets_charts(plan)
+    outcomes, legend = {row[-1] for row in chart.table.rows}, " ".join(name for _, name in chart.legend)
+    assert "misses the SLO" in outcomes
+    assert all(outcome in legend for outcome in outcomes)
+    simulation = plan.simulation
+    assert simulation is not None
+    slow = simulation.one_replica_less[0].model_copy(update={"latencies": [latencies(i, 4.0) for i in plan.classes]})
+    (beyond,) = fleets_charts(with_simulation(plan, one_replica_less=[slow], others=[]))
+    assert beyond.caption.endswith(" Fleets beyond 150 % stand at 150 %.")
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------

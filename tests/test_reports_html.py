@@ -11,12 +11,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+from costmodel.words import percentage
 from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
 from reports.figures import length_map, routed
-from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
+from reports.sensitivity import moved_costs
+from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
 from tests.report_cases import NAMES, assert_golden, load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown
 from tests.report_cases import markdown_of as render_plan
@@ -155,8 +157,8 @@ def derived(plan: Plan) -> Iterator[float]:
     yield cost * 730
     yield plan.goodput_rps / plan.demand_rps - 1
     yield 1 - plan.goodput_rps / plan.demand_rps
-    yield from (item.slack for item in by_slack(plan))
-    yield from (1 - item.slack for item in by_slack(plan))
+    yield from (item.slack for item in tightest_limits(plan))
+    yield from (1 - item.slack for item in tightest_limits(plan))
     yield from ((row.cost_usd_per_hour or math.nan) / cost - 1 for row in distinct_alternatives(plan))
     for row in plan.alternatives:  # what disaggregation saves
         difference = (row.cost_usd_per_hour or math.nan) - cost
@@ -193,10 +195,12 @@ def derived(plan: Plan) -> Iterator[float]:
 
 
 def moved(plan: Plan) -> Iterator[float]:
-    """Prices of the sensitivity over the price at hand."""
+    """Prices of the sensitivity over the price at hand, and costs at them over the cost at hand."""
     found = plan.sensitivity
-    for row in found.levers if found else ():
-        yield from (cost / found.usd_per_hour - 1 for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost)
+    for group in moved_costs(found) if found else ():
+        for row in group.levers:
+            for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
+                yield from (cost, cost / group.base - 1)
     for item in found.break_even if found else ():
         yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
 
@@ -211,7 +215,8 @@ def written(plan: Plan) -> set[str]:
             numbers.signed_percent,
         ):  # fmt: skip
             forms.add(write(value))
-        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")} | {numbers.signed_percent(value, 0)}
+        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
+        forms |= {numbers.signed_percent(value, 0), percentage(value)}
     for text in (item for item in data if isinstance(item, str)):
         forms.update(WITH_UNIT.findall(text))
     return forms

@@ -1,4 +1,4 @@
-"""Sentences say what the plan holds: cheapest is compared, binding is the least slack, a missed goal is not hidden."""
+"""Sentences say what the plan holds: cheapest is compared, what binds is used most, a missed goal is not hidden."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import EnginePool
-from reports import verdict, words
+from pdplan.commands.optimize import show_plan
+from pdplan.console import Console
+from reports import next_steps, numbers, verdict, words
 from reports.answers.plan import plan_page
-from reports.deploy.files import SUMS, deploy_plan
-from reports.next_steps import deployment
+from reports.deploy.files import SUMS, deploy_plan, deployable
+from reports.next_steps import Deployability, deployment
+from reports.sensitivity import moved_costs
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
-from tests.report_cases import load, with_command
+from tests.report_cases import load, text_of, with_command, with_sensitivity
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.search_outcome(exact) == "cheapest found"
     cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})
     assert verdict.proof_sentence(cheaper) == least
-    assert verdict.search_outcome(cheaper) == "a cheaper one may exist"
+    assert verdict.search_outcome(cheaper) == "a cheaper fleet may exist"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
     assert verdict.proof_sentence(proved) == (
@@ -62,10 +65,8 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
         "Relax the budget to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
-    miss = words.nearest_miss(plan)
-    assert miss is not None
-    assert miss.kind == "nearest_miss"
-    assert words.miss_sentence(miss, why=False).endswith("for $49.08/h.")
+    (miss,) = words.miss_sentences(plan)
+    assert miss.endswith("for $49.08/h. 96.5 % of requests would meet the SLO, by formula, not simulated.")
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -122,12 +123,14 @@ def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | No
 def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     lost = with_bars(0.0, None)
-    missed = f"{slow}, 0 % of requests (95 % asked) meet the SLO"
+    missed = f"{slow}, 0 % of chat (95 % asked) meet the SLO"
     assert verdict.risk_sentence(lost) == f"Risk: {missed}; --confidence 0.9 plans for that."
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
-    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""
+    assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""  # of the other class nothing is known
+    alone = having(with_bars(0.99, 0.2), classes=with_bars(0.99, 0.2).classes[:1])
+    assert verdict.risk_sentence(alone) == f"Risk: {slow}, this fleet still meets the SLO."
     assert verdict.risk_sentence(PLAN) == ""
     assert "<b>Risk:</b> If these GPUs" in plan_page(lost)
 
@@ -157,9 +160,66 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
 
 def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:
     plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
-    files, command = deployment(plan)
+    files, command = deployment(plan, Deployability.of(plan).targets)
     assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
     assert set(files) == written - {SUMS}
     assert "README.md" in plan_page(plan)
-    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"))[0] == ()
+    assert Deployability.of(load("infeasible")) == Deployability()
+    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"), None)[0] == ()
+
+
+def test_what_runs_a_plan_is_worked_out_once_for_all_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(next_steps, "deployable", lambda plan: looks.append(plan) or deployable(plan))
+    for verbose in (False, True):
+        show_plan(Console(verbose=verbose, quiet=True), plan_of(), tmp_path, as_json=False, force=True)
+        assert len(looks) == 1
+        looks.clear()
+
+
+# --- one word for one thing -----------------------------------------------------------------------------------------
+
+
+def test_of_several_classes_none_is_tightest_where_none_misses() -> None:
+    classes = [item.model_copy(update={"attainment": 1.0}) for item in PLAN.classes]
+    met = verdict.slo_result_sentence(having(classes=classes))
+    assert met == "Meets every SLO: 100 % of requests of every class, by formula, not simulated."
+    assert "is tightest" in verdict.slo_result_sentence(having(classes=[classes[0], PLAN.classes[1]]))
+
+
+def test_the_load_of_a_pool_is_what_it_uses_of_its_limit() -> None:
+    first = words.tightest_limits(PLAN)[0]
+    assert words.used_words(first) == f"{numbers.percent(1.0 - first.slack)}"
+    assert words.used_words(first.model_copy(update={"limit": 0.0})) == "–"
+    text = text_of(PLAN, brief=True)
+    assert "load\n" in text
+    assert "slack" not in text
+
+
+def test_a_plan_without_a_fleet_says_of_its_nearest_miss_alone_how_that_is_known() -> None:
+    plan = load("infeasible")
+    rows = [row.model_copy(update={"simulated": True}) for row in plan.alternatives]
+    text = " ".join(text_of(plan.model_copy(update={"alternatives": rows})).split())
+    assert "96.5 % of requests would meet the SLO, when simulated." in text
+    assert text.count("simulated") == 1
+    assert "Latencies" not in text
+
+
+def test_prices_move_the_cost_of_the_recommended_fleet() -> None:
+    """The recommended fleet of three pools costs less than the fleets that are searched anew at each price."""
+    known = with_sensitivity(PLAN).sensitivity
+    assert known is not None
+    piece = known.break_even[1].pieces[1].model_copy(update={"usd_per_hour_low": 40.0, "usd_per_hour_high": 44.75})
+    h200 = known.break_even[1].model_copy(update={"pieces": [known.break_even[1].pieces[0], piece]})
+    prices, others = moved_costs(known.model_copy(update={"break_even": [h200]}))
+    assert prices.base == pytest.approx(41.0)  # at $4.00/h, of $3.60/h to $5.50/h
+    (row,) = prices.levers
+    assert (row.lever, row.usd_per_hour_high) == ("price.H200", pytest.approx(43.0))
+    assert others.base == known.usd_per_hour
+    assert {item.lever for item in others.levers} == {"rate_scale", "ttft_scale", "step_time_quantile"}
+    text = " ".join(
+        text_of(having(cost_usd_per_hour=41.0, sensitivity=known.model_copy(update={"break_even": [h200]}))).split()
+    )
+    assert "At each price, the cost is that of the recommended fleet, now $41.00/h, or of a cheaper fleet" in text
+    assert "of which the cheapest costs $47.11/h now. The recommended fleet is another, and is not moved." in text

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import textbook
 from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
-from costmodel.roofline import arithmetic_intensity
+from costmodel.roofline import (
+    arithmetic_intensity,
+    decode_limit,
+    decode_tpot,
+    prefill_flop,
+    prefill_time,
+    required_bandwidth,
+    static_batching_idle,
+    weight_intensity,
+)
 from costmodel.step import StepLoad, step_time_one
-from costmodel.transfer import kv_transfer_bytes, kv_transfer_time
+from costmodel.transfer import kv_transfer_time
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA, TERA
 from tests.toy import llama2_7b, llama_8b, opt_175b, perfect_accelerator, toy_accelerator, toy_config
@@ -50,23 +58,23 @@ def gqa_model_of_128_kib() -> Transformer:
 
 
 CASES: dict[str, tuple[Callable[[], float], float, float]] = {
-    "prefill_flop_7b": (lambda: textbook.prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
-    "prefill_time_7b_a100": (lambda: textbook.prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
-    "decode_tpot_7b_a100": (lambda: textbook.decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
-    "decode_tpot_batched": (lambda: textbook.decode_tpot(14e9, BANDWIDTH_A100, 8.0, 0.5e9) / 8, 0.001125, 0.001),
-    "chunk_time_7b_a100": (lambda: textbook.prefill_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
-    "kv_transfer_bytes_7b_gqa": (lambda: kv_transfer_bytes(gqa_model_of_128_kib(), 4096.0, "bf16"), 536870912, 0),
-    "kv_transfer_bw": (lambda: textbook.required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
-    "static_idle": (lambda: textbook.static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
+    "prefill_flop_7b": (lambda: prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
+    "prefill_time_7b_a100": (lambda: prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
+    "decode_tpot_7b_a100": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
+    "decode_tpot_batched": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 8.0, 0.5e9) / 8, 0.001125, 0.001),
+    "chunk_time_7b_a100": (lambda: prefill_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
+    "kv_transfer_bytes_7b_gqa": (lambda: gqa_model_of_128_kib().kv_bytes(4096.0, "bf16"), 536870912, 0),
+    "kv_transfer_bw": (lambda: required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
+    "static_idle": (lambda: static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
     "ridge_h100": (lambda: toy_accelerator().ridge_point("bf16"), 295.2, 0.001),
-    "decode_limit_8b_h100": (lambda: textbook.decode_limit(16e9, BANDWIDTH_H100, 1.0), 209.4, 0.001),
-    "decode_real_8b_h100": (lambda: textbook.decode_limit(16e9, BANDWIDTH_H100, 0.6), 125.6, 0.005),
+    "decode_limit_8b_h100": (lambda: decode_limit(16e9, BANDWIDTH_H100, 1.0), 209.4, 0.001),
+    "decode_real_8b_h100": (lambda: decode_limit(16e9, BANDWIDTH_H100, 0.6), 125.6, 0.005),
     "ai_decode": (lambda: decode_intensity(1), 1.0, 0.02),
     "ai_decode_batch": (lambda: decode_intensity(64), 64, 0.02),
     "ai_prefill": (lambda: prefill_intensity(2048), 2048, 0.02),
     "kv_per_token": (lambda: llama2_7b().kv_bytes_per_token("bf16"), 524288, 0),
     "kv_transfer_opt175b": (
-        lambda: kv_transfer_time(kv_transfer_bytes(opt_175b(), 2048.0, "bf16"), 600 * GIGA),
+        lambda: kv_transfer_time(opt_175b().kv_bytes(2048.0, "bf16"), 600 * GIGA),
         0.0176,
         0.02,
     ),
@@ -81,7 +89,7 @@ def test_seed_figure(row: str) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_closed_form_of_intensity_is_the_step_s(tokens: int) -> None:
-    assert decode_intensity(tokens) == pytest.approx(textbook.weight_intensity(float(tokens), 2.0), rel=1e-9)
+    assert decode_intensity(tokens) == pytest.approx(weight_intensity(float(tokens), 2.0), rel=1e-9)
 
 
 def test_closed_forms_are_the_limits_of_the_step() -> None:
@@ -91,11 +99,11 @@ def test_closed_forms_are_the_limits_of_the_step() -> None:
     weights = model.parameters - model.hidden * model.vocab
     decode = step_time_one(model, config, NO_OVERHEAD, StepLoad.decode(1, 0))
     small = sum(group.count * elementwise_kernels(group) for group in model.layers) * ELEMENTWISE_LAUNCH
-    floor = textbook.decode_tpot(2.0 * weights, gpu.bandwidth, 1.0, 0.0)
+    floor = decode_tpot(2.0 * weights, gpu.bandwidth, 1.0, 0.0)
     assert decode.total[0, 0] - small == pytest.approx(floor, rel=0.001)
     prefill = step_time_one(model, config, NO_OVERHEAD, StepLoad.prefill(4096))
     body = model.parameters - 2 * model.hidden * model.vocab
-    expected = textbook.prefill_time(float(body), 4096.0, gpu.peak_flops["bf16"], 1.0)
+    expected = prefill_time(float(body), 4096.0, gpu.peak_flops["bf16"], 1.0)
     gemm_only = prefill.gemm[0, 0]
     assert expected < gemm_only < 1.13 * expected  # norms and activations move a tenth more, at 0.8 of the bandwidth
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
 from costmodel.simulator import (
-    CoefficientSteps,
     FirstToken,
     HandOver,
     KvStore,
@@ -23,7 +22,7 @@ from costmodel.simulator import (
     make_trace,
     simulate,
 )
-from tests.simulator_cases import ONLY_PROMPTS, STEPS, colocated, pages_of
+from tests.simulator_cases import ONLY_PROMPTS, colocated, pages_of
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 """Every prompt step takes 100 ms, every decode step 10 ms."""
@@ -177,35 +176,6 @@ def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) 
     assert result.ttft[0] == pytest.approx(0.25)
     assert result.engines[0].prompt_tokens == 400
     assert result.engines[0].prompt_steps == 4
-
-
-@pytest.mark.parametrize(
-    ("fleet", "message"),
-    [
-        (SimulatedFleet(()), "at least one pool"),
-        (SimulatedFleet((SimulatedPool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
-        (colocated(VLLM_V1, replicas=0), "pool 0: replicas 0 must be 1 or more"),
-        (colocated(VLLM_V1, limits=Limits(256, 128)), "max_num_batched_tokens 128 must be at least max_num_seqs 256"),
-    ],
-)
-def test_a_fleet_that_makes_no_sense_is_named(fleet: SimulatedFleet, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        simulate(trace_of([0.0]), fleet)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"arrival": []}, "at least one request"),
-        ({"isl": [0]}, "isl 0 of request 0 must be 1 token or more"),
-        ({"osl": [1, 2]}, "osl has 2 values for 1 requests"),
-    ],
-)
-def test_a_trace_that_makes_no_sense_is_named(columns: dict[str, list[float]], message: str) -> None:
-    good: dict[str, list[float]] = {"arrival": [0.0], "isl": [100], "osl": [3]} | columns
-    arrays = {name: np.array(values) for name, values in good.items()}
-    with pytest.raises(InputError, match=message):
-        make_trace(arrays.pop("arrival"), arrays.pop("isl"), arrays.pop("osl"), **arrays)
 
 
 # --- prefix caches by hash blocks, their memory, the router that follows them, and the store that engines share

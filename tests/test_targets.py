@@ -15,7 +15,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.cli import run
 from reports.deploy import facts
-from reports.deploy.deployment import Options
+from reports.deploy.deployment import default_options
 from reports.deploy.files import target_files
 from search_spaces.loader import load_problem
 from search_spaces.problem import TARGETS, Balancing, Pools, Problem, Routing, target_of
@@ -109,7 +109,7 @@ def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, fr
     assert free.cost_usd_per_hour is not None
     assert mine.cost_usd_per_hour is not None
     assert mine.cost_usd_per_hour >= free.cost_usd_per_hour
-    assert target_files(mine, Options(target, facts.checked_version(target, None)))
+    assert target_files(mine, default_options(target))
 
 
 def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

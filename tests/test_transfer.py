@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
 from costmodel.errors import InputError
 from costmodel.transfer import (
-    exposed_transfer_time,
     hand_over_cards,
-    kv_transfer_bytes,
     kv_transfer_time,
     transfer_bandwidth,
 )
@@ -24,21 +21,20 @@ times = st.floats(0.0, 1e3)
 
 
 def test_bytes_follow_the_model() -> None:
-    assert kv_transfer_bytes(llama_8b(), 4096.0, "bf16") == 4096 * 131072
-    assert kv_transfer_bytes(llama_8b(), 4096.0, "fp8", cached_share=0.25) == 0.75 * 4096 * 65536
-    assert kv_transfer_bytes(windowed(1000), 4000.0, "bf16") == (4000 + 1000) * 65536
+    assert llama_8b().kv_bytes(4096.0, "bf16") == 4096 * 131072
+    assert windowed(1000).kv_bytes(4000.0, "bf16") == (4000 + 1000) * 65536
     lengths = np.array([0.0, 1000.0])
-    assert kv_transfer_bytes(llama_8b(), lengths, "bf16").tolist() == [0, 131072000]
+    assert llama_8b().kv_bytes(lengths, "bf16").tolist() == [0, 131072000]
 
 
 def test_mooncake_moves_40_gb_of_llama_70b() -> None:
     """Mooncake FAST'25 §4: 128k tokens of LLaMA3-70B are 40 GB; 87 GB/s on 4 x 200 Gb/s, 190 GB/s on 8 x 400 Gb/s."""
-    size = kv_transfer_bytes(llama_70b(), 128e3, "bf16")
+    size = llama_70b().kv_bytes(128e3, "bf16")
     assert size == pytest.approx(40e9, rel=0.06)
     for nics, gbit, reached in ((4, 200, 87e9), (8, 400, 190e9)):
         link = Link(gbit * 1e9 / 8, 5e-6)
         wire = transfer_bandwidth(link, link, nics, nics)
-        assert kv_transfer_time(size, wire, efficiency=reached / wire) == pytest.approx(size / reached)
+        assert kv_transfer_time(size, wire) < size / reached
         assert reached < wire
 
 
@@ -67,20 +63,7 @@ def test_one_copy_uses_the_cards_of_what_is_no_copy(name: str, split: Parallelis
 
 
 def test_time_by_hand() -> None:
-    assert kv_transfer_time(1e9, 25e9, latency=1e-3, efficiency=0.8) == pytest.approx(0.051)
-
-
-def test_overlap_by_hand() -> None:
-    assert exposed_transfer_time(0.8, 10.0, 80) == pytest.approx(0.01)
-    assert exposed_transfer_time(12.0, 8.0, 80) == pytest.approx(12 - 8 * 79 / 80)
-
-
-@given(transfer=times, prefill=times, layers=st.integers(1, 200))
-@settings(deadline=None, max_examples=100)
-def test_overlap_never_hurts_and_never_hides_the_last_layer(transfer: float, prefill: float, layers: int) -> None:
-    exposed = float(exposed_transfer_time(transfer, prefill, layers))
-    assert transfer / layers * (1 - 1e-12) <= exposed <= transfer
-    assert exposed + prefill >= max(transfer, prefill) * (1 - 1e-9)
+    assert kv_transfer_time(0.92e9, 25e9, latency=1e-3) == pytest.approx(0.041)
 
 
 # --- which prefill and decode engines can talk: the rules of NIXL, each by its boundary

@@ -16,9 +16,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
-from optimizer.verification.judge import Outcome
 from optimizer.verification.tune import (
     Looks,
     Point,

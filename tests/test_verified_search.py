@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.simulator import SimulatedFleet
-from costmodel.simulator.metrics import Attainment, Overload
+from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
-from optimizer.verification.judge import ClassJudgement, Judgement
+from optimizer.verification.judge import Judgement
 from optimizer.verification.verify import Loop, SearchResult, with_one_replica_less
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, judged_class, limit, problem, space, workload
 from tests.small_fleets import apart, pool, replicas, small
 
 GOAL = 0.9
@@ -30,7 +30,7 @@ GOAL = 0.9
 
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
-    item = ClassJudgement("default", GOAL, Attainment(share, share - 0.01, share + 0.01, 1000), (0.0,) * 4, (0.0,) * 4)
+    item = judged_class(share, share - 0.01, share + 0.01, GOAL)
     judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
     return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
 

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Final
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.policy import Policy
 
 from .steps import UNLIMITED, StepModel
@@ -116,50 +115,6 @@ class SimulatedFleet:
     pools: tuple[SimulatedPool, ...]
     hand_over: HandOver = field(default_factory=HandOver)
     store: KvStore | None = None
-
-
-def check_fleet(fleet: SimulatedFleet) -> None:
-    """Raise InputError for the first pool that cannot be simulated."""
-    if not fleet.pools:
-        raise InputError("simulator: a fleet needs at least one pool; found none")
-    roles = {pool.role for pool in fleet.pools}
-    if roles == {Role.DECODE}:
-        raise InputError("simulator: a fleet needs a prefill or a colocated pool; found decode pools only")
-    if (Role.PREFILL in roles) != (Role.DECODE in roles):
-        raise InputError("simulator: prefill and decode pools come together; found only one of the two")
-    if fleet.store is not None and fleet.store.pages < 1:
-        raise InputError(f"simulator: the KV store's {fleet.store.pages} pages must be 1 or more")
-    for number, pool in enumerate(fleet.pools):
-        _check_pool(pool, f"simulator: pool {number}")
-
-
-def _check_pool(pool: SimulatedPool, where: str) -> None:
-    limits = pool.limits
-    counts = {name: getattr(pool, name) for name in ("replicas", "pipeline", "nics")}
-    counts |= {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
-    for name, value in counts.items():
-        if value < 1:
-            raise InputError(f"{where}: {name} {value} must be 1 or more")
-    if not pool.policy.exclusive_prefill and limits.max_num_batched_tokens < limits.max_num_seqs:
-        raise InputError(
-            f"{where}: max_num_batched_tokens {limits.max_num_batched_tokens} must be at least max_num_seqs "
-            f"{limits.max_num_seqs}, for every decode takes a token of each step"
-        )
-
-
-def check_pages(fleet: SimulatedFleet, tokens: int) -> None:
-    """Raise InputError for the first pool that cannot cache hash blocks of so many tokens."""
-    for number, pool in enumerate(fleet.pools):
-        if not caches(pool):
-            continue
-        limits = pool.limits
-        if tokens % limits.block_size:
-            raise InputError(
-                f"simulator: pool {number}: hash blocks of {tokens} tokens must be whole KV blocks of "
-                f"{limits.block_size}"
-            )
-        if pool.policy.static:
-            raise InputError(f"simulator: pool {number}: prefix_cache needs a policy that is not static")
 
 
 def caches(pool: SimulatedPool) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
 
 from .fleet import SimulatedPool
@@ -240,15 +240,13 @@ class Overload:
     where: str
 
 
-def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> BoolArray:
-    """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals.
+def steady(result: Result, warm_up: float = WARM_UP) -> BoolArray:
+    """Which requests count: all but the first `warm_up` share of arrivals.
 
     Turns whose turn before is not in the run do not count either: they find nothing because the run begins there.
     """
-    if not 0 <= warm_up + cool_down < 1:
-        raise InputError(f"warm-up {warm_up} and cool-down {cool_down} must leave some requests: their sum is below 1")
-    place = np.arange(result.trace.size) / result.trace.size
-    counts, trace = (place >= warm_up) & (place < 1.0 - cool_down), result.trace
+    trace = result.trace
+    counts = np.arange(trace.size) / trace.size >= warm_up
     if trace.after is not None and trace.pause is not None:
         counts &= (trace.after >= 0) | (trace.pause == 0.0)
     return np.asarray(counts)
@@ -307,7 +305,8 @@ def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Atta
     """Share of 0/1 outcomes, of one or more runs in order of time each, with the wider of two intervals.
 
     tail: chance that the share lies beyond either end [1]. Wilson's interval sees that a share of exactly 1 was not
-    proven; that of batch means (`batch_ends`) that neighbours share a queue, and that runs may differ.
+    proven; that of batch means (`batch_ends`) that neighbours share a queue, and that runs may differ. Of no outcome at
+    all the share is 1, for none is bad, and the interval is everything.
 
     >>> share_of([np.ones(1000)]).high, round(share_of([np.ones(1000)]).low, 3)
     (1.0, 0.996)
@@ -315,7 +314,7 @@ def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Atta
     outcomes = [np.asarray(run, dtype=np.float64) for run in runs if len(run)]
     count = sum(run.size for run in outcomes)
     if not count:
-        return Attainment(math.nan, 0.0, 1.0, 0)
+        return Attainment(1.0, 0.0, 1.0, 0)
     share = math.fsum(float(run.sum()) for run in outcomes) / count
     wide = NormalDist().inv_cdf(1.0 - tail) ** 2 / count
     middle = (share + wide / 2.0) / (1.0 + wide)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
 from costmodel.engine import Role
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
 
-from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches, check_fleet, check_pages
+from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
@@ -35,7 +35,7 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, SCALARS, StepModel, StepNumbers
+from .steps import MOST_TABLES, SCALARS, StepNumbers
 from .trace import Trace
 
 
@@ -68,40 +68,12 @@ def simulate(
     between tokens are counted [s] (`metrics.gap_edges`), as `Result.itl_p99` needs. Raises PdplanError if a step is
     faster than its FLOP or its HBM traffic allow.
     """
-    check_fleet(fleet)
-    for name, values in (("pool", trace.pool), ("decode_pool", trace.decode_pool)):
-        if values is not None and (values.min() < -1 or values.max() >= len(fleet.pools)):
-            raise InputError(f"trace: {name} must be -1 or an index of the fleet's {len(fleet.pools)} pools")
-    if trace.pages is not None:
-        check_pages(fleet, trace.pages.tokens)
     from .loop import run_loop  # numba, which compiles it, takes half a second to import
 
     world = make_world(trace, fleet, fast_forward, log_rows, gap_edges)
     events = run_loop(world, until)
     _check_floors(world)
     return _result(trace, world, int(events), gap_edges)
-
-
-def step_seconds(
-    steps: StepModel,
-    lengths: Sequence[int] = (),
-    past: Sequence[int] | None = None,
-    batch: int = 0,
-    total_context: int = 0,
-) -> float:
-    """How long the loop says that a step takes [s].
-
-    lengths, past: new tokens of each prompt, and tokens of each already in the cache; batch, total_context: decoding
-    requests and tokens of all of them together.
-    """
-    from .step_times import lone_step
-
-    models, tables = _pack([steps.numbers()])
-    new = np.array(lengths, dtype=np.int64)
-    old = np.zeros_like(new) if past is None else np.array(past, dtype=np.int64)
-    if new.shape != old.shape:
-        raise ValueError(f"{new.size} prompts need as many numbers of cached tokens; found {old.size}")
-    return float(lone_step({"models": models, "tables": tables}, new, old, batch, total_context))
 
 
 def _check_floors(world: State) -> None:
@@ -137,7 +109,7 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
     )
 
 
-def _pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
+def pack_steps(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     """Records of several step models, and their tables one behind the other."""
     columns: Columns = {"kind": [model.kind for model in models]}
     columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in SCALARS}
@@ -160,7 +132,7 @@ def make_world(
     engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     numbers = [pool.steps.numbers() for pool in fleet.pools]
-    models, tables = _pack(numbers)
+    models, tables = pack_steps(numbers)
     cache_pages, cache_at = _caches(trace, fleet, engines)
     rules = _rules(trace, fleet) | {
         "fast_forward": int(fast_forward),

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.errors import InputError
 from costmodel.lengths import Lengths
-from costmodel.sessions import Sessions
+from costmodel.workload import Sessions
 
 MOST_PAGES = 500_000
 """Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
@@ -101,50 +100,24 @@ def make_trace(
     pages: Pages | None = None,
     **columns: IntArray | None,
 ) -> Trace:
-    """Check the columns of a trace and sort its requests by arrival (stable).
+    """A trace of requests in any order, sorted by arrival (stable).
 
-    columns: cached, pool and decode_pool, as of `Trace`.
+    columns: cached, pool and decode_pool, as of `Trace`; numbers of pages may be any.
     """
-    times = np.asarray(arrival, dtype=np.float64)
-    if times.ndim != 1 or not times.size:
-        raise InputError("trace: it needs at least one request")
-    if not np.all(np.isfinite(times)):
-        raise InputError("trace: every arrival must be a finite time in seconds")
-    order = np.argsort(times, kind="stable")
-
-    def ordered(name: str, column: IntArray) -> IntArray:
-        if np.shape(column) != times.shape:
-            raise InputError(f"trace: {name} has {np.size(column)} values for {times.size} requests")
-        return np.asarray(column, dtype=np.int64)[order]
-
-    trace = Trace(
-        arrival=times[order],
-        isl=ordered("isl", isl),
-        osl=ordered("osl", osl),
-        **{name: ordered(name, column) for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
+    order = np.argsort(arrival, kind="stable")
+    return Trace(
+        arrival=np.asarray(arrival, dtype=np.float64)[order],
+        isl=np.asarray(isl, dtype=np.int64)[order],
+        osl=np.asarray(osl, dtype=np.int64)[order],
+        **{name: np.asarray(column)[order] for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
         concurrency=concurrency,
-        pages=None if pages is None else _sorted_pages(pages, order, columns.get("cached")),
+        pages=None if pages is None else _sorted_pages(pages, order),
     )
-    for name, values in (("isl", trace.isl), ("osl", trace.osl)):
-        if values.min() < 1:
-            raise InputError(f"trace: {name} {values.min()} of request {int(values.argmin())} must be 1 token or more")
-    if trace.cached is not None and (trace.cached.min() < 0 or np.any(trace.cached >= trace.isl)):
-        raise InputError("trace: cached tokens must be at least 0 and below isl, for the last token is always computed")
-    return trace
 
 
-def _sorted_pages(pages: Pages, order: IntArray, cached_tokens: IntArray | None) -> Pages:
+def _sorted_pages(pages: Pages, order: IntArray) -> Pages:
     """The pages in the order of the requests, numbered 0, 1, ..."""
-    if cached_tokens is not None:
-        raise InputError("trace: it has both cached tokens and hash blocks; hits follow from the blocks, so give one")
     counts = np.asarray(pages.counts, dtype=np.int64)
-    if counts.shape != order.shape or counts.min() < 0 or counts.sum() != np.size(pages.ids):
-        raise InputError(
-            f"trace: {np.size(pages.ids)} hash blocks for {counts.size} counts that sum up to {counts.sum()}; "
-            f"{order.size} requests need as many counts, and the counts as many blocks"
-        )
-    if pages.tokens < 1:
-        raise InputError(f"trace: a hash block of {pages.tokens} tokens must have 1 or more")
     starts = np.cumsum(counts) - counts
     sizes = counts[order]
     place = np.repeat(starts[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
@@ -160,11 +133,6 @@ def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> F
     >>> gamma_arrivals(3, rate=2.0, cv=0.0).tolist()
     [0.5, 1.0, 1.5]
     """
-    _check("count", count, 1)
-    if not (math.isfinite(rate) and rate > 0):
-        raise InputError(f"arrivals: rate {rate} must be a finite number above 0 req/s")
-    if not (math.isfinite(cv) and cv >= 0):
-        raise InputError(f"arrivals: cv {cv} must be a finite number, 0 or more")
     if cv == 0.0:
         return np.arange(1.0, count + 1.0) / rate
     gaps = np.random.default_rng([seed, 1]).gamma(1.0 / cv**2, cv**2, count)
@@ -181,12 +149,9 @@ def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int
     >>> diurnal_arrivals(4, np.array([1.0, 0.0, 3.0]), cv=0.0).round(3).tolist()
     [1.0, 2.333, 2.667, 3.0]
     """
-    rates = np.asarray(profile, dtype=np.float64)
-    if rates.ndim != 1 or not rates.size or not np.all(np.isfinite(rates)) or rates.min() < 0 or rates.max() <= 0:
-        raise InputError("arrivals: a profile needs finite rates of 0 or more, one of them above 0")
     unit = gamma_arrivals(count, 1.0, cv, seed)
-    slot = count / float(rates.sum())
-    expected_count = np.concatenate([[0.0], np.cumsum(rates * slot)])
+    slot = count / float(profile.sum())
+    expected_count = np.concatenate([[0.0], np.cumsum(profile * slot)])
     arrival_count = unit / unit[-1] * expected_count[-1]
     k = np.searchsorted(expected_count, arrival_count, side="left") - 1
     return np.asarray(slot * (k + (arrival_count - expected_count[k]) / (expected_count[k + 1] - expected_count[k])))
@@ -199,7 +164,6 @@ def draw_lengths(
 
     Fractions are rounded at random, so that means are kept.
     """
-    _check("count", count, 1)
     rng = np.random.default_rng([seed, 2])
     bucket = rng.choice(np.size(share), size=count, p=np.asarray(share) / np.sum(share))
     whole = [np.floor(np.asarray(values, dtype=np.float64)[bucket] + rng.random(count)) for values in (isl, osl)]
@@ -251,8 +215,3 @@ def draw_turns(
         pause=np.where(place[order] > 0, pause[order], 0.0),
     )
     return trace, session[order].astype(np.int64)
-
-
-def _check(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"arrivals: {name} {value} must be {least} or more")

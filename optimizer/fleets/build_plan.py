@@ -20,7 +20,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
@@ -46,7 +46,7 @@ from optimizer.plans.plan import (
     bound_for,
     gap_of,
 )
-from optimizer.plans.records import EnginePool, PrefixCache, Quantiles, SimulatedLatencies
+from optimizer.plans.records import ClassLatencies, EnginePool, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool
@@ -55,7 +55,7 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
 from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
-from .evaluate import LIGHT, QUANTILES, Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
+from .evaluate import LIGHT, Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
     FleetPool,
@@ -269,11 +269,6 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
     return routes
 
 
-def quantiles(values: FloatArray) -> Quantiles:
-    """Quantiles of the evaluation as the plan file states them."""
-    return Quantiles(**{f"p{level * 100:.0f}": float(value) for level, value in zip(QUANTILES, values, strict=True)})
-
-
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
     """What each SLO class asked for and gets."""
     return [
@@ -284,17 +279,16 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
             e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
-            attainment=float(evaluation.attainment[k]),
-            ttft_s=quantiles(evaluation.ttft[k]),
-            tpot_s=quantiles(evaluation.tpot[k]),
-            error_bars=bars[k],
+            attainment=item.attainment,
+            ttft_s=item.ttft_s,
+            tpot_s=item.tpot_s,
+            error_bars=bar,
             metrics={
-                metric: MetricResult(limit_s=limit, quantiles_s=quantiles(evaluation.quantiles(metric)[k]))
-                for metric, limit in slo.limits.items()
-                if metric not in SHOWN_ALWAYS
+                metric: MetricResult(limit_s=slo.limits[metric], quantiles_s=values)
+                for metric, values in item.metrics.items()
             },
         )
-        for k, slo in enumerate(instance.problem.slos)
+        for slo, item, bar in zip(instance.problem.slos, evaluation.classes, bars, strict=True)
     ]
 
 
@@ -408,8 +402,8 @@ def build_plan(
         goodput_per_dollar=goodput * SECONDS_PER_HOUR / cost,
         usd_per_million_output_tokens=cost / tokens_per_hour * 1e6,
         attainment=evaluation.overall,
-        ttft_s=quantiles(evaluation.ttft[-1]),
-        tpot_s=quantiles(evaluation.tpot[-1]),
+        ttft_s=Quantiles.of(evaluation.ttft[-1]),
+        tpot_s=Quantiles.of(evaluation.tpot[-1]),
         gpus={name: used for name, used in zip(offers, count.tolist(), strict=True) if used},
         gpus_billed={name: round(billed) for name, used, billed in paid if billed > used},
         pools=[
@@ -427,7 +421,7 @@ def build_plan(
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation, bars),
         routing=plan_routes(instance, fleet, evaluation),
-        binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
+        binding=in_order(limits),
     )
 
 
@@ -484,34 +478,31 @@ def attainment_binding(name: str, miss_share: float, miss_limit: float, source: 
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
 
-def class_as_simulated(item: ClassResult, latencies: SimulatedLatencies) -> ClassResult:
-    """What a class gets, as simulated."""
-    metrics = {
-        metric: MetricResult(limit_s=result.limit_s, quantiles_s=latencies.metrics.get(metric, result.quantiles_s))
-        for metric, result in item.metrics.items()
-    }
-    times = {"ttft_s": latencies.ttft_s, "tpot_s": latencies.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": latencies.attainment, **times})
-
-
-def simulated_limits(limits: Iterable[Binding], classes: Sequence[ClassResult]) -> list[Binding]:
-    """Limits of a plan, tightest first, with the misses of its classes as simulated."""
-    rows = [row for row in limits if row.constraint != "attainment"]
-    rows += [
-        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
-        for item in classes
-    ]
-    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
-
-
-def with_latencies(plan: Plan, latencies: Sequence[SimulatedLatencies]) -> Plan:
-    """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
+def with_latencies(plan: Plan, latencies: Sequence[ClassLatencies]) -> Plan:
+    """A plan by formula with the shares and latencies of its classes as simulated, and the limits that follow.
 
     Latencies of several classes together stay by formula.
     """
-    classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
+    classes = []
+    for item, row in zip(plan.classes, latencies, strict=True):
+        metrics = {
+            metric: MetricResult(limit_s=result.limit_s, quantiles_s=row.metrics.get(metric, result.quantiles_s))
+            for metric, result in item.metrics.items()
+        }
+        times = {"ttft_s": row.ttft_s, "tpot_s": row.tpot_s, "metrics": metrics}
+        classes.append(item.model_copy(update={"attainment": row.attainment, **times}))
+    misses = [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    limits = in_order([*(row for row in plan.binding if row.constraint != "attainment"), *misses])
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    return plan.model_copy(update={"classes": classes, "binding": simulated_limits(plan.binding, classes), **whole})
+    return plan.model_copy(update={"classes": classes, "binding": limits, **whole})
+
+
+def in_order(limits: Iterable[Binding]) -> list[Binding]:
+    """Limits of a plan, tightest first."""
+    return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 
 
 def binding_limits(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import Final, Literal
 
-import numpy as np
-
 from costmodel.accelerator import Origin
-from costmodel.arrays import FloatArray
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.quoting import shown
@@ -18,7 +16,7 @@ from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
 from optimizer.plans.plan import ErrorBars, Range, StepError
-from optimizer.plans.records import AccuracyRecord
+from optimizer.plans.records import AccuracyRecord, ClassLatencies
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.problem import Balancing, Billing, Problem, undeployed
@@ -57,25 +55,16 @@ ROUTER = {
 OTHER_ROUTERS = "Routers that tell several pools of a role apart count requests, and such fleets are simulated so."
 
 
-ClassEnd = tuple[float, Sequence[float] | FloatArray, Sequence[float] | FloatArray]
-"""Attainment of a class [1], and its TTFT and TPOT at `QUANTILES` [s], at one end of the interval."""
-
-
 def step_errors(instance: Instance) -> list[StepError]:
     """The intervals of every accelerator that can run an engine, as in plan files; of several precisions the widest."""
-    rows: dict[str, StepError] = {}
+    widest: dict[str, tuple[float, StepError]] = {}
     for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
         prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        widest = rows.setdefault(row.accelerator, row)
-        if _width(row.decode) > _width(widest.decode):
-            rows[row.accelerator] = row
-    return list(rows.values())
-
-
-def _width(interval: Range) -> float:
-    return (interval.high or np.inf) / interval.low
+        rows = widest.get(row.accelerator, (0.0, row)), (intervals.decode[1] / intervals.decode[0], row)
+        widest[row.accelerator] = max(rows, key=lambda width: width[0])
+    return [row for _, row in widest.values()]
 
 
 def goal_quantile(goal: float) -> int:
@@ -92,23 +81,28 @@ def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[Er
 
     instance: with expected times.
     """
-    ends = [evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS]
-    goals = [slo.attainment for slo in instance.problem.slos]
-    classes = ([(float(end.attainment[k]), end.ttft[k], end.tpot[k]) for end in ends] for k in range(len(goals)))
-    return [bars_between(goal, *pair, stable=ends[1].stable) for goal, pair in zip(goals, classes, strict=True)]
+    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
+    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
-def bars_between(goal: float, quick: ClassEnd, slow: ClassEnd, *, stable: bool) -> ErrorBars:
-    """The error bars of a class with a goal [1]; stable: whether the fleet keeps up at the slow end."""
+def bars_between(
+    instance: Instance, quick: Sequence[ClassLatencies], slow: Sequence[ClassLatencies], *, stable: bool
+) -> list[ErrorBars]:
+    """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow one."""
+    ends = zip(instance.problem.slos, quick, slow, strict=True)
+    return [_class_bars(slo.attainment, *pair, stable=stable) for slo, *pair in ends]
+
+
+def _class_bars(goal: float, quick: ClassLatencies, slow: ClassLatencies, *, stable: bool) -> ErrorBars:
     at = goal_quantile(goal)
 
-    def latency(metric: int) -> Range:
-        low, high = (float(np.nan_to_num(end[metric][at])) for end in (quick[1:], slow[1:]))
+    def latency(metric: str) -> Range:
+        low, high = (astuple(getattr(end, metric))[at] for end in (quick, slow))
         return Range(low=low, high=max(low, high) if stable else None)
 
-    low, high = sorted((quick[0], slow[0]))
+    low, high = sorted((quick.attainment, slow.attainment))
     attainment = Range(low=low, high=high)
-    return ErrorBars(quantile=QUANTILES[at], ttft_s=latency(0), tpot_s=latency(1), attainment=attainment)
+    return ErrorBars(quantile=QUANTILES[at], ttft_s=latency("ttft_s"), tpot_s=latency("tpot_s"), attainment=attainment)
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
@@ -129,11 +123,11 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
             row = errors.get((mode, *map(normalized_name, names)))
             if row is None and not model:
                 continue
-            record = AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=0)
-            if row is not None:
-                update = {name: row[f"{name}_pct"] / 100.0 for name in ERRORS} | {"rows": row["rows"]}
-                record = record.model_copy(update=update)
-            records.append(record)
+            measured = {} if row is None else {name: row[f"{name}_pct"] / 100.0 for name in ERRORS}
+            rows = 0 if row is None else row["rows"]
+            records.append(
+                AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=rows, **measured)
+            )
     return records
 
 

@@ -16,11 +16,12 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
-from costmodel.metric import METRICS, Metric, Scope
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
+from optimizer.plans.records import ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
@@ -190,6 +191,22 @@ class Evaluation:
             above = np.einsum("rf,rqf->rq", shares, self.exceeds(metric, middle[:, :, None])) > tail_share
             low, high = np.where(above, middle, low), np.where(above, high, middle)
         return np.asarray(np.where(total[:, None] > 0.0, high, 0.0)[alike.ravel()])
+
+    @property
+    def classes(self) -> list[ClassLatencies]:
+        """What each SLO class gets, in the type of a simulated one."""
+        limited = {metric for slo in self.instance.problem.slos for metric in slo.limits} - set(SHOWN_ALWAYS)
+        metrics = {metric: self.quantiles(metric) for metric in Metric if metric in limited}
+        return [
+            ClassLatencies(
+                name=slo.name,
+                attainment=float(self.attainment[k]),
+                ttft_s=Quantiles.of(self.ttft[k]),
+                tpot_s=Quantiles.of(self.tpot[k]),
+                metrics={metric: Quantiles.of(values[k]) for metric, values in metrics.items() if metric in slo.limits},
+            )
+            for k, slo in enumerate(self.instance.problem.slos)
+        ]
 
     @property
     def _rows(self) -> FloatArray:

@@ -28,7 +28,14 @@ from enum import StrEnum
 from html import escape
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric
@@ -39,6 +46,7 @@ from search_spaces.fields import house_error
 from .records import (
     AccuracyRecord,
     Amount,
+    ClassLatencies,
     Count,
     Degree,
     EnginePool,
@@ -53,9 +61,8 @@ from .records import (
     SafeFleet,
     Sensitivity,
     Share,
-    SimulatedLatencies,
     Simulation,
-    WithMetrics,
+    without_empty,
 )
 
 PLAN_SCHEMA: Literal["pdplan.plan/2"] = "pdplan.plan/2"
@@ -199,7 +206,7 @@ class MetricResult(Record):
     quantiles_s: Quantiles
 
 
-class ClassResult(WithMetrics):
+class ClassResult(Record):
     """What one SLO class asked for and gets."""
 
     name: str
@@ -213,7 +220,18 @@ class ClassResult(WithMetrics):
     tpot_s: Quantiles
     error_bars: ErrorBars | None = None
     metrics: dict[Metric, MetricResult] = Field(default_factory=dict)
-    """Every other metric that the class limits."""
+    """Every other metric that the class limits; left out of the file where there are none."""
+
+    @property
+    def latencies(self) -> ClassLatencies:
+        """What it gets, without what was asked for."""
+        metrics = {metric: result.quantiles_s for metric, result in self.metrics.items()}
+        times = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s}
+        return ClassLatencies(name=self.name, attainment=self.attainment, **times, metrics=metrics)
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_empty(write(self), "metrics")
 
 
 class Binding(Record):
@@ -251,7 +269,7 @@ class Alternative(Record):
     """Whether its attainment was simulated; if not, it is by the queueing formulas."""
     confirmed: bool = False
     """Whether it keeps every goal on requests that no choice was made by, as a recommended fleet must."""
-    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class, where they were simulated."""
 
 

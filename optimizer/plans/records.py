@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -22,6 +24,7 @@ from pydantic import (
     model_serializer,
 )
 
+from costmodel.arrays import FloatArray
 from costmodel.metric import Metric
 
 LARGEST = 1e30
@@ -57,28 +60,35 @@ Count = Annotated[int, Field(ge=0, le=10**12)]
 Degree = Annotated[int, Field(ge=1, le=10**12)]
 
 
+STRICT: Final = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
+"""How a part of the plan file is read; a frozen dataclass is one as it is, and is checked when it comes from a file."""
+
+
 class Record(BaseModel):
     """A part of the plan file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
+    model_config = STRICT
 
 
-class Quantiles(Record):
-    """Predicted quantiles of a latency over all requests [s]."""
+def without_empty(record: dict[str, Any], key: str) -> dict[str, Any]:
+    """A record without a field that is empty or 0, as it is written to a file."""
+    return {name: value for name, value in record.items() if name != key or value}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of a latency over all requests [s]."""
 
     p50: Measure
     p90: Measure
     p95: Measure
     p99: Measure
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-
-class WithMetrics(Record):
-    """A record whose `metrics` are left out of the file where there are none."""
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        record: dict[str, Any] = write(self)
-        return {name: value for name, value in record.items() if name != "metrics" or value}
+    @classmethod
+    def of(cls, values: FloatArray | Sequence[float]) -> Quantiles:
+        """Quantiles at 0.5, 0.9, 0.95 and 0.99; 0 where no request has such a latency."""
+        return cls(*np.nan_to_num(values, nan=0.0, posinf=np.inf).tolist())
 
 
 class EnginePool(Record):
@@ -113,8 +123,7 @@ class EnginePool(Record):
 
     @model_serializer(mode="wrap")
     def _without_drafts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        record: dict[str, Any] = write(self)
-        return {name: value for name, value in record.items() if name != "speculative_tokens" or value}
+        return without_empty(write(self), "speculative_tokens")
 
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
@@ -137,38 +146,96 @@ def read_pools(records: Iterable[Any]) -> tuple[EnginePool, ...]:
     return tuple(map(EnginePool.model_validate, records))
 
 
-Judged = Annotated[str, BeforeValidator(lambda outcome: "meets" if outcome == "holds" else outcome)]
-"""The outcome of full runs: "meets" (in plans of older versions "holds"), "misses", or "undecided" where an interval
-straddles its goal."""
+class Outcome(StrEnum):
+    """What simulation says of goals, by the ends of their 95 % intervals.
+
+    All are met at the lower end, one is missed at the upper end, or one lies within its interval and more requests
+    have to tell.
+    """
+
+    MEETS = "meets"
+    MISSES = "misses"
+    UNDECIDED = "undecided"
 
 
-class SimulatedLatencies(WithMetrics):
-    """One SLO class in the simulation at one rate."""
+Judged = Annotated[Outcome, BeforeValidator(lambda outcome: Outcome.MEETS if outcome == "holds" else outcome)]
+"""The outcome of full runs; plans of older versions have "holds" for "meets"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassLatencies:
+    """What one SLO class gets at one rate, by formula or simulated.
+
+    attainment: share of its requests within all their SLOs [1]; metrics: every other metric that it limits, but the
+    end-to-end time; left out of the file where there are none.
+    """
 
     name: str
     attainment: Share
-    """Share of its requests within all their SLOs."""
     ttft_s: Quantiles
     tpot_s: Quantiles
-    metrics: dict[Metric, Quantiles] = Field(default_factory=dict)
-    """Of every other metric that the class limits, but the end-to-end time [s]."""
+    metrics: Mapping[Metric, Quantiles] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_empty(write(self), "metrics")
 
 
-class SimulatedClass(SimulatedLatencies):
-    """One SLO class in the simulation at the rate of the plan, with its distributions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassJudgement(ClassLatencies):
+    """One SLO class simulated, against its goal.
+
+    attainment_low, attainment_high: ends of the 95 % confidence interval of `attainment`; the lower one is at or above
+    the goal in every plan that holds; counted: requests of the class that count: all but the first tenth of each run.
+    """
 
     attainment_goal: Share
     attainment_low: Share
-    """Lower end of the 95 % confidence interval of `attainment`; at or above the goal in every plan that holds."""
     attainment_high: Share
     counted: Count
-    """Requests of the class that were counted: all but the first tenth of each run."""
-    by_formula: SimulatedLatencies
-    """What the queueing formulas predict for the same fleet."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the share in time reaches the goal."""
+        return self.attainment >= self.attainment_goal
+
+    @property
+    def proven(self) -> bool:
+        """Whether even the lower end of the confidence interval reaches the goal."""
+        return self.attainment_low >= self.attainment_goal
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the class meets its goal, misses it, or has it within its confidence interval."""
+        if self.proven:
+            return Outcome.MEETS
+        return Outcome.MISSES if self.attainment_high < self.attainment_goal else Outcome.UNDECIDED
+
+    @property
+    def lacking(self) -> float:
+        """Times as many requests as were counted that would decide, if the share stays as it is [1].
+
+        An interval's half-width shrinks with the root of the requests: (half-width / distance to the goal)^2. Infinite
+        where the share is the goal, or nothing was counted.
+        """
+        share, end = self.attainment, self.attainment_low if self.held else self.attainment_high
+        distance = abs(share - self.attainment_goal)
+        return ((share - end) / distance) ** 2 if self.counted and distance > 0.0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedClass(ClassJudgement):
+    """One SLO class in the simulation at the rate of the plan, with its distributions.
+
+    by_formula: what the queueing formulas predict for the same fleet; e2e_s: from arrival to last token, null in plans
+    of older versions; ttft_cdf_s, tpot_cdf_s: at each of `Simulation.cdf_shares`; null where the request never got that
+    far.
+    """
+
+    by_formula: ClassLatencies
     e2e_s: Quantiles | None = None
-    """From arrival to last token; null in plans of older versions."""
     ttft_cdf_s: list[Measure]
-    """TTFT at each of `Simulation.cdf_shares`; null where the request never got that far."""
     tpot_cdf_s: list[Measure]
 
 
@@ -182,12 +249,12 @@ class SimulatedRate(Record):
     outcome: Judged | None = None
     """Null in plans of older versions."""
     overloaded: bool
-    classes: list[SimulatedLatencies]
+    classes: list[ClassLatencies]
 
     @property
     def missed(self) -> bool:
         """Whether some goal was missed at the upper end of its interval, or the fleet fell behind."""
-        return not self.held if self.outcome is None else self.outcome == "misses"
+        return not self.held if self.outcome is None else self.outcome is Outcome.MISSES
 
 
 class JudgedFleet(Record):
@@ -208,7 +275,7 @@ class JudgedFleet(Record):
     overloaded: bool
     attainment: dict[str, Share]
     """Simulated share of each SLO class within its SLOs."""
-    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class."""
 
 
@@ -234,7 +301,7 @@ class RecordedRun(Record):
     """Requests of the trace; where it has more, stretches of it are."""
     stretch_s: Amount
     """Mean length of the stretches that the simulation's other runs draw from it, at the rate of the plan."""
-    classes: list[SimulatedLatencies]
+    classes: list[ClassLatencies]
     """The first tenth of the requests, which find the fleet empty, is not counted."""
 
 
@@ -249,7 +316,7 @@ class TunedFleet(Record):
     """Share of the requests that each pool serves."""
     outcome: Judged | None = None
     """Null where it was only looked at."""
-    latencies: list[SimulatedLatencies] = Field(default_factory=list)
+    latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class: in full runs where there is an outcome, else in the short run."""
 
 

@@ -29,9 +29,10 @@ from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.plans.records import Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
-from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge, judge_until, until_decided
+from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
 from search_spaces.problem import Billing
 
 Engines = tuple[int, ...]
@@ -414,8 +415,7 @@ class _Scaled:
         if not self.requests or not misses.stable:
             return np.array([misses.attainment] * 3)
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
-        shares = [class_result.attainment for class_result in judgement.classes]
-        rows = np.array([[share.share, share.low, share.high] for share in shares])
+        rows = np.array([[item.attainment, item.attainment_low, item.attainment_high] for item in judgement.classes])
         return np.asarray(rows.T * (not judgement.overloaded))
 
     def limit(self, replicas: IntArray) -> float:

@@ -20,9 +20,9 @@ from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, 
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.records import JudgedFleet, Outcome
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests, sure_verdict
-from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
+from optimizer.verification.judge import MOST_RUNS, Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
@@ -185,14 +185,16 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
     """
     expected_instance = make_instance(stated_fleet.problem)
     instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
-    masks = [_served(instance, pool) for pool in stated_fleet.pools]
+    masks = [_served(instance, pool) for pool in stated_fleet.pools.values()]
     _check_served(instance, stated_fleet, masks)
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
-        pools = zip(stated_fleet.pools, replicas, masks, strict=True)
-        return routed(instance, [engines_of(instance, pool, pool.id, number, mask) for pool, number, mask in pools])
+        pools = zip(stated_fleet.pools.items(), replicas, masks, strict=True)
+        return routed(
+            instance, [engines_of(instance, pool, name, number, mask) for (name, pool), number, mask in pools]
+        )
 
-    fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools))
+    fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
     if not can_hand_over(instance, fleet):
         raise InputError(
             f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
@@ -246,15 +248,15 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:
     """1 for each flow that a pool may get, else 0, (flows,)."""
     flows, names = instance.flows, [slo.name for slo in instance.problem.slos]
-    classes = [names.index(name) for name in pool.slo_classes] or list(range(len(names)))
-    low, high = pool.lengths
+    classes = [names.index(name) for name in pool.slo_classes or names]
+    low, high = pool.isl.low or 0, np.inf if pool.isl.high is None else pool.isl.high
     return np.asarray(np.isin(flows.slo, classes) & (flows.isl >= low) & (flows.isl < high), dtype=np.float64)
 
 
 def _check_served(instance: Instance, fleet: StatedFleet, masks: list[FloatArray]) -> None:
     """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates."""
     flows = instance.flows
-    roles = [pool.role for pool in fleet.pools]
+    roles = [pool.role for pool in fleet.pools.values()]
     colocated, prefill, decode = (
         sum((mask for mask, pool_role in zip(masks, roles, strict=True) if pool_role == role), np.zeros(flows.isl.size))
         for role in (Role.COLOCATED, Role.PREFILL, Role.DECODE)

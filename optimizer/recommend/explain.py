@@ -377,7 +377,7 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
     )
     if verdict.judgement.overloaded:  # no lower goal would do
         return Miss([row])
-    goals = [goal_missed(item.name, item.attainment.low, item.goal) for item in verdict.judgement.classes]
+    goals = [goal_missed(item.name, item.attainment_low, item.attainment_goal) for item in verdict.judgement.classes]
     return Miss([row], sorted(goals, key=lambda limit: limit.slack))
 
 

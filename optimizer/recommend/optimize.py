@@ -37,7 +37,7 @@ from optimizer.loads.instance import (
     slow_end,
 )
 from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
-from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
+from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import NO_DEARER, SAME_COST, evaluated, unmixed
@@ -51,7 +51,7 @@ from optimizer.verification.bench import (
     miss_words,
     sure_verdict,
 )
-from optimizer.verification.judge import MOST_RUNS, Outcome
+from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less

@@ -23,16 +23,15 @@ from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never, slow_end
+from optimizer.plans.records import ClassJudgement, Outcome
 
 from .demand import Demand, recorded_trace, seeded_demands
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
     TOLERANCE,
-    ClassJudgement,
     Goodput,
     Judgement,
-    Outcome,
     Run,
     Trials,
     balancing_of,
@@ -259,13 +258,13 @@ class Verdict:
     @property
     def overall(self) -> float:
         """Share of all requests that count within their SLOs [1]."""
-        shares = [item.attainment for item in self.judgement.classes]
-        return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
+        classes = [item for item in self.judgement.classes if item.counted]
+        return sum(item.attainment * item.counted for item in classes) / max(sum(item.counted for item in classes), 1)
 
     @property
     def shortfall(self) -> float:
         """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
-        return max(item.goal - item.attainment.share for item in self.judgement.classes)
+        return max(item.attainment_goal - item.attainment for item in self.judgement.classes)
 
     @property
     def distance(self) -> Distance:
@@ -574,8 +573,10 @@ def enough(
     if before:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
         judgement = judge_runs(bench.instance, portion.engines, before, tail=tail)
-        classes = [(item.attainment, item.goal) for item in judgement.classes]
-        short = max((share.share - share.low) / max(share.share - goal, 1e-9) for share, goal in classes)
+        short = max(
+            (item.attainment - item.attainment_low) / max(item.attainment - item.attainment_goal, 1e-9)
+            for item in judgement.classes
+        )
         wanted_runs = max(wanted_runs, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
     return min(max(least, math.ceil(wanted_runs)), max(least, min(most // full, MOST_RUNS)))
 
@@ -632,7 +633,7 @@ def miss_words(verdict: Verdict) -> str:
     classes = verdict.judgement.classes
     behind = [item for item in classes if not (item.held if verdict.replayed else item.proven)] or list(classes)
     shares = [
-        f"{percentage(item.attainment.share, 1)} of {item.name} ({percentage(item.goal, 1)} asked"
+        f"{percentage(item.attainment, 1)} of {item.name} ({percentage(item.attainment_goal, 1)} asked"
         f"{'' if verdict.replayed else f'; 95 % interval {interval_words(item)}'})"
         for item in behind
     ]
@@ -643,7 +644,7 @@ def miss_words(verdict: Verdict) -> str:
 
 def interval_words(item: ClassJudgement) -> str:
     """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
-    low, high = (percentage(end, 1) for end in (item.attainment.low, item.attainment.high))
+    low, high = (percentage(end, 1) for end in (item.attainment_low, item.attainment_high))
     if item.proven:
         return f"{low} to {high}, lower at the level that confirms"
     return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"

@@ -11,10 +11,10 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.sessions import Sessions
 from costmodel.simulator import Trace, make_trace
 from costmodel.simulator.metrics import gap_edges
 from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_lengths, draw_turns, gamma_arrivals
+from costmodel.workload import Sessions
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
@@ -96,8 +96,10 @@ def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArr
     first = common + np.cumsum(own) - own
     counts = turns.isl // size
     starts = np.cumsum(counts) - counts
-    place = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-    ids = np.where(place < common, place, np.repeat(first[session], counts) + place - common)
+    ids = np.arange(int(counts.sum())) + np.repeat(first[session] - common - starts, counts)
+    place = np.arange(common)
+    is_common = place < counts[:, None]
+    ids[(starts[:, None] + place)[is_common]] = np.broadcast_to(place, is_common.shape)[is_common]
     return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 

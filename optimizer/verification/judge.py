@@ -7,9 +7,8 @@ once: few looks are few chances to stop at an interval that chance made narrow (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
@@ -19,13 +18,12 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, Metric, Scope
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
     TAIL,
     WARM_UP,
-    Attainment,
     Overload,
     measured,
     overload,
@@ -40,6 +38,7 @@ from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
+from optimizer.plans.records import ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -66,61 +65,6 @@ LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3,
 BLAMED = 0.2
 """Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
 of little use."""
-
-
-class Outcome(StrEnum):
-    """What simulation says of goals, by the ends of their 95 % intervals.
-
-    All are met at the lower end, one is missed at the upper end, or one lies within its interval and more requests
-    have to tell.
-    """
-
-    MEETS = "meets"
-    MISSES = "misses"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True)
-class ClassJudgement:
-    """One SLO class: attainment with its interval, quantiles of TTFT and TPOT [s] at p50, p90, p95, p99.
-
-    metrics: quantiles of e2e, and of every other metric that it limits [s].
-    """
-
-    name: str
-    goal: float
-    attainment: Attainment
-    ttft: tuple[float, ...]
-    tpot: tuple[float, ...]
-    metrics: Mapping[Metric, tuple[float, ...]] = field(default_factory=dict)
-
-    @property
-    def held(self) -> bool:
-        """Whether the share in time reaches the goal."""
-        return self.attainment.share >= self.goal
-
-    @property
-    def proven(self) -> bool:
-        """Whether even the lower end of the confidence interval reaches the goal."""
-        return self.attainment.low >= self.goal
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the class meets its goal, misses it, or has it within its confidence interval."""
-        if self.proven:
-            return Outcome.MEETS
-        return Outcome.MISSES if self.attainment.high < self.goal else Outcome.UNDECIDED
-
-    @property
-    def lacking(self) -> float:
-        """Times as many requests as were counted that would decide, if the share stays as it is [1].
-
-        An interval's half-width shrinks with the root of the requests: (half-width / distance to the goal)^2. Infinite
-        where the share is the goal, or nothing was counted.
-        """
-        share, end = self.attainment.share, self.attainment.low if self.held else self.attainment.high
-        distance = abs(share - self.goal)
-        return ((share - end) / distance) ** 2 if distance > 0.0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,24 +282,27 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
 
 
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
-    """One class over all runs; latencies are NaN where a request never got that far."""
+    """One class over all runs; latencies are infinite where a request never got that far."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
     several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
-    def quantiles(metric: Metric) -> tuple[float, ...]:
+    def quantiles(metric: Metric) -> Quantiles:
         masks = several if METRICS[metric].scope is Scope.LATER else counts
-        return percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
+        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
 
+    good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
+    attainment = share_of(good, tail)
     return ClassJudgement(
         name=slo.name,
-        goal=slo.attainment,
-        attainment=share_of(
-            [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)], tail
-        ),
-        ttft=quantiles(Metric.TTFT),
-        tpot=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in Metric if metric in slo.limits or metric is Metric.E2E},
+        attainment=attainment.share,
+        ttft_s=quantiles(Metric.TTFT),
+        tpot_s=quantiles(Metric.TPOT),
+        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        attainment_goal=slo.attainment,
+        attainment_low=attainment.low,
+        attainment_high=attainment.high,
+        counted=attainment.count,
     )
 
 
@@ -441,8 +388,8 @@ def until_precise(precision: float, requests: int, most: int) -> Rule:
 
 def half_width(judgement: Judgement) -> float:
     """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
-    shares = [share.attainment for share in judgement.classes]
-    return max(max(share.share - share.low, share.high - share.share) for share in shares)
+    classes = judgement.classes
+    return max(max(item.attainment - item.attainment_low, item.attainment_high - item.attainment) for item in classes)
 
 
 def pool_behind(judgement: Judgement) -> int | None:

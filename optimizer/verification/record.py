@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.metric import SHOWN_ALWAYS, Metric
-from costmodel.power import mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import (
     MEANING,
     binding,
-    class_as_simulated,
     engine_pools,
-    simulated_limits,
+    with_latencies,
 )
-from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
@@ -34,7 +31,6 @@ from optimizer.plans.records import (
     Quantiles,
     RecordedRun,
     SimulatedClass,
-    SimulatedLatencies,
     SimulatedRate,
     Simulation,
     TunedFleet,
@@ -46,7 +42,6 @@ from search_spaces.recorded import STRETCHES
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
 from .judge import (
-    ClassJudgement,
     Judgement,
     OutOfTimeError,
     Run,
@@ -99,7 +94,7 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
             held=judgement.proven,
             outcome=judgement.outcome,
             overloaded=judgement.overloaded,
-            classes=[latencies(item) for item in judgement.classes],
+            classes=list(judgement.classes),
         )
         for rate, judgement in sorted(rows, key=lambda row: row[0])
     ]
@@ -112,22 +107,6 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
     }
 
 
-def latencies(item: ClassJudgement) -> SimulatedLatencies:
-    """A class as simulated."""
-    return SimulatedLatencies(
-        name=item.name,
-        attainment=item.attainment.share,
-        ttft_s=quantiles(item.ttft),
-        tpot_s=quantiles(item.tpot),
-        metrics={metric: quantiles(times) for metric, times in item.metrics.items() if metric not in SHOWN_ALWAYS},
-    )
-
-
-def quantiles(values: Sequence[float]) -> Quantiles:
-    """Quantiles in the order of QUANTILES; 0 where no request has such a latency, as in the formulas' figures."""
-    return stated_quantiles(np.where(np.isnan(values), 0.0, values))
-
-
 def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFleet:
     """A fleet beside the plan's."""
     return JudgedFleet(
@@ -135,12 +114,12 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
         pools=engine_pools(instance, verdict.fleet),
         cost_usd_per_hour=verdict.cost,
         held=verdict.held,
-        outcome=str(verdict.outcome),
+        outcome=verdict.outcome,
         stuck=verdict.stuck,
         replayed=verdict.replayed,
         overloaded=verdict.judgement.overloaded,
-        attainment={item.name: item.attainment.share for item in verdict.judgement.classes},
-        latencies=[latencies(item) for item in verdict.judgement.classes],
+        attainment={item.name: item.attainment for item in verdict.judgement.classes},
+        latencies=list(verdict.judgement.classes),
     )
 
 
@@ -168,7 +147,7 @@ def fleet_row(  # noqa: PLR0917
         why_not=why_not,
         simulated=verdict is not None,
         confirmed=verdict is not None and verdict.confirmation > 0,
-        latencies=[] if verdict is None else [latencies(item) for item in verdict.judgement.classes],
+        latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 
 
@@ -193,8 +172,8 @@ def tuned_fleet(instance: Instance, look: ShortRun) -> TunedFleet:
         served=[min(float(pool.route @ share), 1.0) for pool in look.fleet.pools],
         cost_usd_per_hour=look.cost,
         tail=look.distance,
-        outcome=None if look.outcome is None else str(look.outcome),
-        latencies=[latencies(item) for item in look.classes],
+        outcome=look.outcome,
+        latencies=list(look.classes),
     )
 
 
@@ -255,7 +234,7 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
         requests=recording.arrival.size,
         of=recording.of,
         stretch_s=recording.arrival.size / replay.rate / STRETCHES,
-        classes=[latencies(item) for item in replay.classes],
+        classes=list(replay.classes),
     )
 
 
@@ -263,19 +242,9 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
     item = judgement.classes[number]
     ttft, tpot = _first_and_later(instance, judgement, number)
     return SimulatedClass(
-        **dict(latencies(item)),
-        attainment_goal=item.goal,
-        attainment_low=item.attainment.low,
-        attainment_high=item.attainment.high,
-        counted=item.attainment.count,
-        by_formula=SimulatedLatencies(
-            name=item.name,
-            attainment=formula_result.attainment,
-            ttft_s=formula_result.ttft_s,
-            tpot_s=formula_result.tpot_s,
-            metrics={metric: judgement.quantiles_s for metric, judgement in formula_result.metrics.items()},
-        ),
-        e2e_s=quantiles(item.metrics[Metric.E2E]),
+        **{entry.name: getattr(item, entry.name) for entry in fields(item)},
+        by_formula=formula_result.latencies,
+        e2e_s=class_e2e(instance, judgement)[number],
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -300,21 +269,17 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = portion.drawn(portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recording, bench.volume)
-    ends = [judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS]
-    stable = not ends[1].overload.overloaded
-    pairs = zip(*([(item.attainment.share, item.ttft, item.tpot) for item in end.classes] for end in ends), strict=True)
-    goals = [slo.attainment for slo in instance.problem.slos]
-    return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
+    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
+    return bars_between(instance, quick.classes, slow.classes, stable=not slow.overloaded)
 
 
 def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult) -> Plan:
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
     instance, judgement, simulation = bench.instance, winner.judgement, simulation_of(bench, winner, plan, result)
     bars = [item.error_bars for item in plan.classes] if bench.late() else simulated_error_bars(bench, winner.fleet)
-    classes = [
-        class_as_simulated(item, row).model_copy(update={"error_bars": bar})
-        for item, row, bar in zip(plan.classes, simulation.classes, bars, strict=True)
-    ]
+    headroom = with_simulated_headroom(plan.binding, simulation)
+    plan = with_latencies(plan.model_copy(update={"binding": headroom}), simulation.classes)
+    classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(plan.classes, bars, strict=True)]
     route_shares = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -327,13 +292,12 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "simulated": True,
             "simulation": simulation,
             "attainment": simulation.attainment,
-            "ttft_s": quantiles(percentiles(ttft, QUANTILES)),
-            "tpot_s": quantiles(percentiles(tpot, QUANTILES)),
+            "ttft_s": Quantiles.of(percentiles(ttft, QUANTILES)),
+            "tpot_s": Quantiles.of(percentiles(tpot, QUANTILES)),
             "goodput_rps": goodput,
             "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
             "classes": classes,
             "routing": routing,
-            "binding": simulated_limits(with_simulated_headroom(plan.binding, simulation), classes),
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )
@@ -430,9 +394,9 @@ class FleetUse:
 
 @dataclass(frozen=True, slots=True)
 class ClassGaps:
-    """Longest gap between two tokens of a request [s], over a class: p50, p90, p95 and p99, and the longest of all."""
+    """Longest gap between two tokens of a request, over a class, and the longest of all [s]."""
 
-    quantiles: tuple[float, ...]
+    quantiles: Quantiles
     longest: float
 
 
@@ -487,7 +451,14 @@ def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...
     longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in runs]
     classes = range(len(instance.problem.slos))
     pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
-    return tuple(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))) for gaps in pools)
+    return tuple(ClassGaps(Quantiles.of(percentiles(gaps, QUANTILES)), float(gaps.max(initial=0.0))) for gaps in pools)
+
+
+def class_e2e(instance: Instance, judgement: Judgement) -> tuple[Quantiles, ...]:
+    """End-to-end times of each class, warm-up left out; infinite where requests never ended."""
+    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
+    pools = [pooled(times, counted(instance, runs, number)) for number in range(len(instance.problem.slos))]
+    return tuple(Quantiles.of(percentiles(values, QUANTILES)) for values in pools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ from costmodel.quoting import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
+from optimizer.plans.records import ClassJudgement, Outcome
 from optimizer.search.search import NO_DEARER
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
-from .judge import ClassJudgement, Outcome
 
 if TYPE_CHECKING:
     import optuna

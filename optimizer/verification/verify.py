@@ -30,10 +30,10 @@ from optimizer.fleets.fleet import (
     with_replicas,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
+from optimizer.plans.records import Outcome
 from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
-from .judge import Outcome
 
 if TYPE_CHECKING:
     from .tune import Tuned

@@ -27,7 +27,7 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
-from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
+from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
@@ -48,9 +48,6 @@ from optimizer.verification.bench import look
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import scenario_problem
-
-CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
-"""What leaves the engines and the demand alone."""
 
 
 class ScenarioEffort(StrEnum):
@@ -320,9 +317,8 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     """An answer with its gap to what no fleet costs less than [$/h]; as it is without a floor, or below it."""
     if floor is None or best.cost is None:
         return best
-    bound = proof_of_judged(None, floor, best.cost).bound
-    gap = gap_of(bound, best.cost)
-    return replace(best, status=status_of(gap), bound=bound, gap=gap)
+    proof = proof_of_judged(None, floor, best.cost)
+    return replace(best, status=proof.status, bound=proof.bound, gap=proof.gap)
 
 
 def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:

@@ -34,7 +34,7 @@ from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import LEVERS, changed, scenario_problem
+from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
 
 from .answer import (
     Answer,
@@ -420,8 +420,6 @@ def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
 
 # --- break-even values ------------------------------------------------------------------------------------------------
 
-UNORDERED: Final = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
-"""Levers whose values have no order."""
 STARTS: Final = 9
 """Values at which a lever of unknown manners is looked at first."""
 EXACT, HALVED = 1e-6, 1e-4
@@ -579,8 +577,8 @@ class Along:
 
 
 def _check_order(key: str) -> None:
-    if key.partition(".")[0] in UNORDERED:
-        ordered_levers = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
+    if not lever_of(key).ordered:
+        ordered_levers = ", ".join(name for name, lever in LEVERS.items() if lever.ordered)
         raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
 
 

@@ -20,19 +20,19 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from optimizer.fleets.build_plan import quantiles
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     BreakEven,
+    ClassLatencies,
     EnginePool,
     Flip,
     LeverSensitivity,
+    Outcome,
     PricePiece,
     Sensitivity,
-    SimulatedLatencies,
     unpriced,
 )
 from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
@@ -41,12 +41,10 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import TIE
 from optimizer.verification.bench import make_bench
-from optimizer.verification.record import latencies
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import scenario_problem
+from search_spaces.scenarios import lever_of, scenario_problem
 
 from .answer import (
-    CHEAP_LEVERS,
     Answer,
     Case,
     ScenarioEffort,
@@ -92,7 +90,7 @@ class MovedLever:
     @property
     def is_cheap(self) -> bool:
         """Whether it leaves the engines and the demand alone."""
-        return self.key.partition(".")[0] in CHEAP_LEVERS
+        return lever_of(self.key).cheap
 
     @property
     def swing(self) -> float:
@@ -432,8 +430,8 @@ class ChunkRow:
     """
 
     chunk: int
-    classes: tuple[SimulatedLatencies, ...]
-    outcome: str
+    classes: list[ClassLatencies]
+    outcome: Outcome
     simulated: bool
     goodput: float
     replicas: int | None
@@ -499,19 +497,10 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
     first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
     if simulated:
         judgement = make_bench(instance).verdict(fleet).judgement
-        classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
+        classes, outcome = list[ClassLatencies](judgement.classes), judgement.outcome
     else:
         evaluation = evaluate(instance, fleet)
-        outcome = "meets" if evaluation.holds else "misses"
-        classes = tuple(
-            SimulatedLatencies(
-                name=slo.name,
-                attainment=float(evaluation.attainment[k]),
-                ttft_s=quantiles(evaluation.ttft[k]),
-                tpot_s=quantiles(evaluation.tpot[k]),
-            )
-            for k, slo in enumerate(instance.problem.slos)
-        )
+        classes, outcome = evaluation.classes, Outcome.MEETS if evaluation.holds else Outcome.MISSES
     goodput = break_of(case)[0] * instance.problem.workload.request_rate
     enough = _fewest_replicas(instance, fleet, first)
     replicas = None if enough is None else enough.pools[first].replicas

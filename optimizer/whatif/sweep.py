@@ -29,9 +29,9 @@ from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, SweepAxis, grid, scenario_problem
+from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
-from .answer import CHEAP_LEVERS, ScenarioEffort, answer_to
+from .answer import ScenarioEffort, answer_to
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
@@ -185,7 +185,7 @@ def _shown(row: Row, shares: Mapping[str, float]) -> Row:
 def _demand(scenario: Scenario) -> str:
     """What scenarios share that differ in prices and limits alone."""
     changes = scenario.changes.items()
-    demand = [[key, value] for key, value in changes if key.partition(".")[0] not in CHEAP_LEVERS]
+    demand = [[key, value] for key, value in changes if not lever_of(key).cheap]
     return json.dumps([scenario.name, sorted(demand, key=str)], default=str)
 
 

@@ -12,7 +12,6 @@ import click
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from pdplan.console import Console, write_text
-from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
     DEGREE,
@@ -216,8 +215,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     """
     from reports.answers.accuracy import validation_dict, validation_document
     from search_spaces.catalog import load_catalog
-    from search_spaces.measured_predictions import predict_serving, predict_steps
     from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
+    from search_spaces.serving_error import predict_serving, predict_steps
 
     flags = Flags(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
@@ -249,7 +248,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
 def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_fleet
-    from reports.answers.measured import SloVerdict, comparison_dict, comparison_document, watch_dict, watch_document
+    from reports.answers.measured import comparison_dict, comparison_document, watch_dict, watch_document
     from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing
 
@@ -259,16 +258,13 @@ def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
         if plan_file is None or foreign_flags or (flags.plan and flags.against):
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
         value = watch_dict(read_fleet(plan_file, flags.alternative), flags.prometheus, flags.slo_class)
-        console.show(value if as_json else watch_document(value))
-        return 0 if value["verdict"] == SloVerdict.MEETS else ExitCode.INFEASIBLE
+        return console.answer(watch_document(value), value, as_json=as_json)
     if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     plan = read_fleet(flags.plan, flags.alternative)
     prediction = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = comparison_dict(prediction, flags.against, flags.slo_class)
-    console.show(value if as_json else comparison_document(value))
-    met = all(run["verdict"] == SloVerdict.MEETS for run in value["runs"])
-    return 0 if met else ExitCode.INFEASIBLE
+    return console.answer(comparison_document(value), value, as_json=as_json)
 
 
 def _models(flags: Flags) -> Path | None:

@@ -125,7 +125,6 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
     """
-    from reports.answers.plan import plan_document, write_outputs
     from reports.json_text import plan_json
     from search_spaces.loader import load_problem
 
@@ -143,14 +142,29 @@ def optimize(
             raise
         for warning in plan.warnings:
             console.warn(warning)
-        if output is not None:
-            console.note(f"wrote {' and '.join(map(str, write_outputs(plan, output, force=force)))}")
-        console.show(plan_json(plan) if as_json else plan_document(plan, brief=not console.verbose))
+        show_plan(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
         console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
+
+
+def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
+    """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
+    from reports.answers.plan import plan_document, write_outputs
+    from reports.json_text import plan_json
+    from reports.next_steps import Deployability
+
+    if as_json and output is None:
+        console.show(plan_json(plan))
+        return
+    runs = Deployability.of(plan)
+    document = plan_document(plan, runs, brief=output is None and not console.verbose)
+    if output is not None:
+        console.note(f"wrote {' and '.join(map(str, write_outputs(plan, document, output, force=force)))}")
+        document = document if console.verbose else plan_document(plan, runs, brief=True)
+    console.show(plan_json(plan) if as_json else document)
 
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
@@ -258,8 +272,7 @@ def evaluate(
             console.note(f"wrote {output / EVALUATION_FILE}")
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
-    console.show(text if as_json else document)
-    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+    return console.answer(document, text, as_json=as_json)
 
 
 def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
@@ -323,5 +336,4 @@ def explain(
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     document = explanation_document(explanations, pairs_)
     records = [*(explanation_dict(*item) for item in explanations), *(pair_dict(*item) for item in pairs_)]
-    console.show(records if as_json else document)
-    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+    return console.answer(document, records, as_json=as_json)

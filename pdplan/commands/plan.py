@@ -187,7 +187,7 @@ def deploy(
     from reports.deploy.describe import describe
     from reports.deploy.files import planned_target, write_deployment
     from reports.deploy.readme import scattered_words
-    from reports.next_steps import deploy_sentence
+    from reports.next_steps import Deployability, deploy_sentence
 
     plan = read_fleet(file, alternative)
     if check is not None:
@@ -202,7 +202,7 @@ def deploy(
     if deployment.demand.sessions and (warning := scattered_words(deployment)):
         console.warn(warning)
     if options["target"] is None and settings.target != planned_target(plan):
-        console.note(deploy_sentence(plan))
+        console.note(deploy_sentence(plan, Deployability.of(plan).targets))
     console.note(f"wrote {len(files)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 

@@ -12,7 +12,6 @@ import click
 
 from costmodel.quoting import shown
 from pdplan.console import Console, write_text
-from pdplan.exits import ExitCode
 from pdplan.files import check_files, read_fleet
 from pdplan.options import (
     PATH,
@@ -160,5 +159,4 @@ def simulate(
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
     following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
     document = simulation_document(simulation, next_step=following)
-    console.show(simulation_json(simulation) if as_json else document)
-    return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE
+    return console.answer(document, simulation_json(simulation), as_json=as_json)

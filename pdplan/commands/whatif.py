@@ -359,13 +359,13 @@ def frontier(
 
     Finds the fleet of pdplan optimize --effort quick for every value in the range. The curve is a
     staircase, as replicas are whole. By formula each step ends where its fleet misses the SLO, exact to
-    0.01 %; a fleet that is cheapest over less than 1 % is left out. With several SLO classes, all their
+    0.01 %; a step shorter than 1 % may be left out. With several SLO classes, all their
     limits are scaled together. Over the budget, it shows the most demand that each budget serves.
 
     Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
-    largest jumps. A fleet that misses there ends where it was simulated to meet the SLO, to 1 %, and the
-    next one takes over. At the value in FILE the whole search of pdplan optimize runs, so the curve is
-    never above its answer there.
+    largest jumps. Where a fleet misses there, its step is cut back to where it meets the SLO in
+    simulation, to 1 %, and the next fleet takes over. At the value in FILE the whole search of pdplan
+    optimize runs, so the curve is never above its answer there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """

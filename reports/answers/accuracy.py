@@ -18,8 +18,8 @@ from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
-from search_spaces.measured_predictions import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind
+from search_spaces.serving_error import SERVING_GROUP, Predicted, Predictions
 
 QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
 """What is predicted of a row, by the format of its file, and the beginning of the keys of its errors."""
@@ -28,6 +28,13 @@ LABELS: Final = {
     "steps": ("model", "accelerator", "phase", "dtype"),
 }
 """What tells the groups of rows apart."""
+
+
+ERRORS: Final = (
+    "Errors are relative to the measured value. The tables have the median (of steps: the mean) and p90 of their size, "
+    "and the bias: the median (mean) with its sign. In interval: the share of measured values within the 90 % interval "
+    "of the prediction."
+)
 
 
 def error_cells(errors: Mapping[str, Any], quantity: str) -> tuple[str, ...]:
@@ -54,7 +61,10 @@ def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
             f"{name}: {value['predicted']:,} of {plural(value['rows'], 'row')} predicted."
             for name, value in files.items()
         ),
-        sections=tuple(section for name, value in files.items() for section in _file(name, value)),
+        sections=(
+            Section(sentences=(ERRORS,) * any(value["predicted"] for value in files.values())),
+            *(section for name, value in files.items() for section in _file(name, value)),
+        ),
     )
 
 
@@ -76,17 +86,11 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
             )
             for labels, group in labelled(value)
         ]
-        table = table_of((*columns, "#p90", "#bias", "#in 90 %"), rows)
+        table = table_of((*columns, "#p90", "#bias", "#in interval"), rows)
         yield Section(f"{name}: errors of {words}", table=table)
     tau = value.get("throughput_kendall_tau")
-    middle = "mean" if value["format"] == "steps" else "median"
-    meaning = (
-        f"Errors are relative to the measured value: {middle} and p90 of their size, and their {middle} with its sign "
-        "(bias). In 90 %: the share of measured values within the 90 % interval of the prediction."
-    )
     yield Section(
         sentences=said(
-            meaning if value["predicted"] else "",
             *(f"{plural(n, 'row')} not predicted: {reason}." for reason, n in value["refused_reasons"].items()),
             *(f"{plural(n, 'row')}: {note}." for note, n in value["notes"].items()),
             ""

@@ -370,7 +370,7 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         share = least_use(best, price, months)
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
         sentences.append(
-            f"What decides: in use all day, an {contract_name(purchase, best)} costs "
+            f"What decides: for a GPU in use all day, {contract_name(purchase, best)} costs "
             f"{hourly(hourly_price(best, months))}, on demand {hourly(price)}; {pays}."
         )
     return sentences

@@ -8,9 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.records import pool_records, unpriced
+from optimizer.plans.records import ClassLatencies, pool_records, unpriced
 from optimizer.whatif.answer import Answer
 from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
@@ -30,7 +32,7 @@ from reports.scenarios import (
     simulated_notes,
 )
 from reports.text import clean
-from reports.words import fleet_line, misses_used
+from reports.words import fleet_line, marked, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
@@ -167,11 +169,11 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     unit = " of the permitted misses" if curve.over == "attainment" else ""
     but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
     is_simulated = any(answer.attainment is not None for answer in answers)
-    sooner = f"; where it misses there in simulation, earlier, to {coarse}{unit}" if is_simulated else ""
+    sooner = f", and to {coarse}{unit} where simulation ends it earlier" if is_simulated else ""
     return said(
         f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Its step ends where it misses the "
-        f"SLO by formula, to {fine}{unit}, or with the range{sooner}.",
-        f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
+        f"SLO, which is known to {fine}{unit} by formula{sooner}.",
+        f"A step shorter than {coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
         _own(curve),
         *simulated_notes(answers, "steps"),
@@ -196,8 +198,9 @@ def _own(curve: Frontier) -> str:
 def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO at {_at(curve, step.end)} and misses it at "
-        f"{_at(curve, step.missed)}. By formula its limit is {_at(curve, step.promised)}, but there it {miss.fault}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} is shown to meet the SLO up to {_at(curve, step.end)}, "
+        f"and no longer at {_at(curve, step.missed)}. By formula it does up to {_at(curve, step.promised)}, but there "
+        f"it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted
@@ -338,7 +341,7 @@ def _not_simulable(key: str) -> str:
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
-MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
+CLASSES: Final = TypeAdapter(list[ClassLatencies])
 
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
@@ -353,7 +356,7 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
                 "chunk_tokens": row.chunk,
                 "outcome": row.outcome,
                 "simulated": row.simulated,
-                "classes": [item.model_dump(mode="json") for item in row.classes],
+                "classes": CLASSES.dump_python(row.classes, mode="json"),
                 "goodput_rps": row.goodput,
                 "replicas_needed": row.replicas,
                 "cost_needed_usd_per_hour": row.cost,
@@ -375,7 +378,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
             f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
             duration(getattr(row.classes[k].ttft_s, label)),
             duration(getattr(row.classes[k].tpot_s, label)),
-            f"{MARKS[row.outcome]} {percent(row.classes[k].attainment)}",
+            marked(row.outcome, row.classes[k].attainment),
             rate(row.goodput),
             MISSING if row.replicas is None else str(row.replicas),
             hourly(row.cost),
@@ -426,7 +429,7 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
-        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if is_simulated else "",
+        "Undecided: the goal lies within the 95 % interval of the share." if is_simulated else "",
         "Carries: the highest rate within the SLO, by formula.",
         f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",

@@ -11,6 +11,7 @@ from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import json_text
+from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import capital, clean
 from reports.verdict import (
@@ -23,7 +24,16 @@ from reports.verdict import (
     router_sentence,
     slo_result_sentence,
 )
-from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words, tightest
+from reports.words import (
+    binding_sentence,
+    fleet_words,
+    has_fleet,
+    requests_of,
+    serving_words,
+    slo_name,
+    tightest,
+    tightest_limits,
+)
 
 from .plan import complete_sections
 
@@ -44,7 +54,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     """
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
-    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
+    limits = sorted(tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
     risk = "" if evaluation.outcome == "misses" else risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
@@ -68,7 +78,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
             slo_result_sentence(plan, brief=brief, misses=evaluation.outcome == "misses"),
             *plan.price_remarks,
         ),
-        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan)),
+        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
         positive=evaluation.outcome == "meets",
         next_step=next_step,
     )
@@ -130,7 +140,8 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
-    still = "are enough" if more else f"still {'meets' if provisioning.spare == 1 else 'meet'} every SLO"
+    still = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
+    still = "are enough" if more else still
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         f"{_replica_words(less, 'fewer')} {still}" if less else "",
@@ -151,8 +162,7 @@ def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     name, share, goal = tightest(row.attainment, plan.classes)
     stuck = "; it does not recover from a burst that fills its KV memory"
     why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
-    subject = f"class {clean(name, 30)}" if len(plan.classes) > 1 else "requests"
-    return f"({percent_beside(share, goal)} of {subject} meet it){why}"
+    return f"({percent_beside(share, goal)} of {requests_of(name, plan.classes)} meet it){why}"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:

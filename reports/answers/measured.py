@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Quantiles
+from optimizer.plans.records import Outcome, Quantiles
 from reports.asked import asked
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
@@ -51,14 +50,6 @@ MIXED: Final = "Engines do not tell SLO classes apart: query the series of this 
 """What to know of histograms that are not of quite what an SLO limits."""
 
 
-class SloVerdict(StrEnum):
-    """Whether a fleet meets its SLO."""
-
-    MEETS = "meets"
-    MISSES = "misses"
-    OPEN = "open"
-
-
 Within = dict[str, Any]
 """The share of requests within one limit as the record has it: name, limit_s, share_low and share_high [1]."""
 
@@ -87,7 +78,7 @@ def interval_words(low: float, high: float) -> str:
     return f"at least {percent(low)}" if high >= 1.0 else f"{percent(low)} to {percent(high)}"
 
 
-def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> SloVerdict:
+def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> Outcome:
     """Whether the goal [1] is kept, from the shares within each limit, or from the share within all of them together.
 
     At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
@@ -100,8 +91,8 @@ def verdict_of(goal: float, shares: Sequence[Within], together: float | None = N
     low = 1.0 - sum(1.0 - share["share_low"] for share in shares) if together is None else together
     high = min((share["share_high"] for share in shares), default=1.0) if together is None else together
     if high < goal:
-        return SloVerdict.MISSES
-    return SloVerdict.MEETS if low >= goal - ROUNDED else SloVerdict.OPEN
+        return Outcome.MISSES
+    return Outcome.MEETS if low >= goal - ROUNDED else Outcome.UNDECIDED
 
 
 def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
@@ -183,13 +174,13 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     verdict = verdict_of(slo.attainment, shares, together)
     load = run.request_throughput or plan_rate
     light = load < (1.0 - LIGHT) * plan_rate
-    if verdict is SloVerdict.MEETS and (light or _others(slo)):
-        verdict = SloVerdict.OPEN
+    if verdict is Outcome.MEETS and (light or _others(slo)):
+        verdict = Outcome.UNDECIDED
     following = {
-        SloVerdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
-        SloVerdict.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and "
+        Outcome.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
+        Outcome.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and "
         "plan again with its file as `catalog:`.",
-        SloVerdict.OPEN: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own "
+        Outcome.UNDECIDED: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own "
         "times."
         if light
         else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
@@ -204,19 +195,19 @@ def _same(first: float | None, second: float | None) -> bool:
 
 
 def _verdict_dict(
-    verdict: SloVerdict, slo: Slo, shares: Sequence[Within], together: float | None, following: str
+    verdict: Outcome, slo: Slo, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
     worst = min(shares, key=lambda share: (share["share_high"], share["share_low"]), default=None)
     reason = join_words([within_words(share) for share in shares]) or "no limit"
     opening = {
-        SloVerdict.MEETS: "The fleet meets the plan's SLO",
-        SloVerdict.MISSES: "The fleet misses the plan's SLO",
-        SloVerdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
+        Outcome.MEETS: "The fleet meets the plan's SLO",
+        Outcome.MISSES: "The fleet misses the plan's SLO",
+        Outcome.UNDECIDED: "This does not tell whether the fleet meets the plan's SLO",
     }[verdict]
     if together is not None:
         reason = f"{percent(together)} of the requests are within all limits"
-    elif verdict is SloVerdict.MISSES and worst is not None:
+    elif verdict is Outcome.MISSES and worst is not None:
         opening, reason = f"{opening} by {worst['name']}", within_words(worst)
     return {
         "verdict": verdict.value,
@@ -250,6 +241,7 @@ def comparison_document(value: dict[str, Any]) -> Document:
             for run in runs
         ),
         sections=(*tables, *verdicts),
+        positive=all(run["verdict"] == Outcome.MEETS for run in runs),
     )
 
 
@@ -265,8 +257,8 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
     ]
     verdict = verdict_of(slo.attainment, shares)
-    if verdict is SloVerdict.MEETS and (_others(slo) or APART in notes):
-        verdict = SloVerdict.OPEN
+    if verdict is Outcome.MEETS and (_others(slo) or APART in notes):
+        verdict = Outcome.UNDECIDED
     misses = sorted(
         (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, slo)),
         key=lambda miss: float(miss["share"]),
@@ -313,14 +305,14 @@ def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, 
     return histograms, notes
 
 
-def _watch_next(verdict: SloVerdict, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
+def _watch_next(verdict: Outcome, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
     if load is not None and load > plan_rate * (1.0 + LIGHT):
         return f"Traffic is {rate(load)}, planned were {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
-    if verdict is SloVerdict.MISSES:
+    if verdict is Outcome.MISSES:
         return (
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
         )
-    if verdict is SloVerdict.OPEN:
+    if verdict is Outcome.UNDECIDED:
         return (
             "Histograms tell each latency apart, in buckets, and not how many requests meet all limits: "
             "replay the workload (`benchmark/run.sh`) to tell."
@@ -378,4 +370,5 @@ def watch_document(value: dict[str, Any]) -> Document:
             f"{rate(value['requests_per_second'])}; planned {rate(value['planned_requests_per_second'])}.",
         ),
         sections=tuple(sections),
+        positive=value["verdict"] == Outcome.MEETS,
     )

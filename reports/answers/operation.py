@@ -11,13 +11,15 @@ from costmodel.words import plural
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
+from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
-from optimizer.verification.judge import Judgement, Outcome, pool_behind
+from optimizer.verification.judge import Judgement, pool_behind
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.verdict import deciding_words, waste_sentence
+from reports.words import MARKS, marked
 from search_spaces.bounds import RUN_REQUESTS
 
 MOST_LINES: Final = 12
@@ -30,8 +32,8 @@ RESULTS: Final = {
 }
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
-    "out. Replicas are on nodes as in the deployment files. Spares: what it costs to bear the loss; against that of a "
-    "node, each pool is spread evenly over nodes of its own."
+    "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
+    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own."
 )
 
 
@@ -78,10 +80,10 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     return [
         {
             "name": case.name,
-            "goal": case.goal,
-            "attainment": case.attainment.share,
-            "low": case.attainment.low,
-            "high": case.attainment.high,
+            "goal": case.attainment_goal,
+            "attainment": case.attainment,
+            "low": case.attainment_low,
+            "high": case.attainment_high,
             "verdict": str(case.outcome),
             "held": case.proven,
         }
@@ -130,7 +132,7 @@ def resilience_verdict(resilience: Resilience) -> str:
 
 def losses_table(resilience: Resilience) -> Table:
     """The fleet without a loss, and after every one."""
-    goals = [case.goal for case in resilience.whole.classes]
+    goals = [case.attainment_goal for case in resilience.whole.classes]
     met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
@@ -145,12 +147,11 @@ def losses_table(resilience: Resilience) -> Table:
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     """Whether the SLO is met, and by which share of each class; of a single one, the header has the goal."""
-    mark = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}[judgement.outcome]
     if len(judgement.classes) > 1:
-        return f"{mark} {attainment_words(judgement, pools)}"
+        return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
     late = behind(judgement, pools)
-    share = percent(judgement.classes[0].attainment.share)
-    return f"{mark} {share}" if late is None else f"{mark} {share}, {late} overloaded"
+    share = marked(judgement.outcome, judgement.classes[0].attainment)
+    return share if late is None else f"{share}, {late} overloaded"
 
 
 def notes(resilience: Resilience, count: int, other_runs: str = "") -> tuple[str, ...]:
@@ -182,7 +183,7 @@ def _runs(judgements: Sequence[Judgement]) -> str:
     longer = most if max(lengths) > min(lengths) else ""
     return (
         f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
-        "serve too. The plan's own shares may differ: there spare replicas are idle and, with a confidence, steps are "
+        "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
         "slow."
     )
 
@@ -231,7 +232,7 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
 def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
     shares = ", ".join(
-        f"{case.name} {percent(case.attainment.share)} (goal {percent(case.goal)})" for case in judgement.classes
+        f"{case.name} {percent(case.attainment)} (goal {percent(case.attainment_goal)})" for case in judgement.classes
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, {late} overloaded"
@@ -372,8 +373,8 @@ def on_load(instance: Instance, day: Day) -> str:
     result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
     late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
-        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} to a fleet that is too small "
-        f"for its hour, or to the queue behind it. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} while the fleet is too small "
+        f"for its hour, or still works off the queue of such a time. {limit}"
     )
 
 

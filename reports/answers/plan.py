@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from costmodel.words import dearer, join_words, plural
-from optimizer.plans.plan import Alternative, Plan, Status
-from optimizer.plans.records import EnginePool
+from optimizer.plans.plan import Alternative, Plan
+from optimizer.plans.records import EnginePool, Outcome
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -28,7 +29,7 @@ from reports.figures import (
     worst_tail,
 )
 from reports.json_text import plan_json, plan_record
-from reports.next_steps import backend_sentence, deploy_sentence, next_command
+from reports.next_steps import Deployability, backend_sentence, deploy_sentence, next_command
 from reports.numbers import (
     MISSING,
     count,
@@ -43,7 +44,7 @@ from reports.numbers import (
 from reports.sensitivity import sensitivity_section
 from reports.text import clean, moment, sentence
 from reports.views.html import render_document
-from reports.whole_files import EVALUATION_FILE, PLAN_FILE, REPORT_FILE, check_directory, write_whole
+from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
 from .plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from .plan_details import (
@@ -59,15 +60,19 @@ MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
 
 
-def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
+def plan_document(
+    plan: Plan, runs: Deployability | None = None, *, brief: bool = False, next_step: str | None = None
+) -> Document:
     """The answer of a plan.
 
+    runs: what runs it; worked out here when None.
     brief: what fits a screen: verdict, fleet, SLOs, risk, alternatives, capacity; else with all reasons, and with what
     only a page shows.
     next_step: the command named last; made from the plan's own command when None.
     """
     if words.has_fleet(plan):
-        sections = _brief(plan) if brief else complete_sections(plan)
+        runs = runs or Deployability.of(plan)
+        sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
         looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
@@ -83,29 +88,31 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
             clean(plan.name),
             *subject,
             moment(plan.provenance.run.created),
-            words.basis_words(plan),
+            *((words.basis_words(plan),) if words.has_fleet(plan) else ()),
             verdict.search_outcome(plan),
         ),
     )
 
 
-def plan_page(plan: Plan) -> str:
-    """The report of a plan: its answer as a page, with the plan itself in it."""
-    return render_document(plan_document(plan, next_step=""), plan_record(plan), "plan")
+def plan_page(plan: Plan, document: Document | None = None) -> str:
+    """The report of a plan: its whole answer (made here when None) as a page, with the plan itself in it."""
+    document = document or plan_document(plan)
+    return render_document(replace(document, next_step=""), plan_record(plan), "plan")
 
 
-def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
+def write_outputs(plan: Plan, document: Document, directory: Path, *, force: bool = False) -> list[Path]:
     """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
 
     Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
+    document: the whole answer.
     """
-    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan)}
+    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan, document)}
     check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
     write_whole(texts)
     return list(texts)
 
 
-def _brief(plan: Plan) -> tuple[Section, ...]:
+def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
     cut = len(plan.pools) - len(shown_pools(plan.pools, brief=True))
     return (
         Section(
@@ -123,7 +130,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                         verdict.capacity_sentence(plan),
                         verdict.waste_sentence(plan, brief=True),
                         verdict.prefix_sentence(plan, brief=True),
-                        deploy_sentence(plan, brief=True),
+                        deploy_sentence(plan, runs.targets, brief=True),
                     )
                 ),
                 verdict.overload_sentence(plan),
@@ -134,7 +141,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
     )
 
 
-def complete_sections(plan: Plan) -> tuple[Section, ...]:
+def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
     """All that is known of a plan with a fleet, by subject."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
@@ -160,8 +167,8 @@ def complete_sections(plan: Plan) -> tuple[Section, ...]:
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
-                backend_sentence(plan),
-                deploy_sentence(plan),
+                backend_sentence(runs.engines),
+                deploy_sentence(plan, runs.targets),
             ),
         ),
         Section(
@@ -183,7 +190,7 @@ def complete_sections(plan: Plan) -> tuple[Section, ...]:
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
         workload_section(plan, workload_charts(plan)),
-        settings_section(plan),
+        settings_section(plan, runs),
         _trust(plan),
     )
 
@@ -202,23 +209,23 @@ def _tiles(plan: Plan) -> Facts:
 
 
 def _limits(plan: Plan) -> Table:
-    columns = (Column("limit", shrink=True, lines=2), "where", "#slack", Column("because", shrink=True, lines=12))
+    columns = (Column("limit", shrink=True, lines=2), "where", "#used", Column("because", shrink=True, lines=12))
     rows = [
         (
             words.constraint_words(item.constraint),
             clean(item.where, 20),
-            percent(item.slack),
+            words.used_words(item),
             words.binding_sentence(item),
         )
-        for item in words.by_slack(plan)
+        for item in words.tightest_limits(plan)
     ]
     return table_of(columns, rows)
 
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    miss, classes = words.nearest_miss(plan), asked(plan)
-    obstacles = words.violated(plan) or words.by_slack(plan)[:1]
+    classes = asked(plan)
+    obstacles = words.violated(plan) or words.tightest_limits(plan)[:1]
     question = [
         f"Asked: {words.demand_sentence(plan)}",
         *(f"{words.slo_words(item)}." for item in classes[:MOST_CLASSES]),
@@ -227,7 +234,7 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
     return (
         Section(sentences=tuple(question)),
-        Section(sentences=said("" if miss is None else words.miss_sentence(miss, why=not words.violated(plan)))),
+        Section(sentences=tuple(words.miss_sentences(plan))),
         Section(
             sentences=tuple(f"{words.binding_sentence(limit)} {words.relax_sentence(limit)}" for limit in obstacles)
         ),
@@ -265,8 +272,6 @@ BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
 BRIEF_FIRST: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds that the brief answer never leaves out: the fleet whose price its risk states, and the other way to serve."""
-WHOLE: Final = 0.1
-"""Extra cost from which on it is written in whole per cents [1]."""
 
 
 def _alternative_columns(cut: int, *, brief: bool) -> list[Column]:
@@ -293,7 +298,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
         name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
     elif words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
-        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < WHOLE else 0)
+        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
     fleet = words.fleet_by_role(pools) if brief else " + ".join(map(words.limited_cell, pools))
     return (
         str(number),
@@ -314,9 +319,6 @@ def _reason(row: Alternative, plan: Plan) -> str:
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
     without = words.as_sentence(clean(row.label, words.ENGINES_LIMIT)) if row.kind == "other_engines" else ""
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
-
-
-OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "undecided"}
 
 
 def front_section(plan: Plan) -> Section:
@@ -348,7 +350,8 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
     for fleet in dearer_fleets:
-        basis, figures = OUTCOMES.get(fleet.outcome or "", "one short run"), (fleet.cost_usd_per_hour, fleet.tail)
+        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[Outcome(fleet.outcome)]
+        figures = fleet.cost_usd_per_hour, fleet.tail
         rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)
     headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
@@ -378,20 +381,19 @@ def _front_row(
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
-    file = EVALUATION_FILE if plan.status is Status.STATED else PLAN_FILE
     assumption_words = plural(len(source.assumptions), "assumption")
-    basis = f"Latencies and request rates are {words.basis_words(plan)}"
+    basis = "Latencies, request rates and utilization are by formula. "
     if plan.simulated:
-        basis = "Latencies and request rates are simulated; utilization is by formula"
+        basis = "Latencies and request rates are simulated; utilization is by formula. "
     elif words.is_simulated_row(plan):
-        basis = "Latencies are simulated; request rates and utilization are by formula"
+        basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
-        f"{basis}. Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; {file} lists them." if source.assumptions else "",
+        f"{basis * words.has_fleet(plan)}Nothing here was measured on your machines.",
+        f"{assumption_words} {verb} in force; the HTML report and --json list them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
-        f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
+        f"{clean(source.inputs_sha256, 64)}.",
     )
     command = clean(source.run.command, 300) or "pdplan optimize workload.yaml"
     return Section("Trust", said(*facts), code=command, sections=trust_sections(plan))

@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
-from optimizer.plans.records import EnginePool, SimulatedLatencies
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import words
 from reports.asked import HOURS, arrivals, day_rate
 from reports.charts import (
@@ -76,6 +76,7 @@ OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for 
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
 RECOMMENDED: Final = "recommended"
+HOLDS, UNDECIDED = words.OUTCOMES[Outcome.MEETS], words.OUTCOMES[Outcome.UNDECIDED]
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
@@ -177,7 +178,7 @@ class TailPoint:
     @property
     def tone(self) -> str:
         """How it is drawn beside other fleets."""
-        return "good" if self.name == RECOMMENDED else "other" if self.outcome == words.HOLDS else "over"
+        return "good" if self.name == RECOMMENDED else "other" if self.outcome == HOLDS else "over"
 
     @property
     def slowest(self) -> float:
@@ -222,12 +223,13 @@ def load_chart(plan: Plan) -> Chart | None:
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst = ", worst class" if len(plan.classes) > 1 else ""
+    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
+    at = "the percentile of the goal" if at == "at goal" else at
     summary = "; ".join(f"{rate(p.x)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
     rows = [(rate(p.x), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
-        caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
+        caption=f"Latency at {at} over its limit{worst}; one run of "
         f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it.",
         drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
         table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
@@ -249,9 +251,9 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     alone = f"{below} of {number} {verb} the goal alone" if below else f"each of {number} reaches the goal alone"
     least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
-        title=f"{name}: {alone}, the least with {percent(min(route.attainment for route in routes))}",
-        caption=f"Cells: % of requests that meet the SLO. The goal, {percent(goal)}, is for all together; cells sum up "
-        "lengths, red ones are below it.",
+        title=f"{name}: {alone}; the lowest share is {percent(min(route.attainment for route in routes))}",
+        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
+        "lengths together; a cell may have several.",
         drawing=draw_lengths(
             figure,
             lambda share: "cell-held" if share >= goal else "cell-missed",
@@ -287,13 +289,11 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return []
-    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
-    fleets.append(
-        (RECOMMENDED, plan.pools, cost, simulation.classes, words.HOLDS if simulation.held else words.UNPROVEN)
-    )
+    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
+    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNDECIDED))
     for row in words.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = words.HOLDS if words.is_feasible(row) else words.UNPROVEN
+            outcome = HOLDS if words.is_feasible(row) else UNDECIDED
             name = words.fleet_line(row.pools[:12]) if row.kind == "other_engines" else words.alternative_name(row)
             fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in words.tried_fleets(plan):
@@ -308,12 +308,12 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
-def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
+def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
     """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": words.HOLDS, "over": words.UNPROVEN}
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": "misses the SLO, overloaded or undecided"}
 
 
 def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -328,6 +328,8 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     rows = [(p.name, p.pools, hourly(p.x), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    high = percent(OF_LIMIT.high)
+    note += f" Fleets beyond {high} stand at {high}." * any(point.slowest > OF_LIMIT.high for point in near)
     series = []
     for tone in reversed(FLEET_TONES):
         members = [point for point in near if point.tone == tone]
@@ -358,7 +360,7 @@ def fleets_sentence(points: Sequence[TailPoint]) -> str:
     cheaper = [point for point in points if point.x < own.x]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    holding = sum(point.outcome == words.HOLDS for point in cheaper) or "none"
+    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
     return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
 
 
@@ -516,11 +518,13 @@ def _split_chart(plan: Plan) -> Chart:
 
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
-    shares = []
+    shares: dict[str, list[str]] = {}
     for pool in words.dearest_of_each_role(pools):
         name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
-        shares += [f"{PARTS[name]} in {pool.role} ({percent(share)})"] if is_number(share) else []
-    return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
+        if is_number(share):
+            shares.setdefault(PARTS[name], []).append(f"{pool.role} {percent(share)}")
+    largest = [f"{name} ({', '.join(roles)})" for name, roles in shares.items()]
+    return f"Largest part of a step: {join_words(largest)}" if largest else "No step times are known"
 
 
 # --- the workload ----------------------------------------------------------------------------------------------------

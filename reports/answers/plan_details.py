@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from costmodel.errors import InputError
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
-from reports.deploy.readme import settings
+from reports.deploy.deployment import Deployment
+from reports.deploy.readme import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
-from reports.next_steps import deployment, described_by_catalog
+from reports.next_steps import Deployability, deployment
 from reports.numbers import (
     MISSING,
     count,
@@ -67,7 +67,7 @@ WORDS: Final = (
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
     ("goodput", "the highest request rate at which every SLO is met"),
-    ("slack", "what is left of a limit, as a share of it; the limit with the least is what binds"),
+    ("load", "of a pool: its load over the most that it can take within the SLO, and in brackets what then runs out"),
     (
         "3 x H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
@@ -154,9 +154,9 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan) -> Section:
+def settings_section(plan: Plan, runs: Deployability) -> Section:
     """What the engines are told, why, and the files that tell them."""
-    files, command = deployment(plan)
+    files, command = deployment(plan, runs.targets)
     purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
     file_words = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
     more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
@@ -169,7 +169,7 @@ def settings_section(plan: Plan) -> Section:
         table=engines_table(plan.pools),
         sections=(
             Section("Deployment files", said(*deploying), code=command),
-            Section("Why each setting is stated", table=settings_table(plan), detail=Detail.FOLDED),
+            Section("Why each setting is stated", table=settings_table(runs.engines), detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,
     )
@@ -186,20 +186,11 @@ def engines_table(pools: Sequence[Pool]) -> Table:
     return table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), rows)
 
 
-def settings_table(plan: Plan) -> Table:
-    """Every setting that shaped the prediction with its reason; empty where the deployment files know none.
-
-    A plan of a model or of accelerators that only a file describes has none: the page must not depend on what lies on
-    the disk.
-    """
-    headers = ("setting", "value", "why")
-    if not described_by_catalog(plan):
-        return table_of(headers, ())
-    try:
-        rows = settings(plan)
-    except InputError:
-        return table_of(headers, ())
-    return table_of(headers, [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows])
+def settings_table(engines: Deployment | None) -> Table:
+    """Every setting that shaped the prediction with its reason; empty where the deployment files know none."""
+    rows = () if engines is None else setting_rows(engines)
+    cells = [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows]
+    return table_of(("setting", "value", "why"), cells)
 
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
@@ -211,7 +202,11 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),
-        Section("What the figures of each accelerator rest on", table=origins_table(plan)),
+        Section(
+            "What the figures of each accelerator rest on",
+            table=origins_table(plan),
+            notes=(STEP_ERRORS,) * bool(plan.step_errors),
+        ),
         Section("Words", facts=WORDS),
     )
     text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
@@ -243,7 +238,7 @@ def _provenance(plan: Plan) -> Facts:
 def origins_table(plan: Plan) -> Table:
     """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first.
 
-    Beside them by which factors step times may be off, nine times in ten.
+    Beside them the 90 % interval of measured over predicted step times.
     """
     counts = {
         clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
@@ -278,6 +273,7 @@ def _origins(value: Any) -> Iterator[str]:
             yield from _origins(item)
 
 
+STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
 MEDIANS: Final = "Medians over models that the fit never saw, relative to the measured value."
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
-from costmodel.metric import METRICS
-from costmodel.power import POWER
+from costmodel.accelerator import POWER
+from costmodel.metric import METRICS, Metric
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
-from optimizer.fleets.evaluate import QUANTILES
-from optimizer.plans.plan import Status
-from optimizer.verification.judge import TOLERANCE, ClassJudgement, Curve, Judgement, Outcome, RatePoint, half_width
+from optimizer.plans.plan import ClassResult, Status
+from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles
+from optimizer.verification.judge import TOLERANCE, Curve, Judgement, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
@@ -33,8 +32,8 @@ from reports.numbers import (
     significant,
 )
 from reports.text import clean
-from reports.verdict import MARKS, deciding_words, requests_to_decide, served_rate
-from reports.words import misses_used
+from reports.verdict import deciding_words, requests_to_decide, served_rate
+from reports.words import marked, misses_used
 
 OTHER_RATE: Final = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
@@ -57,7 +56,7 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 table=_pools(simulation),
                 notes=(
                     "In a step: share of the time in which a step runs, even with one request.",
-                    "MFU, MBU: the compute and memory traffic that the steps need, over the GPUs' peaks.",
+                    "MBU, and MFU in wide tables: memory traffic and compute of the steps, over the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
@@ -85,13 +84,13 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
         return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed_classes])} at {at}."
     if not undecided_classes:
         item = judgement.classes[0]
-        share, goal = percent_beside(item.attainment.share, item.goal), percent(item.goal)
+        share, goal = percent_beside(item.attainment, item.attainment_goal), percent(item.attainment_goal)
         alone = f"Meets the SLO at {at}: {share} of requests ({goal} asked)."
         return alone if len(judgement.classes) == 1 else f"Every class meets its SLO at {at}."
     shares = []
     for item in undecided_classes:
-        values = (item.attainment.share, item.goal, item.attainment.low, item.attainment.high)
-        share, goal, low, high = (percent_beside(value, item.goal) for value in values)
+        values = (item.attainment, item.attainment_goal, item.attainment_low, item.attainment_high)
+        share, goal, low, high = (percent_beside(value, item.attainment_goal) for value in values)
         name = clean(item.name, 30)
         shares.append(f"{share} of {name} meet the SLO ({goal} asked, 95 % interval {low} to {high})")
     return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
@@ -157,25 +156,22 @@ def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
         simulation.plan.classes[number],
         simulation.analytic,
     )
-    share, slo = percent(item.attainment.share), simulation.instance.problem.slos[number]
+    slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
-    outcome = Outcome.MISSES if simulation.judgement.overloaded else item.outcome
-    is_undecided = outcome is Outcome.UNDECIDED
-    met = share if is_undecided else f"{MARKS[outcome][0]} {share}"
-    name = "  simulated, undecided" if is_undecided else "  simulated"
     rows = [
         [clean(item.name, 30), *[""] * 4],
-        ["  goal", percent(item.goal), "", *limits],
-        [name, met, _interval(item), _three(item.ttft), _three(item.tpot)],
+        ["  goal", percent(item.attainment_goal), "", *limits],
+        ["  simulated", *_attained(item, is_overloaded=is_overloaded)],
     ]
     if formula is not None and formula.stable:
-        times = [_three(values[number].tolist()) for values in (formula.ttft, formula.tpot)]
-        rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times])
+        by_formula = formula.classes[number]
+        times = [_three(by_formula.ttft_s), _three(by_formula.tpot_s)]
+        rows.append(["  by formula", percent(by_formula.attainment), "", *times])
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
     if simulation.plan.status is Status.STATED:  # a fleet file: its plan is by formula
         return rows
-    times = [latencies((q.p50, q.p90, q.p99)) for q in (plan_class.ttft_s, plan_class.tpot_s)]
+    times = [_three(plan_class.ttft_s), _three(plan_class.tpot_s)]
     return [*rows, ["  in the plan", percent(plan_class.attainment), "", *times]]
 
 
@@ -190,14 +186,16 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
-def _interval(item: ClassJudgement) -> str:
-    return f"{percent(item.attainment.low)}–{percent(item.attainment.high)}"
+def _attained(item: ClassJudgement, *, is_overloaded: bool) -> list[str]:
+    """The share of a class that meets the SLO with its interval, and its latencies."""
+    met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
+    interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
+    return [met, interval, _three(item.ttft_s), _three(item.tpot_s)]
 
 
-def _three(quantiles: Sequence[float]) -> str:
-    """Write p50, p90 and p99 of p50, p90, p95 and p99."""
-    p50, p90, _, p99 = quantiles
-    return latencies((p50, p90, p99))
+def _three(quantiles: Quantiles) -> str:
+    """Write p50, p90 and p99."""
+    return latencies((quantiles.p50, quantiles.p90, quantiles.p99))
 
 
 def _pools(simulation: Simulated) -> Table:
@@ -257,20 +255,21 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
 def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
     sentences, gaps = [], []
-    cases = zip(simulation.instance.problem.slos, simulation.judgement.classes, simulation.gaps, strict=True)
-    for slo, item, gap in cases:
+    cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
+    for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
         name = clean(slo.name, 30)
-        for metric in (metric for metric in item.metrics if metric in slo.limits):
-            times, limit = _three(item.metrics[metric]), duration(slo.limits[metric])
-            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {times}, limit {limit}.")
-        longest = latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))
+        times = {Metric.E2E: e2e} if Metric.E2E in slo.limits else {}
+        for metric, values in (times | dict(item.metrics)).items():
+            limit = duration(slo.limits[metric])
+            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")
+        longest = latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))
         gaps.append(f"Longest gap between tokens of {name} (ITL max, p50/p99/max): {longest}.")
     return sentences + gaps
 
 
 def _slot_sentence(simulation: Simulated) -> str:
     """Say which slot of the day went worst."""
-    goals = [item.goal for item in simulation.judgement.classes]
+    goals = [item.attainment_goal for item in simulation.judgement.classes]
 
     def used(slot: DaySlot) -> float:
         """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
@@ -316,8 +315,8 @@ def _rates(simulation: Simulated) -> Section:
     sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
         sentence = (
-            f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
-            f"plan: {rate(simulation.plan.goodput_rps)}."
+            f"Goodput {rate(goodput.rate)}, to {percent(goodput.tolerance)}: up to it the lower end of the 95 % "
+            f"interval reaches the goal. The plan states {rate(simulation.plan.goodput_rps)}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
@@ -347,16 +346,12 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
 
 def _point_rows(point: RatePoint) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
-    mark = "✗ overloaded" if point.overloaded else MARKS[point.outcome]
-    tail = [mark, significant(point.in_time)]
+    tail = ["overloaded" * point.overloaded, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            percent(item.attainment.share),
-            _interval(item),
-            _three(item.ttft),
-            _three(item.tpot),
+            *_attained(item, is_overloaded=point.overloaded),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)
@@ -366,7 +361,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
 # --- the record ------------------------------------------------------------------------------------------------------
 
 SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
-NAMES: Final = tuple(f"p{100 * share:g}" for share in QUANTILES)
 UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
 """Fields of a pool's use that have a unit, and their keys."""
 
@@ -431,36 +425,31 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
     plan_class, gaps = simulation.plan.classes[number], simulation.gaps[number]
     analytic: dict[str, Any] | None = None
     if simulation.analytic is not None:
-        analytic = {
-            "attainment": float(simulation.analytic.attainment[number]),
-            "ttft_s": dict(zip(NAMES, simulation.analytic.ttft[number].tolist(), strict=True)),
-            "tpot_s": dict(zip(NAMES, simulation.analytic.tpot[number].tolist(), strict=True)),
-        }
+        analytic = _latencies_json(simulation.analytic.classes[number])
     return {
         **_attained_json(case),
-        "attainment_goal": case.goal,
+        "attainment_goal": case.attainment_goal,
         "verdict": str(case.outcome),
         "held": case.proven,
-        "itl_max_s": dict(zip((*NAMES, "max"), (*gaps.quantiles, gaps.longest), strict=True)),
+        "e2e_s": asdict(simulation.e2e[number]),
+        "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": analytic,
-        "plan": {
-            "attainment": plan_class.attainment,
-            "ttft_s": plan_class.ttft_s.model_dump(),
-            "tpot_s": plan_class.tpot_s.model_dump(),
-        },
+        "plan": _latencies_json(plan_class),
     }
+
+
+def _latencies_json(item: ClassLatencies | ClassResult) -> dict[str, Any]:
+    return {"attainment": item.attainment, "ttft_s": asdict(item.ttft_s), "tpot_s": asdict(item.tpot_s)}
 
 
 def _attained_json(case: ClassJudgement) -> dict[str, Any]:
     return {
         "name": case.name,
-        "attainment": case.attainment.share,
-        "attainment_low": case.attainment.low,
-        "attainment_high": case.attainment.high,
-        "counted": case.attainment.count,
-        "ttft_s": dict(zip(NAMES, case.ttft, strict=True)),
-        "tpot_s": dict(zip(NAMES, case.tpot, strict=True)),
-        **{f"{metric}_s": dict(zip(NAMES, values, strict=True)) for metric, values in case.metrics.items()},
+        "attainment_low": case.attainment_low,
+        "attainment_high": case.attainment_high,
+        "counted": case.counted,
+        **_latencies_json(case),
+        **{f"{metric}_s": asdict(values) for metric, values in case.metrics.items()},
     }
 
 
@@ -471,7 +460,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "in_time_rps": point.in_time,
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
-        "attainment": [case.attainment.share for case in point.classes],
+        "attainment": [case.attainment for case in point.classes],
         "classes": [_attained_json(case) for case in point.classes],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),

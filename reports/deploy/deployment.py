@@ -259,6 +259,11 @@ class Options:
     device: Device = Device.GPU
 
 
+def default_options(target: str) -> Options:
+    """The newest version of a target that is known, and every other choice left to its default."""
+    return Options(target, facts.checked_version(target, None))
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """Everything that files are written from.

@@ -26,7 +26,7 @@ from search_spaces.problem import Pools, length_routers, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from . import facts, lint
-from .deployment import Deployment, Device, GatewayRouting, Options, Reason, UndeployableError
+from .deployment import Deployment, Device, GatewayRouting, Options, Reason, UndeployableError, default_options
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
 from .gateway import by_size, gateway_rules
@@ -94,33 +94,31 @@ def default_target(plan: Plan) -> str:
 class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
-    files: names of what is written for it; refused: by target, why it does not;
-    again: the first target that does not run this plan, but could run another of its problem, else None; flags: to plan
-    that one with.
+    refused: by target, why it does not; again: the first target that does not run this plan, but could run another of
+    its problem, else None; flags: to plan that one with.
     """
 
     target: str | None
-    files: tuple[str, ...]
     refused: Mapping[str, str]
     again: str | None = None
     flags: str = ""
 
 
 def deployable(plan: Plan) -> Deployable:
-    """The first target that runs a plan with every choice left to its default."""
+    """The first target that runs a plan with every choice left to its default; renders only what starts the fleet."""
     refusals: dict[str, str] = {}
     again: tuple[str | None, str] = None, ""
     for target in targets_of(plan):
         try:
-            files = target_files(plan, Options(target, facts.checked_version(target, None)))
+            fleet_files(plan, default_options(target))
         except UndeployableError as error:
             refusals[target] = "; and ".join(error.reasons)
             again = again if again[0] else (target, error.again)
         except InputError as error:
             refusals[target] = str(error)
         else:
-            return Deployable(target, tuple(sorted(files)), refusals, *again)
-    return Deployable(None, (), refusals, *again)
+            return Deployable(target, refusals, *again)
+    return Deployable(None, refusals, *again)
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -132,21 +130,28 @@ def targets_of(plan: Plan) -> list[str]:
 def _target_deploys(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
     """Whether another target, of the newest version known, deploys the plan with the same options."""
     try:
-        target_files(plan, replace(options, target=target, version=facts.checked_version(target, None)), base)
+        fleet_files(plan, replace(options, target=target, version=facts.checked_version(target, None)), base)
     except InputError:
         return False
     return True
 
 
-def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
-    """Every file that a target has for a plan; InputError for the first rule that is broken, without a word of others.
+def fleet_files(plan: Plan, options: Options, base: Path | None = None) -> tuple[Deployment, dict[str, str]]:
+    """What starts a plan's fleet on a target, without what measures and explains it.
 
-    base: folder from which files that the plan's problem names are looked up.
+    InputError for the first rule that is broken, without a word of other targets. base: folder from which files that
+    the plan's problem names are looked up.
     """
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
     files = WRITERS[options.target](deployment)
     refuse_faults(deployment, files)
+    return deployment, files
+
+
+def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
+    """Every file that a target has for a plan; see `fleet_files`."""
+    deployment, files = fleet_files(plan, options, base)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     refuse([*lint.emission_faults(files, page)])
@@ -255,8 +260,7 @@ def deploy_plan(plan: Plan, directory: Path, *, target: str | None = None, force
 
     target: None for `default_target`.
     """
-    name = target or default_target(plan)
-    return write_deployment(plan, Options(name, facts.checked_version(name, None)), directory, force=force)
+    return write_deployment(plan, default_options(target or default_target(plan)), directory, force=force)
 
 
 def write_deployment(

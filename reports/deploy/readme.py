@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from costmodel.words import join_words, percentage, plural
@@ -17,8 +16,8 @@ from reports.words import slo_words
 from search_spaces.problem import target_of
 
 from . import facts
-from .deployment import ClassLimits, Deployment, Options
-from .describe import describe, told_apart
+from .deployment import ClassLimits, Deployment
+from .describe import told_apart
 from .flags import connector, exchange
 from .formats import Raw, objects, render
 from .gateway import by_size, bytes_per_token, chosen_by, class_names, gateway_rules, pool_lines, tolerance_sentence
@@ -37,15 +36,6 @@ class SettingRow:
     setting: str
     value: str
     why: str
-
-
-def settings(plan: Plan, base: Path | None = None) -> tuple[SettingRow, ...]:
-    """The settings of a plan's fleet, as the plain target of its engine is told them.
-
-    base: folder from which files that the plan's problem names are looked up. Raises InputError as `describe` does.
-    """
-    version = facts.checked_version(plan.engine, None)
-    return setting_rows(describe(plan, Options(plan.engine, version), base))
 
 
 def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
