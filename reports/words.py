@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
@@ -56,9 +56,7 @@ _CONSTRAINTS: Final = {
     "max_pools": "limit on pools",
     "max_volume": "most volume",
     "gateway": "limit on pools that the target's router serves",
-    "ttft": "TTFT limit",
-    "tpot": "TPOT limit",
-    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
+    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items()},
 }
 _KINDS: Final = {
     "recommended": "recommended",

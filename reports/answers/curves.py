@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from costmodel.metric import METRICS
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import ClassLatencies, pool_records, unpriced
@@ -36,8 +37,7 @@ from reports.words import fleet_line, marked, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
-    "ttft": "What does a tighter TTFT limit cost?",
-    "tpot": "What does a tighter TPOT limit cost?",
+    **{str(metric): f"What does a tighter {row.label} limit cost?" for metric, row in METRICS.items()},
     "attainment": "What does a higher attainment cost?",
     "budget": "What does each budget serve?",
 }
