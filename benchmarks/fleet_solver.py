@@ -181,13 +181,13 @@ def examples() -> None:
     from optimizer.fleets.fleet import fleet_cost
     from optimizer.loads.instance import at_quantile, slow_end
     from optimizer.search.bound import least_cost
-    from optimizer.search.search import at_best_split, unmixed
+    from optimizer.search.search import evaluated, unmixed
     from search_spaces.loader import load_problem
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
         made = make_instance(problem)
-        known = at_best_split(at_quantile(made, slow_end(problem.confidence)))
+        known = evaluated(at_quantile(made, slow_end(problem.confidence)))
         fleet = unmixed(known)
         if not fleet.pools:
             continue

@@ -47,8 +47,65 @@ class Matrix:
         return self.k * self.n
 
 
+class TokenMixer:
+    """What mixers differ in, where one has nothing of it: what is kept for a token or a request, chosen, computed."""
+
+    __slots__ = ()
+    is_latent: ClassVar[bool] = False
+
+    @property
+    def kv_elements_per_token(self) -> float:
+        """What a layer attends for one token, and keeps unless it is another's."""
+        return 0.0
+
+    @property
+    def kv_shards(self) -> int:
+        """Largest tensor-parallel degree that still divides the cache; beyond it every rank holds all of it."""
+        return 1
+
+    @property
+    def state_bytes(self) -> float:
+        """State kept per request whatever its length [byte]."""
+        return 0.0
+
+    @property
+    def prefill_flop_per_pair(self) -> float:
+        """FLOP of one query-key pair, all heads."""
+        return 0.0
+
+    @property
+    def decode_flop_per_pair(self) -> float:
+        """The same while decoding, where a cache may be read as it is kept."""
+        return self.prefill_flop_per_pair
+
+    @property
+    def selected(self) -> int | None:
+        """Most keys that a query attends (None: all of them)."""
+        return None
+
+    @property
+    def kept(self) -> int | None:
+        """Most tokens that stay in the cache (None: all of them)."""
+        return None
+
+    @property
+    def index_flop_per_pair(self) -> float:
+        """FLOP of choosing keys, per query-key pair over the whole context."""
+        return 0.0
+
+    @property
+    def index_bytes_per_token(self) -> float:
+        """Bytes of the index key that each token keeps, and that a query reads [byte]."""
+        return 0.0
+
+    @property
+    def flop_per_token(self) -> float:
+        """FLOP per token that neither matrices nor pairs account for."""
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class SoftmaxAttention:
+class SoftmaxAttention(TokenMixer):
     """Multi-head, grouped-query or multi-query attention over a growing (or windowed) KV cache.
 
     heads, kv_heads: query and key/value heads; head_dim, value_dim: their widths;
@@ -60,8 +117,6 @@ class SoftmaxAttention:
     and neither makes nor keeps keys and values (Gemma 3n);
     query_rank: rank of the queries (Step-3; 0: full).
     """
-
-    is_latent: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -112,19 +167,9 @@ class SoftmaxAttention:
         return self.kv_heads
 
     @property
-    def state_bytes(self) -> float:
-        """State kept per request whatever its length [byte]."""
-        return 0.0
-
-    @property
     def prefill_flop_per_pair(self) -> float:
         """FLOP of one query-key pair, all heads: 2 d_k for the score and 2 d_v for the value."""
         return 2.0 * self.heads * (self.head_dim + self.value_dim)
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """As in prefill: nothing is absorbed."""
-        return self.prefill_flop_per_pair
 
     @property
     def selected(self) -> int | None:
@@ -146,14 +191,9 @@ class SoftmaxAttention:
         """Bytes of the 16-bit index key that each token keeps, and that a query reads [byte]."""
         return 2.0 * self.index_dim
 
-    @property
-    def flop_per_token(self) -> float:
-        """FLOP per token that neither matrices nor pairs account for."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True)
-class LatentAttention:
+class LatentAttention(TokenMixer):
     """Multi-head latent attention (DeepSeek-V2 §2.1): one compressed latent per token is cached for all heads.
 
     query_rank: rank of the query compression (0: none); latent_rank: rank of the KV latent;
@@ -161,7 +201,7 @@ class LatentAttention:
     index_heads, index_dim, index_topk: lightning indexer of sparse attention (DeepSeek-V3.2); 0 where dense; a layer
     with index_topk but no index heads attends the keys that an earlier layer selected (GLM-5.2);
     index_pool: tokens that share an index key, which a gate weighs (GLM-5.3-Flash; 0: each has its own);
-    output_gate: a gate as wide as the heads' outputs (Kimi-K3);
+    output_gate: a gate as wide as the heads' outputs (Kimi-K3); window: as of `SoftmaxAttention` (dots3);
     reads_earlier_kv: attends the latents of an earlier layer, and neither makes nor keeps any (Mistral Large 4).
     """
 
@@ -179,6 +219,7 @@ class LatentAttention:
     index_topk: int = 0
     index_pool: int = 0
     output_gate: bool = False
+    window: int | None = None
     reads_earlier_kv: bool = False
 
     @property
@@ -225,16 +266,6 @@ class LatentAttention:
         return self.latent_rank + self.rope_dim
 
     @property
-    def kv_shards(self) -> int:
-        """The latent serves all heads, so every tensor-parallel rank holds all of it."""
-        return 1
-
-    @property
-    def state_bytes(self) -> float:
-        """State kept per request whatever its length [byte]."""
-        return 0.0
-
-    @property
     def prefill_flop_per_pair(self) -> float:
         """Decompressed, as multi-head attention: 2 (d_nope + d_rope) for the score and 2 d_v for the value."""
         return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
@@ -246,13 +277,13 @@ class LatentAttention:
 
     @property
     def selected(self) -> int | None:
-        """Keys that the indexer selects per query (None: all)."""
-        return self.index_topk or None
+        """Keys of the window, or that the indexer selects per query (None: all)."""
+        return self.window or self.index_topk or None
 
     @property
     def kept(self) -> int | None:
-        """Sparse attention still keeps every token."""
-        return None
+        """The window; sparse attention keeps every token."""
+        return self.window
 
     @property
     def index_flop_per_pair(self) -> float:
@@ -264,14 +295,9 @@ class LatentAttention:
         """A token's share of an FP8 index key and its 32-bit scale."""
         return (self.index_dim + 4.0) / (self.index_pool or 1) if self.index_heads else 0.0
 
-    @property
-    def flop_per_token(self) -> float:
-        """FLOP per token that neither matrices nor pairs account for."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True)
-class CompressedAttention:
+class CompressedAttention(TokenMixer):
     """Attention over a window of tokens and, before it, one latent for every `ratio` tokens (DeepSeek-V4 §2.3).
 
     The latent is key and value of all heads at once. head_dim: its width; query_rank: rank of the query compression;
@@ -325,11 +351,6 @@ class CompressedAttention:
         return self.head_dim / self.ratio if self.ratio else 0.0
 
     @property
-    def kv_shards(self) -> int:
-        """The latent serves all heads, so every tensor-parallel rank holds all of it."""
-        return 1
-
-    @property
     def state_bytes(self) -> float:
         """The window, at 16 bit whatever the cache has: the size of a short prompt's cache [byte]."""
         return 2.0 * self.window * self.head_dim
@@ -338,11 +359,6 @@ class CompressedAttention:
     def prefill_flop_per_pair(self) -> float:
         """2 d for the score and 2 d for the value of each compressed latent, over the tokens that it stands for."""
         return 4.0 * self.heads * self.head_dim / self.ratio if self.ratio else 0.0
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """As in prefill: the latent is never decompressed."""
-        return self.prefill_flop_per_pair
 
     @property
     def selected(self) -> int | None:
@@ -371,7 +387,7 @@ class CompressedAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearAttention:
+class LinearAttention(TokenMixer):
     """A state of fixed size per request instead of a cache that grows: S = decay S + k v, y = q S.
 
     Gated DeltaNet (Yang 2024), Mamba-2 (Dao and Gu 2024: q, k are C, B of a group, v is the input, the decay a step
@@ -383,7 +399,6 @@ class LinearAttention:
     come from the inner channels (0: from the hidden ones).
     """
 
-    is_latent: ClassVar[bool] = False
     reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
@@ -425,31 +440,21 @@ class LinearAttention:
         )
 
     @property
-    def kv_elements_per_token(self) -> float:
-        """Nothing grows with length."""
-        return 0
-
-    @property
     def kv_shards(self) -> int:
         """The state splits by value heads."""
         return self.value_heads
 
     @property
     def state_bytes(self) -> float:
-        """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte]."""
-        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim
-        channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+        """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte].
+
+        The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
+        all there is (LFM2).
+        """
+        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0.0
+        keys = 0 if self.step_rank else 2 * self.key_heads * self.key_dim
+        channels = keys + self.value_heads * self.value_dim
         return recurrent + 2.0 * channels * max(self.conv_width - 1, 0)
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """No query meets a key."""
-        return 0.0
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """No query meets a key."""
-        return 0.0
 
     @property
     def selected(self) -> int | None:
@@ -460,16 +465,6 @@ class LinearAttention:
     def kept(self) -> int | None:
         """No token is kept."""
         return 0
-
-    @property
-    def index_flop_per_pair(self) -> float:
-        """No index."""
-        return 0.0
-
-    @property
-    def index_bytes_per_token(self) -> float:
-        """No index."""
-        return 0.0
 
     @property
     def flop_per_token(self) -> float:

@@ -1,7 +1,8 @@
 """The metrics of a request that an SLO may limit: one table, from which all else follows.
 
-A metric of single gaps is added by a row here, a property of that name of `simulator.metrics.Result`, which measures
-it, and its formula in `optimizer.fleets.evaluate.FORMULAS`.
+A metric is added by a member of `Metric` and its row in `METRICS`, a property of that name of
+`simulator.metrics.Result`, which measures it, and its formula in `optimizer.fleets.evaluate`. One of the whole
+request needs no formula: its distribution follows from those of the first and of the later tokens.
 """
 
 from __future__ import annotations
@@ -28,23 +29,15 @@ class Metric(StrEnum):
     TPOT = "tpot"
     E2E = "e2e"
     ITL_P99 = "itl_p99"
+    NORMALIZED_LATENCY = "normalized_latency"
 
 
 class Scope(StrEnum):
-    """What time of a request a metric measures.
-
-    A request's time is bounded by limits of its first and of its later tokens together, or of the whole request. A
-    limit of single gaps bounds none: those that it does not count may take any time.
-    """
+    """What time of a request a metric measures: that to its first token, that of later tokens, or both together."""
 
     FIRST = "first"
     LATER = "later"
-    GAPS = "gaps"
     WHOLE = "whole"
-
-
-BOUNDING: Final = ((Scope.FIRST, Scope.LATER), (Scope.WHOLE,))
-"""Scopes whose limits together bound the time of a request; a class needs those of a row here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,8 @@ class MetricRow:
     scope: what it measures; label: its name in tables; limit: what a limit on it is called; words: what it is, for the
     schema of the workload file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit
     [s], as a larger number reads as milliseconds just as well; example, span: values and a range for its lever;
-    rounding: by how much more than its limit still keeps it [1].
+    rounding: by how much more than its limit still keeps it [1]; per_token: whether it is the time of the whole request
+    over OSL.
     """
 
     scope: Scope
@@ -66,6 +60,7 @@ class MetricRow:
     example: str
     span: str
     rounding: float = 0.0
+    per_token: bool = False
 
 
 METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
@@ -103,7 +98,7 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             span="5s:30s",
         ),
         Metric.ITL_P99: MetricRow(
-            scope=Scope.GAPS,
+            scope=Scope.LATER,
             label="ITL p99",
             limit="limit of ITL p99, likewise",
             words="Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
@@ -112,6 +107,18 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
             example="itl_p99=100ms,200ms",
             span="50ms:200ms",
             rounding=1e-9,
+        ),
+        Metric.NORMALIZED_LATENCY: MetricRow(
+            scope=Scope.WHOLE,
+            label="normalized latency",
+            limit="limit of normalized latency, likewise",
+            words="Limit of the time from arrival to the last token over OSL [s], as Orca and vLLM report it; with it, "
+            "ttft and tpot may be left out.",
+            most=SECONDS_PER_HOUR,
+            plain=1.0,
+            example="normalized_latency=50ms,100ms",
+            span="30ms:200ms",
+            per_token=True,
         ),
     }
 )
@@ -131,19 +138,14 @@ def limits_of(**limits: float | None) -> dict[Metric, float]:
     return {metric: by_metric[metric] for metric in Metric if metric in by_metric}
 
 
-def metrics_of(*scopes: Scope) -> tuple[Metric, ...]:
-    """The metrics of any of these scopes, in the order of the table.
+def metrics_of(scope: Scope) -> tuple[Metric, ...]:
+    """The metrics of a scope, in the order of the table.
 
-    >>> metrics_of(Scope.LATER, Scope.GAPS)
+    >>> metrics_of(Scope.LATER)
     (<Metric.TPOT: 'tpot'>, <Metric.ITL_P99: 'itl_p99'>)
     """
-    return tuple(metric for metric, row in METRICS.items() if row.scope in scopes)
+    return tuple(metric for metric, row in METRICS.items() if row.scope is scope)
 
 
-def tightest(limits: Mapping[Metric, float], scope: Scope) -> float:
-    """The least of the limits of a scope [s]; infinity where there is none.
-
-    >>> tightest({Metric.TTFT: 1.0, Metric.E2E: 20.0}, Scope.WHOLE)
-    20.0
-    """
-    return min((limits.get(metric, math.inf) for metric in metrics_of(scope)), default=math.inf)
+BOUNDING: Final = ((Metric.TTFT, Metric.TPOT), *((metric,) for metric in metrics_of(Scope.WHOLE)))
+"""Metrics whose limits together bound the time of a request; a class needs those of a row here."""

@@ -45,9 +45,9 @@ __all__ = [
 
 Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
-ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5, "int3": 0.375, "int2": 0.25}
 """Bytes per element alone."""
-DTYPE_BYTES = {**ELEMENT_BYTES, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
+DTYPE_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "fp4": 0.5 + 1 / 16}
 """The same with scales where no checkpoint says otherwise (`WeightScale`): int4 in groups of 128 with a 16-bit one, fp4
 in blocks of 16 with an 8-bit one."""
 MXFP4_GROUP = 32

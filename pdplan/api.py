@@ -230,7 +230,7 @@ def frontier(
     base: Path | None = None,
     progress: Progress | None = None,
 ) -> Frontier:
-    """Find the least cost against rate, ttft, tpot, attainment or budget, as `pdplan frontier` does.
+    """Find the least cost against rate, the limit of a metric, attainment or budget, as `pdplan frontier` does.
 
     between: ends of the curve in base units, such as (0.3, 2.0) for a TTFT [s]; verify: steps that are simulated.
     """

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from types import UnionType
 from typing import Any
 
@@ -39,12 +40,33 @@ _HARMLESS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones."""
+
+    defaults: Mapping[str, Any]
+    fields: frozenset[str]
+    spells: Mapping[str, str]
+
+    def over(self, group: Mapping[str, Any]) -> Family:
+        """The same with an entry of the table laid over it."""
+        spells = group.get("spells", {})
+        roots = (path.partition(".")[0] for path in spells.values())
+        return Family(
+            {**self.defaults, **group.get("defaults", {})},
+            self.fields.union(group.get("fields", ()), spells, roots),
+            {**self.spells, **spells},
+        )
+
+
+UNKNOWN = Family({}, frozenset(), {})
+
+
+@dataclass(frozen=True, slots=True)
 class Notation:
     """How families write their configs.
 
     aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
-    understood: fields that mean something in every family; defaults, own, spells: by model_type, what a config leaves
-    unsaid, the fields that mean something there alone, and where it has a field of another name; layers: words for
+    understood: fields that mean something in every family; families: by model_type; layers: words for
     kinds of layers; widths: fields of a mixer; quantization: words for weight formats; assumed: what an architecture
     file has for a missing field: a value, "=" and another field that has it, or a list of one value for every layer.
     """
@@ -52,9 +74,7 @@ class Notation:
     aliases: Mapping[str, Sequence[str]]
     by_layer: Mapping[str, str]
     understood: frozenset[str]
-    defaults: Mapping[str, Mapping[str, Any]]
-    own: Mapping[str, frozenset[str]]
-    spells: Mapping[str, Mapping[str, str]]
+    families: Mapping[str, Family]
     layers: Mapping[str, Mapping[Any, Any]]
     widths: Mapping[str, Mapping[str, str]]
     quantization: Mapping[str, Mapping[str, str]]
@@ -69,43 +89,25 @@ class Notation:
 def notation() -> Notation:
     """The table of families.
 
-    >>> notation().defaults["gemma2"]["sliding_window_pattern"]
+    >>> notation().families["gemma2"].defaults["sliding_window_pattern"]
     2
     """
-    table = shipped_table("search_spaces", "hf_families.yaml")
-    defaults: dict[str, dict[str, Any]] = {}
-    own: dict[str, set[str]] = {}
-    spells: dict[str, dict[str, str]] = {}
+    table = dict(shipped_table("search_spaces", "hf_families.yaml"))
+    families: dict[str, Family] = {}
     for group in table["families"]:
-        for name in group["names"]:
-            defaults.setdefault(name, {}).update(group.get("defaults", {}))
-            spells.setdefault(name, {}).update(group.get("spells", {}))
-            roots = (path.partition(".")[0] for path in group.get("spells", {}).values())
-            own.setdefault(name, set()).update(group.get("fields", ()), roots)
-    aliases = {alias for names in table["aliases"].values() for alias in names}
+        families |= {name: families.get(name, UNKNOWN).over(group) for name in group["names"]}
+    everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}
     alone = {field for group in table["families"] for field in group.get("fields", ())}
-    understood = (aliases | set(table["understood"]) | set(table["by_layer"])) - alone
-    return Notation(
-        aliases=table["aliases"],
-        understood=frozenset(understood),
-        defaults=defaults,
-        own={name: frozenset(names) for name, names in own.items()},
-        spells=spells,
-        **{key: table[key] for key in ("by_layer", "layers", "widths", "quantization", "assumed")},
-    )
+    return Notation(**table | {"understood": frozenset(everywhere - alone), "families": families})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFields:
-    """One config: `values` as written, `defaults` of its family, `where` to begin error messages with.
-
-    understood: fields that mean something in this family alone.
-    """
+    """One config: `values` as written, its family, `where` to begin error messages with."""
 
     where: str
     values: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-    understood: frozenset[str] = frozenset()
+    family: Family = UNKNOWN
 
     def error(self, text: str) -> ArchitectureError:
         """An error that says in which config it is."""
@@ -114,7 +116,7 @@ class ConfigFields:
     def missing(self, field: str, reason: str = "") -> ArchitectureError:
         """The error for a field that is not there, by the name that its family has for it; reason: why it is needed."""
         names = notation().spellings(field)
-        name = next((name for name in names if name in self.understood), names[0])
+        name = next((name for name in names if name in self.family.fields), names[0])
         text = "; ".join(filter(None, (f"config.json lacks {shown(name)}", reason, WAY_OUT)))
         return ArchitectureError(f"{self.where}: {text}", missing=name)
 
@@ -142,7 +144,7 @@ class ConfigFields:
             raise self.error(f"config.json gives {pairs}, which must agree")
         if spellings:
             return next(iter(spellings.values()))
-        return None if field in self.values else self.defaults.get(field)  # a written null outweighs the default
+        return None if field in self.values else self.family.defaults.get(field)  # a written null outweighs the default
 
     def optional(self, field: str, low: int = 0) -> int | None:
         """A whole number, or None where the config is silent."""
@@ -210,7 +212,7 @@ class ConfigFields:
 
     def not_understood(self) -> tuple[str, ...]:
         """The fields that shape attention or experts in a way that pdplan does not model, each with its value."""
-        understood = notation().understood | self.understood
+        understood = notation().understood | self.family.fields
         own = self.get("per_layer_config")
         by_layer = (
             [values for values in own.values() if isinstance(values, Mapping)] if isinstance(own, Mapping) else []
@@ -245,10 +247,10 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
-    family = str(values.get("model_type", config.get("model_type")))
-    elsewhere = {field: value_at(values, path) for field, path in notation().spells.get(family, {}).items()}
+    family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
+    elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
-    fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
+    fields = ConfigFields(name, values, family)
     gaps = fields.not_understood()
     if gaps and not lenient:
         raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
@@ -269,7 +271,7 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
     if isinstance(value, str):
         value = values.get(value.removeprefix("="), 1) if value.startswith("=") else value
     if isinstance(value, list):
-        value = value * ConfigFields(field, values, {}).count("num_hidden_layers")
+        value = value * ConfigFields(field, values).count("num_hidden_layers")
     values = {**values, field: value}
     return (values if section is None else {**config, section: values}), f"{shown(field)} = {shorten(value)}"
 

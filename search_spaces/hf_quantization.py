@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,6 @@ from costmodel.transformer import (
     DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
-    STORED_BYTES,
     Attention,
     CompressedAttention,
     FeedForward,
@@ -102,10 +101,7 @@ class WeightFormat:
     @property
     def bytes_per_element(self) -> float:
         """Bytes of a weight with its share of a scale [byte]."""
-        if self.scale is None:
-            return ELEMENT_BYTES.get(self.dtype, STORED_BYTES[self.dtype])
-        bits = int(self.dtype[-1]) if self.dtype.startswith("int") else 8.0 * ELEMENT_BYTES[self.dtype]
-        return bits / 8.0 + self.scale.bytes_per_element
+        return ELEMENT_BYTES[self.dtype] + (self.scale.bytes_per_element if self.scale else 0.0)
 
 
 SIXTEEN_BIT = WeightFormat("bf16")
@@ -119,27 +115,17 @@ class WeightRule:
     targets: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWeights:
-    """What a checkpoint stores, in the words of `Transformer`; bf16 where nothing is quantised."""
-
-    native_weight_dtype: str = "bf16"
-    quantized: frozenset[Part] = QUANTIZABLE
-    own_dtypes: frozenset[tuple[Part, str]] = frozenset()
-    mixed_bytes: frozenset[tuple[Part, float]] = frozenset()
-    weight_scale: WeightScale | None = None
-
-
-def stored_weights(
-    quantization: object, layers: Sequence[tuple[Attention, FeedForward]], where: str, *, apart: bool = False
-) -> StoredWeights:
-    """What a `quantization_config` says of layers; apart: experts stand beside the dense block, not in it (Gemma 4).
+def as_stored(
+    model: Transformer, quantization: object, layers: Sequence[tuple[Attention, FeedForward]], *, apart: bool = False
+) -> Transformer:
+    """The model with the weight formats that a `quantization_config` gives its layers.
 
     A part has the format of most of its weights, unless at least half of them stay at 16 bit. Where it has several, the
-    mean of their bytes counts.
+    mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4).
     """
+    where = model.name
     if quantization is None or quantization == {}:
-        return StoredWeights()
+        return model
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
@@ -155,11 +141,16 @@ def stored_weights(
             mixed.add((part, size / weights.total()))
     main = next((formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), None)
     if main is None:
-        return StoredWeights()
+        return model
     dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
-    own = {(part, form.dtype) for part, form in formats.items() if form.dtype != dtype}
-    main_parts = frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype})
-    return StoredWeights(dtype, main_parts, frozenset(own), frozenset(mixed), main.scale)
+    return replace(
+        model,
+        native_weight_dtype=dtype,
+        quantized=frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype}),
+        own_dtypes=frozenset((part, form.dtype) for part, form in formats.items() if form.dtype != dtype),
+        mixed_bytes=frozenset(mixed),
+        weight_scale=main.scale,
+    )
 
 
 def _votes(
@@ -474,11 +465,10 @@ def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
         block = "mamba.mixer" if attention.step_rank else _LINEAR_BLOCKS.get(kind, block)
     for matrix in attention.matrices:
         if isinstance(attention, SoftmaxAttention) and matrix.name == "qkv":
-            keys, values = (
-                matrix.k * attention.kv_heads * width for width in (attention.head_dim, attention.value_dim)
-            )
-            parts = {"q": matrix.elements - keys - values, "k": keys, "v": values}
-            yield from ((f"{block}.{name}_proj", elements) for name, elements in parts.items())
+            queries = attention.query_rank or attention.heads * attention.head_dim * (1 + attention.output_gate)
+            keys = (matrix.n - queries) // 2
+            widths = {"q": queries, "k": keys, "v": matrix.n - queries - keys}
+            yield from ((f"{block}.{name}_proj", matrix.k * width) for name, width in widths.items() if width)
         elif not matrix.name.startswith("index"):
             name = _MATRIX_NAMES[block].get(matrix.name, f"{matrix.name}_proj")
             yield f"{block}.{name}", matrix.elements

@@ -34,7 +34,7 @@ from search_spaces.hf_config import (
     other_towers,
     shorten,
 )
-from search_spaces.hf_quantization import stored_weights
+from search_spaces.hf_quantization import as_stored
 
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -64,16 +64,7 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    stored = stored_weights(
-        fields.get("quantization_config"), layers, fields.where, apart=bool(fields.flag("enable_moe_block"))
-    )
-    if (
-        fields.text("expert_dtype") == "fp4"
-        and stored.native_weight_dtype not in {"fp4", "bf16"}
-        and not stored.own_dtypes
-    ):
-        stored = replace(stored, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
-    return Transformer(
+    model = Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
@@ -84,14 +75,17 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, len(layers)),
-        native_weight_dtype=stored.native_weight_dtype,
-        quantized=stored.quantized,
-        own_dtypes=stored.own_dtypes,
-        mixed_bytes=stored.mixed_bytes,
-        weight_scale=stored.weight_scale,
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
+    model = as_stored(model, fields.get("quantization_config"), layers, apart=bool(fields.flag("enable_moe_block")))
+    if (
+        fields.text("expert_dtype") == "fp4"
+        and model.native_weight_dtype not in {"fp4", "bf16"}
+        and not model.own_dtypes
+    ):
+        return replace(model, own_dtypes=frozenset({(Part.EXPERTS, "mxfp4")}))
+    return model
 
 
 def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
@@ -226,8 +220,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         return tuple(layer in numbers for layer in range(layers))
     first = fields.optional("first_k_dense_replace") or 0
     dense = fields.layer_numbers("mlp_only_layers", layers) or frozenset()
-    step = fields.optional("decoder_sparse_step", low=1) or fields.optional("interleave_moe_layer_step", low=1) or 1
-    step = fields.optional("moe_layer_interval", low=1) or step
+    step = fields.optional("moe_step", low=1) or 1
     period, offset = fields.optional("expert_layer_period", low=1), fields.optional("expert_layer_offset") or 0
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
@@ -258,11 +251,12 @@ def _has_gate(fields: ConfigFields) -> bool:
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    names = ("intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size")
-    width = next((width for name in names if (width := fields.optional(name, low=1))), None)
+    width = fields.optional("dense_width", low=1)
     if width is None and fields.optional("experts") == 0:  # Granite 4: what is left of the mixture is its shared part
         width = fields.optional("shared_width")
     width = width or fields.optional("intermediate_size", low=1)
+    if width is not None and fields.flag("halved_feed_forward"):
+        width //= 2
     if width is not None and fields.flag("block_auto_adjust_ff_dim"):
         width = _adjusted_width(fields, width)
     ratio = fields.optional("ffn_ratio", low=1)
@@ -293,12 +287,20 @@ def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
     per_token = round(per_token * experts / (experts + idle))
     return FeedForward(
-        hidden, _shared_width(fields, width), gated, experts, per_token, width, fields.optional("expert_latent") or 0
+        hidden,
+        _shared_width(fields, hidden, width),
+        gated,
+        experts,
+        per_token,
+        width,
+        fields.optional("expert_latent") or 0,
     )
 
 
-def _shared_width(fields: ConfigFields, expert_width: int) -> int:
+def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
     """Width of the experts that every token passes."""
+    if fields.flag("residual_feed_forward"):  # Arctic
+        return hidden
     if fields.get("intermediate_size_mlp") is not None:  # Llama 4: one shared expert as wide as a routed one
         return expert_width
     if fields.flag("enable_moe_block") or fields.get("zero_expert_num") is not None:  # a dense block beside the experts
@@ -408,7 +410,7 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         without = [not code for code in rope] if rope else None
         interval = 0 if without else fields.count("no_rope_layer_interval", reason)
         yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
-    if fields.get("sliding_window") is not None and fields.flag("use_sliding_window") is not False:
+    if fields.get("sliding_window") not in (None, -1) and fields.flag("use_sliding_window") is not False:
         yield _full_where(_beyond_window(fields, layers), "sliding_attention")
 
 
@@ -557,16 +559,12 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
 
 def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> LatentAttention:
     """Multi-head latent attention, with the indexer of sparse attention where there is one."""
-    if kind != "full_attention":
-        raise fields.error(
-            f"config.json combines 'kv_lora_rank' with {shown(kind)} layers, which pdplan does not model"
-        )
     query_rank, rope_dim = fields.optional("q_lora_rank"), fields.optional("qk_rope_head_dim")
     if query_rank is None and "q_lora_rank" not in fields.values:
         raise fields.missing("q_lora_rank", "it is null where queries are not compressed")
     if rope_dim is None:
         raise fields.missing("qk_rope_head_dim")
-    topk = fields.optional("index_topk") or 0
+    topk = 0 if kind in WINDOWS else fields.optional("index_topk") or 0
     return LatentAttention(
         hidden=hidden,
         query_rank=query_rank or 0,
@@ -576,6 +574,7 @@ def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads
         index_topk=topk,
         index_pool=fields.optional("index_kpool") or 0,
         output_gate=_has_output_gate(fields),
+        window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
         reads_earlier_kv=reads_earlier,
     )
 
@@ -618,7 +617,7 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     """Mamba-2: one step size per head, and B and C that the heads of a group share. Mamba-1: each channel is a head."""
-    if fields.get("mamba_heads") is None:
+    if fields.get("mamba_heads") is None or fields.flag("first_mamba"):
         return _first_mamba(fields, hidden)
     heads = fields.count("mamba_heads")
     width = fields.get("mamba_head_dim")
@@ -656,16 +655,16 @@ def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
 def _short_convolution(hidden: int, taps: int) -> LinearAttention:
     """LFM2's gated short convolution: projections to three hidden widths and back, and a state of its last inputs.
 
-    Counted as linear attention with channels for heads, whose q and k together are one of the three.
+    Counted as linear attention with channels for heads, without q and k, and with a scalar for each of them.
     """
     return LinearAttention(
         hidden,
-        key_heads=hidden // 2,
+        key_heads=0,
         value_heads=hidden,
         key_dim=1,
         value_dim=1,
         conv_width=taps,
-        scalars=0,
+        scalars=1,
         products=2,
     )
 

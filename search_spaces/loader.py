@@ -44,6 +44,7 @@ from .problem import (
     Slo,
     any_target,
     target_of,
+    whole_limit,
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
@@ -222,7 +223,8 @@ def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> fl
     Requests that come while another one is in the system meet it. The root of the dispersion is the coefficient of
     variation of gaps that would bunch as much if each were drawn by itself.
     """
-    lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e) for slo in slos)
+    osl = workload.mean_osl
+    lasts = sum(slo.share * min(slo.ttft + osl * slo.tpot, float(whole_limit(slo.limits, osl))) for slo in slos)
     window = lasts * workload.request_rate / recording.rate
     return min(math.sqrt(recording.dispersion(window)), BURSTINESS.high)
 

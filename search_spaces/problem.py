@@ -14,15 +14,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator, Price
+from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.metric import Metric, Scope, tightest
+from costmodel.metric import METRICS, Metric, Scope, metrics_of
 from costmodel.speculation import Speculation
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
@@ -32,6 +35,23 @@ from .faults import Fault, Source
 from .recorded import Recorded
 from .target_names import TARGET_NAMES
 from .yaml_source import shipped_table
+
+
+def whole_limit(limits: Mapping[Metric, FloatArray | float], osl: FloatArray | float) -> FloatArray:
+    """The time that the limits of whole requests leave requests of these lengths [s]; infinity without any.
+
+    limits: by metric [s], those of other scopes do not matter; osl (...,) [token].
+
+    >>> whole_limit({Metric.TTFT: 1.0, Metric.E2E: 20.0}, np.array([10.0, 100.0])).tolist()
+    [20.0, 20.0]
+    """
+    times = (limits.get(metric, np.inf) * over_tokens(metric, osl) for metric in metrics_of(Scope.WHOLE))
+    return reduce(np.minimum, times)
+
+
+def over_tokens(metric: Metric, osl: FloatArray | float) -> FloatArray:
+    """Over how many tokens a metric of whole requests takes the time of those of these lengths [token]."""
+    return np.asarray(osl if METRICS[metric].per_token else np.ones(np.shape(osl)), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +73,12 @@ class Slo:
     @property
     def ttft(self) -> float:
         """The limit of the time to first token [s]; infinity where there is none."""
-        return tightest(self.limits, Scope.FIRST)
+        return self.limit(Metric.TTFT)
 
     @property
     def tpot(self) -> float:
         """The limit of the mean time of a later token [s]; infinity where there is none."""
-        return tightest(self.limits, Scope.LATER)
-
-    @property
-    def e2e(self) -> float:
-        """The limit of the time from arrival to last token [s]; infinity where there is none."""
-        return tightest(self.limits, Scope.WHOLE)
+        return self.limit(Metric.TPOT)
 
 
 class Billing(StrEnum):

@@ -245,7 +245,7 @@ SETTERS: Mapping[str, Setter] = {
     **dict.fromkeys(("isl", "osl"), _mean_length),
     **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
     **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
-    **{f"{what}_scale": _scale for what in ("link", "rate", "isl", "osl", "ttft", "tpot", "slo")},
+    **{f"{what}_scale": _scale for what in ("link", "rate", "isl", "osl", "slo", *Metric)},
 }
 """What those levers do that do not set one value; the rows of all are in levers.yaml."""
 
@@ -258,6 +258,12 @@ _TABLE = shipped_table("search_spaces", "levers.yaml")
 LEVERS: Mapping[str, Lever] = MappingProxyType(
     {name: _lever(row) for name, row in _TABLE.items()}
     | {str(metric): Lever(row.example, row.limit, kind=Kind.DURATION, classes=True) for metric, row in METRICS.items()}
+    | {
+        f"{metric}_scale": Lever(
+            f"{metric}_scale=0.5,1", f"all {row.label} limits times a factor", name=f"{row.label} limit", unit="×"
+        )
+        for metric, row in METRICS.items()
+    }
 )
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""
 

@@ -6,7 +6,6 @@ The docstring under each attribute is its documentation and becomes its descript
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.lengths import Lengths
-from costmodel.metric import BOUNDING, METRICS, Metric, limits_of, metrics_of
+from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
 from costmodel.quoting import shown
 from search_spaces import bounds
@@ -454,10 +453,7 @@ SloLimits = create_model("SloLimits", __base__=FileSection, **_LIMITS)
 """A limit on each metric of the table."""
 
 
-BOUNDING_LIMITS = [
-    names for scopes in BOUNDING for names in itertools.product(*([str(m) for m in metrics_of(s)] for s in scopes))
-]
-"""Limits that together bound the time of a request; a class needs those of a row."""
+BOUNDING_LIMITS = [[str(metric) for metric in metrics] for metrics in BOUNDING]
 
 
 class SloClass(SloLimits):

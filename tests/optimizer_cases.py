@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
-from costmodel.metric import limits_of
+from costmodel.metric import Metric, limits_of
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.loads.instance import Instance, make_instance
@@ -67,7 +67,7 @@ def workload(
 
 def slo(ttft: float = 2.0, tpot: float = 0.05, attainment: float = 0.9, **more: Any) -> Slo:
     """A service level that an 8B model on an H100 meets with ease."""
-    limits = limits_of(ttft=ttft, tpot=tpot, e2e=more.pop("e2e", None), itl_p99=more.pop("itl_p99", None))
+    limits = limits_of(ttft=ttft, tpot=tpot, **{metric: more.pop(metric, None) for metric in [*Metric][2:]})
     return Slo(more.pop("name", "default"), limits, attainment, **more)
 
 
@@ -99,8 +99,8 @@ def instance_of(given: Problem) -> Instance:
     return make_instance(given)
 
 
-def judged_class(share: float, low: float, high: float, goal: float = 0.9) -> ClassJudgement:
-    """A class of 1,000 requests, so many of them within the SLO."""
+def judged_class(share: float, low: float, high: float, goal: float = 0.9, counted: int = 1000) -> ClassJudgement:
+    """A class of some requests, so many of them within the SLO."""
     none = Quantiles.of([0.0] * 4)
-    times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": 1000}
+    times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": counted}
     return ClassJudgement(name="default", attainment=share, attainment_low=low, attainment_high=high, **times)

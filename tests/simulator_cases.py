@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.policy import Policy
 from costmodel.simulator import (
-    CoefficientSteps,
     FirstToken,
     HandOver,
     KvStore,

@@ -88,6 +88,7 @@ TAGS += [f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_b_proj", "
     ("quantization", "dtype"),
     [
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 128, "sym": False}, "int3"),
         ({"quant_method": "hqq", "quant_config": {tag: {"weight_quant_params": {"nbits": 2}} for tag in TAGS}}, "int2"),
         ({"quant_method": "quanto", "weights": "int2"}, "int2"),
     ],

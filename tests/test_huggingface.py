@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
 from pdplan.cli import cli
-from search_spaces import reference_count
+from search_spaces import models
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
 from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
@@ -193,6 +193,15 @@ def test_forms_that_transformers_saves_anew() -> None:
     assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
 
 
+def test_states_of_short_convolutions() -> None:
+    """LFM2 keeps the last inputs of its convolutions alone, Mamba-1 the state and those of its inner channels."""
+    layers = ["conv", "full_attention"] * 4
+    model = parse(model_type="lfm2", conv_L_cache=3, layer_types=layers, block_auto_adjust_ff_dim=False)
+    assert model.state_bytes == 4 * 64 * 2 * 2
+    mamba = {"state_size": 16, "conv_kernel": 4, "time_step_rank": 4, "intermediate_size": 128}
+    assert parse(LLAMA, mamba, model_type="falcon_mamba").state_bytes == 8 * (4 * 128 * 16 + 2 * 3 * 128)
+
+
 def test_indexers_that_layers_share() -> None:
     """Listed, as letters, or by a rule after the first layers (GLM-5.2); pooled keys and no rotary width (GLM-5.3)."""
     sparse = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 8}
@@ -211,6 +220,10 @@ def test_indexers_that_layers_share() -> None:
     assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
     pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
     assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
+    kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
+    windowed = parse(MLA, sparse, layer_types=kinds, sliding_window=16)
+    assert index_heads(windowed) == [2, 2, 0, 0, 0, 0, 0, 0]
+    assert windowed.kv_bytes(100.0, "bf16") == 2 * 100 * (40 * 2 + 8 + 4) + 6 * 16 * 40 * 2
     sources = [0, 0, 2, 2, 4, 4, 6, 6]
     halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
     assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
@@ -371,14 +384,14 @@ def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_count, "EXTRA", ("no_such_module",))
+    monkeypatch.setattr(models, "EXTRA", ("no_such_module",))
     message = str(check(tmp_path, LLAMA).exception)
     assert message.startswith("--check needs")
     assert message.endswith("pip install 'pdplan[transformers]'")
 
 
 def test_counts_agree_by_group(tmp_path: Path) -> None:
-    for name in reference_count.EXTRA:
+    for name in models.EXTRA:
         pytest.importorskip(name)
     result = check(tmp_path, LLAMA, "--json")
     record = json.loads(result.stdout)

@@ -121,7 +121,7 @@ def test_simulation_and_analysis_agree(build: object) -> None:
     [
         (0.894, 0.846, 0.942, Outcome.UNDECIDED, 64.0),  # 0.048 / 0.006, squared
         (0.9, 0.88, 0.92, Outcome.UNDECIDED, math.inf),
-        (math.nan, 0.0, 1.0, Outcome.UNDECIDED, math.inf),  # no request of the class came
+        (1.0, 0.0, 1.0, Outcome.UNDECIDED, math.inf),  # no request of the class came
         (0.95, 0.9, 0.97, Outcome.MEETS, None),
         (0.8, 0.7, 0.899, Outcome.MISSES, None),
     ],
@@ -129,7 +129,7 @@ def test_simulation_and_analysis_agree(build: object) -> None:
 def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
     share: float, low: float, high: float, outcome: Outcome, lacking: float | None
 ) -> None:
-    one = judged_class(share, low, high)
+    one = judged_class(share, low, high, counted=1000 if low else 0)
     calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
     assert one.outcome is outcome
     assert Judgement(1.0, (one,), calm, Mock(), ()).outcome is outcome

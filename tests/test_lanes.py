@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.host import EngineOverhead
 from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
-from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from optimizer.fleets.error_bars import hardware_remarks, price_remarks
 from search_spaces import bounds
 from search_spaces.echo import init_text
@@ -88,7 +89,7 @@ def test_a_loaded_problem_is_in_si_units(folder: Path) -> None:
         1,
     )
     (slo,) = problem.slos
-    assert (slo.name, slo.ttft, slo.tpot, slo.e2e, slo.attainment, slo.share) == (
+    assert (slo.name, slo.ttft, slo.tpot, slo.limit(Metric.E2E), slo.attainment, slo.share) == (
         "default",
         2.0,
         0.05,

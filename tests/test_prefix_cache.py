@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.lengths import fixed as tokens
 from costmodel.policy import VLLM_V1
 from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
-from costmodel.simulator import CoefficientSteps, Trace, simulate
+from costmodel.simulator import Trace, simulate
 from costmodel.simulator.trace import draw_turns
 from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache

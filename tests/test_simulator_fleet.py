@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
 from costmodel.simulator import (
-    CoefficientSteps,
     FirstToken,
     HandOver,
     KvStore,

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
@@ -23,20 +24,10 @@ from costmodel.host import NO_OVERHEAD
 from costmodel.metric import limits_of
 from costmodel.policy import SARATHI, VLLM_V1
 from costmodel.queues.erlang import erlang_c
-from costmodel.simulator import (
-    CoefficientSteps,
-    Limits,
-    Result,
-    StepNumbers,
-    StepWork,
-    compiled,
-    make_trace,
-    records,
-    simulate,
-    step_seconds,
-)
+from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
     TAIL,
+    Attainment,
     batch_ends,
     overload,
     percentiles,
@@ -112,7 +103,7 @@ def test_attainment_counts_the_steady_part_and_knows_its_error() -> None:
     assert half.low < half.share < half.high
     assert half.share == pytest.approx(0.5, abs=0.05)
     assert not within(result, limits_of(tpot=1e-9)).any()
-    assert np.isnan(share_of([np.zeros(0)]).share)
+    assert share_of([np.zeros(0)]) == Attainment(1.0, 0.0, 1.0, 0)
     together = share_of([np.ones(3000), np.zeros(1000)])
     assert (together.share, together.count) == (0.75, 4000)
 

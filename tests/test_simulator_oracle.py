@@ -20,18 +20,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from costmodel.policy import POLICIES, SARATHI, STATIC, VLLM_V0, Policy
-from costmodel.simulator import (
-    CoefficientSteps,
-    FirstToken,
-    Limits,
-    Result,
-    SimulatedFleet,
-    Trace,
-    make_trace,
-    simulate,
-    step_seconds,
-)
+from costmodel.simulator import FirstToken, Limits, Result, SimulatedFleet, Trace, make_trace, simulate
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.metrics import gap_edges
 from costmodel.simulator.run import make_world

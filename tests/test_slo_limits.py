@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.policy import VLLM_V1
-from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.simulator import Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
-from optimizer.fleets.evaluate import FORMULAS, evaluate
+from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
@@ -34,6 +35,7 @@ NONE = math.inf
     ("limits", "meant"),
     [
         ({"e2e": "20s"}, (NONE, NONE, 20.0)),
+        ({"normalized_latency": "50ms"}, (NONE, NONE, NONE)),
         ({"ttft": "2s", "e2e": "20s"}, (2.0, NONE, 20.0)),
         ({"ttft": "2s", "tpot": "40ms", "e2e": "20s"}, (2.0, 0.04, 20.0)),
     ],
@@ -42,13 +44,14 @@ def test_limits_that_may_stand_together(tmp_path: Path, limits: dict[str, str], 
     path = tiny(tmp_path, slo=limits)
     problem = load_problem(path)
     found = problem.slos[0]
-    assert (found.ttft, found.tpot, found.e2e) == meant
+    assert (found.ttft, found.tpot, found.limit(Metric.E2E)) == meant
     echo = json.loads(json.dumps(problem.inputs, allow_nan=False))
     assert problem_of(echo, "echo", tmp_path).slos == problem.slos
 
 
-def test_every_metric_of_later_tokens_has_a_formula_and_every_metric_is_measured() -> None:
-    assert set(FORMULAS) == set(metrics_of(Scope.LATER, Scope.GAPS))
+def test_every_metric_but_those_of_whole_requests_has_a_formula_and_every_metric_is_measured() -> None:
+    assert set(FIRST_FORMULAS) == set(metrics_of(Scope.FIRST))
+    assert set(LATER_FORMULAS) == set(metrics_of(Scope.LATER))
     assert set(METRICS) == set(Metric)
     assert all(hasattr(Result, metric) for metric in Metric)
 
@@ -125,6 +128,26 @@ def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert shares[-1] == pytest.approx(float(evaluate(unlimited(), fleet).attainment[0]), abs=1e-12)
+
+
+def whole(metric: Metric, limit: float) -> Instance:
+    slos = (slo(ttft=math.inf, tpot=math.inf, **{metric: limit}),)
+    return instance_of(problem(slos=slos, workload=workload(6.0), space=space()))
+
+
+@pytest.mark.parametrize("metric", metrics_of(Scope.WHOLE))
+@pytest.mark.parametrize("name", fleets())
+def test_whole_requests_by_formula_are_those_of_the_simulation(name: str, metric: Metric) -> None:
+    """Their distribution follows from those of the first and of the later tokens."""
+    fleet = fleets()[name]
+    middle = float(evaluate(whole(metric, 20.0), fleet).quantiles(metric)[0, 1])
+    judgement = judge(whole(metric, middle), fleet, requests=4_000)
+    assert judgement.classes[0].attainment.share == pytest.approx(0.9, abs=0.06)
+    limits = np.geomspace(0.1, 3.0, 9) * middle
+    shares = [float(evaluate(whole(metric, limit), fleet).attainment[0]) for limit in limits]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.1
+    assert evaluate(whole(metric, middle), fleet).attainment[0] == pytest.approx(0.9, abs=0.01)
 
 
 def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import step_seconds
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
-from costmodel.simulator import step_seconds
 from costmodel.simulator.steps import cost_steps
 from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.step import StepLoad, step_time_one

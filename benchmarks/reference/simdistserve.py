@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.policy import Policy
-from costmodel.simulator import CoefficientSteps, FirstToken, HandOver, Limits, SimulatedFleet, SimulatedPool, simulate
+from costmodel.simulator import FirstToken, HandOver, Limits, SimulatedFleet, SimulatedPool, simulate
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of

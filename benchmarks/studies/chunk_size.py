@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.reference.lone_steps import step_seconds
 from costmodel.engine import Role
 from costmodel.metric import limits_of
 from costmodel.policy import SARATHI
-from costmodel.simulator import Result, SimulatedFleet, simulate, step_seconds
+from costmodel.simulator import Result, SimulatedFleet, simulate
 from costmodel.simulator.metrics import attainment, overload, percentiles
 from search_spaces.models import load_model
 

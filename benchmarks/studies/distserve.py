@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.reference.lone_steps import CoefficientSteps
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
 from costmodel.policy import VLLM_V0, VLLM_V1, Policy
-from costmodel.simulator import CoefficientSteps, FirstToken, HandOver, Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator import FirstToken, HandOver, Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table

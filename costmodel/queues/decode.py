@@ -279,6 +279,11 @@ class Steps:
     prompt_rate: FloatArray | float = 0.0
     in_a_row: float = 1.0
 
+    @property
+    def most(self) -> float:
+        """The longest that a step can be [s]."""
+        return max(float(self.ceiling.max()) + 8.0 * self.jitter, float(np.max(self.prompt_step)))
+
     def met(self, rate: FloatArray) -> float:
         """Mean step without prompts that requests at `rate` (flows,) [1/s] meet [s]."""
         own = np.broadcast_to(self.time.own, rate.shape)

@@ -16,13 +16,12 @@ from .fleet import (
     SimulatedPool,
 )
 from .metrics import EngineUse, Result
-from .run import prepare, simulate, step_seconds
-from .steps import UNLIMITED, CoefficientSteps, StepModel, StepNumbers, StepWork
+from .run import prepare, simulate
+from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
 from .trace import Pages, Trace, make_trace
 
 __all__ = [
     "UNLIMITED",
-    "CoefficientSteps",
     "EngineUse",
     "FirstToken",
     "HandOver",
@@ -40,5 +39,4 @@ __all__ = [
     "make_trace",
     "prepare",
     "simulate",
-    "step_seconds",
 ]

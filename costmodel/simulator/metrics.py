@@ -163,6 +163,11 @@ class Result:
         return self.finish - self.arrival + self.late
 
     @cached_property
+    def normalized_latency(self) -> FloatArray:
+        """e2e / OSL [s per token] (Yu et al. 2022, Orca; Kwon et al. 2023, vLLM)."""
+        return self.e2e / self.trace.osl
+
+    @cached_property
     def tpot(self) -> FloatArray:
         """(last - first token) / (OSL - 1) [s]; NaN for a single token."""
         gaps = np.where(self.trace.osl > 1, self.trace.osl - 1.0, np.nan)
@@ -300,7 +305,8 @@ def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Atta
     """Share of 0/1 outcomes, of one or more runs in order of time each, with the wider of two intervals.
 
     tail: chance that the share lies beyond either end [1]. Wilson's interval sees that a share of exactly 1 was not
-    proven; that of batch means (`batch_ends`) that neighbours share a queue, and that runs may differ.
+    proven; that of batch means (`batch_ends`) that neighbours share a queue, and that runs may differ. Of no outcome at
+    all the share is 1, for none is bad, and the interval is everything.
 
     >>> share_of([np.ones(1000)]).high, round(share_of([np.ones(1000)]).low, 3)
     (1.0, 0.996)
@@ -308,7 +314,7 @@ def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Atta
     outcomes = [np.asarray(run, dtype=np.float64) for run in runs if len(run)]
     count = sum(run.size for run in outcomes)
     if not count:
-        return Attainment(math.nan, 0.0, 1.0, 0)
+        return Attainment(1.0, 0.0, 1.0, 0)
     share = math.fsum(float(run.sum()) for run in outcomes) / count
     wide = NormalDist().inv_cdf(1.0 - tail) ** 2 / count
     middle = (share + wide / 2.0) / (1.0 + wide)

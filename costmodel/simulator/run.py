@@ -35,7 +35,7 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, SCALARS, StepModel, StepNumbers
+from .steps import MOST_TABLES, SCALARS, StepNumbers
 from .trace import Trace
 
 
@@ -76,26 +76,6 @@ def simulate(
     return _result(trace, world, int(events), gap_edges)
 
 
-def step_seconds(
-    steps: StepModel,
-    lengths: Sequence[int] = (),
-    past: Sequence[int] | None = None,
-    batch: int = 0,
-    total_context: int = 0,
-) -> float:
-    """How long the loop says that a step takes [s].
-
-    lengths, past: new tokens of each prompt, and tokens of each already in the cache; batch, total_context: decoding
-    requests and tokens of all of them together.
-    """
-    from .step_times import lone_step
-
-    models, tables = _pack([steps.numbers()])
-    new = np.array(lengths, dtype=np.int64)
-    old = np.zeros_like(new) if past is None else np.array(past, dtype=np.int64)
-    return float(lone_step({"models": models, "tables": tables}, new, old, batch, total_context))
-
-
 def _check_floors(world: State) -> None:
     """Raise PdplanError if a step took less than its FLOP or its bytes need."""
     rules = world["rules"][0]
@@ -129,7 +109,7 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
     )
 
 
-def _pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
+def pack_steps(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     """Records of several step models, and their tables one behind the other."""
     columns: Columns = {"kind": [model.kind for model in models]}
     columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in SCALARS}
@@ -152,7 +132,7 @@ def make_world(
     engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     numbers = [pool.steps.numbers() for pool in fleet.pools]
-    models, tables = _pack(numbers)
+    models, tables = pack_steps(numbers)
     cache_pages, cache_at = _caches(trace, fleet, engines)
     rules = _rules(trace, fleet) | {
         "fast_forward": int(fast_forward),

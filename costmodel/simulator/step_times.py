@@ -7,12 +7,9 @@ total context C' from C up to limit.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .compiled import compiled, entry, opened
+from .compiled import compiled
 from .records import Floats, StepRecord
 from .steps import COEFFICIENTS, TABLES, UNLIMITED
 from .steps import least_bytes as bytes_of
@@ -35,24 +32,6 @@ class Chosen(NamedTuple):
     second: float
     pairs: int
     reach: int
-
-
-@entry
-def lone_step(
-    world: Any,
-    lengths: NDArray[np.int64],
-    past: NDArray[np.int64],
-    batch: int,
-    total: int,
-) -> float:
-    """Time of a step with these prompt chunks and `batch` decodes with a context of `total` [s]."""
-    w, chunks = opened(world), no_prompts()
-    m, data = w.models[0], w.tables
-    for k in range(lengths.size):
-        chunks = add_chunk(m, data, chunks, lengths[k], past[k])
-    if lengths.size == 0:
-        return decode_piece(m, data, batch, total)[0]
-    return mixed_time(m, data, chunks, batch, total)
 
 
 @compiled

@@ -1,6 +1,7 @@
 """How long a step takes, in numbers of one of three kinds, which `step_times` evaluates, and the least work that it is.
 
-- coefficients: prefill = a + b sum(p) + c sum(p^2), decode = a + b sum(context + 1) + c batch (`CoefficientSteps`);
+- coefficients: prefill = a + b sum(p) + c sum(p^2), decode = a + b sum(context + 1) + c batch
+  (`benchmarks/reference/lone_steps.py`);
 - tables: dense[tokens] + prefill[chunk][past] + decode[batch][context], looked up (`benchmarks/reference/vidur.py`);
 - grids: the same three, interpolated linearly, which is how pdplan's own cost model arrives (`cost_steps`).
 
@@ -157,38 +158,6 @@ class StepModel(Protocol):
 
     def numbers(self) -> StepNumbers:
         """The model for the event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoefficientSteps:
-    """Fitted step times [s], as DistServe's simulator uses them.
-
-    prefill = a + b sum(q) + c sum(q (q + 2 p)) + prefill_constant + overhead, q new tokens after p cached ones; the
-    chunks of a prompt add up to its square.
-    decode = a + b (sum(context) + batch) + c batch + overhead; `large` holds from `large_batch` on.
-    overhead = overhead_step + overhead_token x tokens of context in the step.
-    A step with both costs its prefill plus the decodes without their constant a: the weights are read once.
-    """
-
-    prefill_abc: tuple[float, float, float]
-    small: tuple[float, float, float]
-    large: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    large_batch: int = 1 << 60
-    prefill_constant: float = 0.0
-    overhead_step: float = 0.0
-    overhead_token: float = 0.0
-
-    def numbers(self) -> StepNumbers:
-        """The coefficients for the event loop."""
-        scalars = {
-            "constant": self.prefill_constant,
-            "step": self.overhead_step,
-            "token": self.overhead_token,
-            "large": float(self.large_batch),
-        }
-        for letter, values in (("a", self.prefill_abc), ("b", self.small), ("c", self.large)):
-            scalars |= {f"{letter}{k}": value for k, value in enumerate(values)}
-        return StepNumbers(COEFFICIENTS, scalars)
 
 
 @dataclass(frozen=True, slots=True)

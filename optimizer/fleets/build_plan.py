@@ -421,7 +421,7 @@ def build_plan(
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation, bars),
         routing=plan_routes(instance, fleet, evaluation),
-        binding=sorted(limits, key=lambda row: (row.slack, row.constraint, row.where)),
+        binding=in_order(limits),
     )
 
 
@@ -478,34 +478,31 @@ def attainment_binding(name: str, miss_share: float, miss_limit: float, source: 
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
 
-def class_as_simulated(item: ClassResult, latencies: ClassLatencies) -> ClassResult:
-    """What a class gets, as simulated."""
-    metrics = {
-        metric: MetricResult(limit_s=result.limit_s, quantiles_s=latencies.metrics.get(metric, result.quantiles_s))
-        for metric, result in item.metrics.items()
-    }
-    times = {"ttft_s": latencies.ttft_s, "tpot_s": latencies.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": latencies.attainment, **times})
-
-
-def simulated_limits(limits: Iterable[Binding], classes: Sequence[ClassResult]) -> list[Binding]:
-    """Limits of a plan, tightest first, with the misses of its classes as simulated."""
-    rows = [row for row in limits if row.constraint != "attainment"]
-    rows += [
-        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
-        for item in classes
-    ]
-    return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
-
-
 def with_latencies(plan: Plan, latencies: Sequence[ClassLatencies]) -> Plan:
-    """A plan by formula with the shares and latencies of its classes as simulated, each of its own.
+    """A plan by formula with the shares and latencies of its classes as simulated, and the limits that follow.
 
     Latencies of several classes together stay by formula.
     """
-    classes = [class_as_simulated(item, row) for item, row in zip(plan.classes, latencies, strict=True)]
+    classes = []
+    for item, row in zip(plan.classes, latencies, strict=True):
+        metrics = {
+            metric: MetricResult(limit_s=result.limit_s, quantiles_s=row.metrics.get(metric, result.quantiles_s))
+            for metric, result in item.metrics.items()
+        }
+        times = {"ttft_s": row.ttft_s, "tpot_s": row.tpot_s, "metrics": metrics}
+        classes.append(item.model_copy(update={"attainment": row.attainment, **times}))
+    misses = [
+        attainment_binding(item.name, 1.0 - item.attainment, 1.0 - item.attainment_goal, " when simulated")
+        for item in classes
+    ]
+    limits = in_order([*(row for row in plan.binding if row.constraint != "attainment"), *misses])
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
-    return plan.model_copy(update={"classes": classes, "binding": simulated_limits(plan.binding, classes), **whole})
+    return plan.model_copy(update={"classes": classes, "binding": limits, **whole})
+
+
+def in_order(limits: Iterable[Binding]) -> list[Binding]:
+    """Limits of a plan, tightest first."""
+    return sorted(limits, key=lambda row: (row.slack, row.constraint, row.where))
 
 
 def binding_limits(

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Final, Literal
 
-import numpy as np
-
 from costmodel.accelerator import Origin
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
@@ -59,19 +57,14 @@ OTHER_ROUTERS = "Routers that tell several pools of a role apart count requests,
 
 def step_errors(instance: Instance) -> list[StepError]:
     """The intervals of every accelerator that can run an engine, as in plan files; of several precisions the widest."""
-    rows: dict[str, StepError] = {}
+    widest: dict[str, tuple[float, StepError]] = {}
     for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
         prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        widest = rows.setdefault(row.accelerator, row)
-        if _width(row.decode) > _width(widest.decode):
-            rows[row.accelerator] = row
-    return list(rows.values())
-
-
-def _width(interval: Range) -> float:
-    return (interval.high or np.inf) / interval.low
+        rows = widest.get(row.accelerator, (0.0, row)), (intervals.decode[1] / intervals.decode[0], row)
+        widest[row.accelerator] = max(rows, key=lambda width: width[0])
+    return [row for _, row in widest.values()]
 
 
 def goal_quantile(goal: float) -> int:
@@ -130,11 +123,11 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
             row = errors.get((mode, *map(normalized_name, names)))
             if row is None and not model:
                 continue
-            record = AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=0)
-            if row is not None:
-                update = {name: row[f"{name}_pct"] / 100.0 for name in ERRORS} | {"rows": row["rows"]}
-                record = record.model_copy(update=update)
-            records.append(record)
+            measured = {} if row is None else {name: row[f"{name}_pct"] / 100.0 for name in ERRORS}
+            rows = 0 if row is None else row["rows"]
+            records.append(
+                AccuracyRecord(accelerator=names[0], mode=mode, engine=engine, model=model, rows=rows, **measured)
+            )
     return records
 
 

@@ -16,18 +16,21 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
-from costmodel.metric import Metric
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import ClassLatencies, Quantiles
+from search_spaces.problem import whole_limit
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
+SLICES = 32
+"""Slices of the time of a whole request, over which the share of its later tokens is summed."""
 LIGHT = 1e-3
 """Share of its load with which a pool is in nobody's way [1]."""
 
@@ -51,21 +54,67 @@ class Evaluation:
 
     @cached_property
     def first_tokens(self) -> list[_FirstToken]:
-        """TTFT at each pool that computes prompts."""
+        """The first token at each pool that computes prompts."""
         return _first_tokens(self.instance, self.fleet, self.states)
 
     @cached_property
+    def later_tokens(self) -> list[_LaterTokens]:
+        """Later tokens at each pool that generates them."""
+        pairs = zip(self.fleet.pools, self.states, strict=True)
+        makers = ((pool, state) for pool, state in pairs if pool.role is not Role.PREFILL)
+        gaps = self.instance.flows.gaps
+        return [_LaterTokens(pool.route, state.steps, gaps) for pool, state in makers if state.steps is not None]
+
+    def exceeds(self, metric: Metric, limit: FloatArray) -> FloatArray:
+        """P(metric > limit) of each flow over all pools; limit (..., flows) or (..., 1) [s]."""
+        scope, flows = METRICS[metric].scope, self.instance.flows
+        if scope is Scope.WHOLE:
+            return reduce(add, self._late_whole(whole_limit({metric: limit}, flows.osl)))
+        pools = self.first_tokens if scope is Scope.FIRST else self.later_tokens
+        late = np.zeros(np.broadcast_shapes(limit.shape, flows.isl.shape))
+        return reduce(add, (pool.exceeds(metric, limit) for pool in pools), late)
+
+    def _late_whole(self, time: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Share of each flow that takes longer than `time` (..., flows) [s], most of it for its first or later tokens.
+
+        P(F + G > t), F the TTFT and G = (OSL - 1) TPOT, taken as independent: over slices of what G leaves of t, with
+        edges at t (k / SLICES)^2, narrow where little is left. Who takes no time for later tokens leaves all.
+        """
+        finite = np.isfinite(time)
+        if not finite.any():
+            return np.zeros(time.shape), np.zeros(time.shape)
+        part = ((np.arange(SLICES + 1) / SLICES) ** 2)[:, None]
+        edges = np.where(finite, time, 1.0)[..., None, :] * part
+        later = self.exceeds(Metric.TPOT, (edges[..., -1:, :] - edges) / np.maximum(self.instance.flows.gaps, 1e-12))
+        later[..., -1, :] = 1.0
+        left = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
+        late = np.diff(later, axis=-2) * self.exceeds(Metric.TTFT, left)
+        most = part[1:] > 0.5
+        by_later = later[..., 0, :] + np.where(most, 0.0, late).sum(axis=-2)
+        return finite * np.where(most, late, 0.0).sum(axis=-2), finite * by_later
+
+    @cached_property
+    def late_whole(self) -> tuple[FloatArray, FloatArray]:
+        """Share of each flow that takes too long as a whole, by its first token and by its later ones (flows,) [1]."""
+        return self._late_whole(self.instance.flows.whole)
+
+    @cached_property
     def late_first(self) -> FloatArray:
-        """See above."""
-        return _exceeds(self.first_tokens, self.instance.flows.ttft)
+        """See above; who is late by several metrics is late once."""
+        return np.maximum(self._late(Scope.FIRST, {Metric.TTFT: self.instance.flows.ttft}), self.late_whole[0])
 
     @cached_property
     def late_later(self) -> FloatArray:
-        """See above; who is late by several metrics is late once."""
-        flows = self.instance.flows
-        limits = {Metric.TPOT: flows.tpot * (1.0 + 1e-9), **flows.others}
-        late = [_exceeds(self._later_tokens(metric), limit) for metric, limit in limits.items()]
-        return reduce(np.maximum, late)
+        """See above, likewise."""
+        limits = {Metric.TPOT: self.instance.flows.tpot * (1.0 + 1e-9)}
+        return np.maximum(self._late(Scope.LATER, limits), self.late_whole[1])
+
+    def _late(self, scope: Scope, limits: dict[Metric, FloatArray]) -> FloatArray:
+        """Share of each flow that exceeds some of these limits, or of the others of this scope, (flows,) [1]."""
+        limits |= {
+            metric: limit for metric, limit in self.instance.flows.others.items() if METRICS[metric].scope is scope
+        }
+        return reduce(np.maximum, (self.exceeds(metric, limit) for metric, limit in limits.items()))
 
     @cached_property
     def full(self) -> FloatArray:
@@ -117,23 +166,38 @@ class Evaluation:
     @cached_property
     def ttft(self) -> FloatArray:
         """Quantiles of TTFT of each class, then of all requests, (classes + 1, quantiles) [s]."""
-        longest = max((pool.ttft.most for pool in self.first_tokens), default=0.0)
-        return _quantiles(self.first_tokens, self._rows, longest + 1.0)
+        return self.quantiles(Metric.TTFT)
 
     @cached_property
     def tpot(self) -> FloatArray:
         """The same of TPOT."""
-        return self._later_quantiles(Metric.TPOT)
+        return self.quantiles(Metric.TPOT)
 
-    @property
-    def metrics(self) -> Mapping[Metric, FloatArray]:
-        """The same of every other metric that some class limits, but the end-to-end time."""
-        return {metric: self._later_quantiles(metric) for metric in self.instance.flows.others}
+    def quantiles(self, metric: Metric) -> FloatArray:
+        """The same of any metric, by bisection; 0 of a class with no request that has it.
+
+        A single class is all requests: rows that are alike are looked at once.
+        """
+        scope, flows = METRICS[metric].scope, self.instance.flows
+        rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
+        first = max((pool.ttft.most for pool in self.first_tokens), default=0.0) + 1.0
+        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1e-3
+        most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
+        shares, alike = np.unique(rows, axis=0, return_inverse=True)
+        total = shares.sum(axis=1)
+        tail_share = (1.0 - np.array(QUANTILES)) * total[:, None]
+        low, high = np.zeros(tail_share.shape), np.full(tail_share.shape, most[scope])
+        for _ in range(40):
+            middle = (low + high) / 2.0
+            above = np.einsum("rf,rqf->rq", shares, self.exceeds(metric, middle[:, :, None])) > tail_share
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return np.asarray(np.where(total[:, None] > 0.0, high, 0.0)[alike.ravel()])
 
     @property
     def classes(self) -> list[ClassLatencies]:
         """What each SLO class gets, in the type of a simulated one."""
-        metrics = self.metrics
+        limited = {metric for slo in self.instance.problem.slos for metric in slo.limits} - set(SHOWN_ALWAYS)
+        metrics = {metric: self.quantiles(metric) for metric in Metric if metric in limited}
         return [
             ClassLatencies(
                 name=slo.name,
@@ -143,22 +207,6 @@ class Evaluation:
                 metrics={metric: Quantiles.of(values[k]) for metric, values in metrics.items() if metric in slo.limits},
             )
             for k, slo in enumerate(self.instance.problem.slos)
-        ]
-
-    def _later_quantiles(self, metric: Metric) -> FloatArray:
-        later = self._later_tokens(metric)
-        slowest = max((float(at.steps.ceiling.max()) + 8.0 * at.steps.jitter for at in later), default=0.0)
-        gaps = (float(np.max(at.steps.prompt_step)) for at in later if metric is not Metric.TPOT)
-        tokens = self._rows * (self.instance.flows.osl > 1.0)
-        return _quantiles(later, tokens, max(slowest, *gaps, 0.0) + 1e-3)
-
-    def _later_tokens(self, metric: Metric) -> list[_LaterTokens]:
-        """One metric at every pool that generates."""
-        gaps = np.maximum(self.instance.flows.osl - 1.0, 0.0)
-        return [
-            _LaterTokens(metric, pool.route, state.steps, gaps)
-            for pool, state in zip(self.fleet.pools, self.states, strict=True)
-            if state.steps is not None and pool.role is not Role.PREFILL
         ]
 
     @property
@@ -360,27 +408,30 @@ def _class_shares(instance: Instance) -> FloatArray:
     return np.asarray(flows.share * (flows.slo == np.arange(len(instance.problem.slos))[:, None]))
 
 
-FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
+FIRST_FORMULAS: Mapping[Metric, Callable[[Ttft, FloatArray], FloatArray]] = MappingProxyType(
+    {Metric.TTFT: Ttft.exceeds}
+)
+"""P(metric > limit) of requests, from (TTFT of the pool, limit), by metric of the first token."""
+LATER_FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
     {Metric.TPOT: lambda steps, limit, _: steps.exceeds(limit), Metric.ITL_P99: Steps.tail_exceeds}
 )
-"""P(metric > limit) of requests of so many gaps, from (steps, limit, gaps), by metric of later tokens."""
+"""The same of requests of so many gaps, from (steps of the pool, limit, gaps), by metric of later tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LaterTokens:
-    """A metric of later tokens at one pool.
+    """Later tokens at one pool.
 
     weight (flows,): share of the flow served here; gaps (flows,): between the tokens of a request, some have none.
     """
 
-    metric: Metric
     weight: FloatArray
     steps: Steps
     gaps: FloatArray
 
-    def exceeds(self, limit: FloatArray) -> FloatArray:
+    def exceeds(self, metric: Metric, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        return np.asarray(self.weight * (self.gaps > 0.0) * FORMULAS[self.metric](self.steps, limit, self.gaps))
+        return np.asarray(self.weight * (self.gaps > 0.0) * LATER_FORMULAS[metric](self.steps, limit, self.gaps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,36 +446,12 @@ class _FirstToken:
     missed: IntArray
     hit_chance: FloatArray | None = None
 
-    def exceeds(self, limit: FloatArray) -> FloatArray:
+    def exceeds(self, metric: Metric, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        late = self.ttft.exceeds(limit)
+        late = FIRST_FORMULAS[metric](self.ttft, limit)
         if self.hit_chance is not None:
             late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed]
         return np.asarray(self.weight * late)
-
-
-_Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens]
-
-
-def _exceeds(pools: _Latencies, limit: FloatArray) -> FloatArray:
-    """P(latency > limit) of each flow over all pools; limit (..., flows) or (..., 1)."""
-    return np.asarray(reduce(add, (pool.exceeds(limit) for pool in pools), np.float64(0.0)))
-
-
-def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
-    """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
-
-    0 for rows without any flow. A single class is all requests: rows that are alike are looked at once.
-    """
-    shares, alike = np.unique(shares, axis=0, return_inverse=True)
-    total = shares.sum(axis=1)
-    tail_share = (1.0 - np.array(QUANTILES)) * total[:, None]
-    low, high = np.zeros(tail_share.shape), np.full(tail_share.shape, top)
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > tail_share
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.asarray(np.where(total[:, None] > 0.0, high, 0.0)[alike.ravel()])
 
 
 def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:

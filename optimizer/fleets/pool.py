@@ -635,10 +635,10 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     tables, shape, chunk, carried_share = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
     new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
     base, lanes = engines.base(running), engines.stages * ranks
-    above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
+    above = min(max(int(np.searchsorted(tables.seqs, running)), 1), max(tables.seqs.size - 1, 1)) % tables.seqs.size
     near = np.array([max(above - 1, 0), above])
     less, more = tables.seqs[near]
-    fraction = float(np.clip((running - less) / max(float(more - less), 1e-12), 0.0, 1.0))
+    fraction = min(max(float(running - less) / max(float(more - less), 1e-12), 0.0), 1.0)
 
     def read(values: FloatArray) -> FloatArray:
         return np.asarray((1.0 - fraction) * values[0] + fraction * values[1])

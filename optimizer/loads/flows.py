@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.metric import Metric, Scope, metrics_of
+from costmodel.metric import BOUNDING, Metric
 from costmodel.prefix_cache import Reuse
-from search_spaces.problem import Problem, Slo
-
-FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
-"""Parts of an end-to-end limit that are tried for the first token."""
+from search_spaces.problem import Problem, whole_limit
 
 
 @dataclass(frozen=True)
@@ -27,8 +22,8 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
-    others: limits (flows,) of every metric of single gaps that some class limits [s];
+    whole: what limits of whole requests leave each [s]; ttft, tpot: limits, which are no looser than that [s];
+    others: limits (flows,) of every other metric that some class limits [s];
     reuse: where memory decides what is found (`history` by flow, which the past tokens have in them). Then each flow
     with a history has another, of no share itself, for those of its requests whose history is gone. missed (flows,):
     index of that one, or of the flow itself; source (flows,): the way back.
@@ -43,6 +38,7 @@ class Flows:
     past_tokens: FloatArray
     ttft: FloatArray
     tpot: FloatArray
+    whole: FloatArray
     arrival_scv: float
     missed: IntArray
     source: IntArray
@@ -52,7 +48,7 @@ class Flows:
     @cached_property
     def alike(self) -> str:
         """Digest of the lengths and shares, whatever the rates and the limits."""
-        digest = digest_of(self, ("slo", "rate", "ttft", "tpot"))
+        digest = digest_of(self, ("slo", "rate", "ttft", "tpot", "whole"))
         return digest if self.reuse is None else digest + digest_of(self.reuse) + digest_of(self.reuse.pause)
 
     @property
@@ -80,6 +76,16 @@ class Flows:
         return replace(self, others=other_limits, reuse=reuse, **arrays)
 
     @property
+    def gaps(self) -> FloatArray:
+        """Gaps between the tokens of a request, OSL - 1 (flows,) [1]."""
+        return np.maximum(self.osl - 1.0, 0.0)
+
+    @property
+    def longest(self) -> FloatArray:
+        """How long a request may take within its limits, (flows,) [s]."""
+        return np.minimum(self.ttft + self.osl * self.tpot, self.whole)
+
+    @property
     def mean_context(self) -> FloatArray:
         """Mean context of a request while it generates, isl + osl / 2 [token]."""
         return self.isl + self.osl / 2.0
@@ -105,26 +111,17 @@ def peakedness(flows: Flows) -> float:
     return max(1.0, (flows.arrival_scv + 1.0) / 2.0)
 
 
-def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
-    """Cross the SLO classes with the length buckets.
-
-    first_share: part of an end-to-end limit that the first token may take, the later ones share the rest. A fixed part,
-    so that loosening one limit tightens no other.
-    """
+def make_flows(problem: Problem) -> Flows:
+    """Cross the SLO classes with the length buckets."""
     load = problem.workload
     classes, buckets = len(problem.slos), load.isl.size
     slo = np.repeat(np.arange(classes), buckets)
     isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
     keep, past = share > 0.0, np.tile(load.reusable_tokens, classes)
-
-    def limits(of: Callable[[Slo], float]) -> FloatArray:
-        return np.array([of(slo_class) for slo_class in problem.slos])[slo]
-
-    e2e = limits(lambda slo_class: slo_class.e2e)
-    ttft = np.minimum(limits(lambda slo_class: slo_class.ttft), np.where(osl > 1.0, first_share, 1.0) * e2e)
-    later = (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0)
-    tpot = np.minimum(limits(lambda slo_class: slo_class.tpot), later)
+    limits = {metric: np.array([item.limit(metric) for item in problem.slos])[slo][keep] for metric in Metric}
+    whole = whole_limit(limits, osl[keep])
+    bounding = {metric for metrics in BOUNDING for metric in metrics}
     flows = Flows(
         slo=slo[keep],
         isl=isl[keep],
@@ -133,15 +130,16 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         rate=(share * load.request_rate)[keep],
         new_tokens=np.maximum(isl - past, 1.0)[keep],
         past_tokens=past[keep],
-        ttft=ttft[keep],
-        tpot=tpot[keep],
+        ttft=np.minimum(limits[Metric.TTFT], whole),
+        tpot=np.minimum(limits[Metric.TPOT], whole / np.maximum(osl[keep] - 1.0, 1.0)),
+        whole=whole,
         arrival_scv=load.burstiness**2,
         missed=np.arange(int(keep.sum())),
         source=np.arange(int(keep.sum())),
         others={
-            metric: limits(methodcaller("limit", metric))[keep]
-            for metric in metrics_of(Scope.GAPS)
-            if any(metric in slo_class.limits for slo_class in problem.slos)
+            metric: limit
+            for metric, limit in limits.items()
+            if metric not in bounding and any(metric in item.limits for item in problem.slos)
         },
     )
     if load.reuse is None:
@@ -149,7 +147,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     return _with_misses(replace(flows, reuse=replace(load.reuse, history=np.tile(load.reuse.history, classes)[keep])))
 
 
-BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
+BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens", "ttft", "tpot", "whole")
 """Arrays of a value for each flow, but those that only flows with a history have."""
 
 
@@ -169,9 +167,3 @@ def _with_misses(flows: Flows) -> Flows:
     other_limits = {metric: limits[source] for metric, limits in flows.others.items()}
     reuse = replace(flows.reuse, history=history[source] * there)
     return replace(flows, others=other_limits, reuse=reuse, missed=miss_flow, source=source, **arrays)
-
-
-def splits(problem: Problem) -> Iterator[Flows]:
-    """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
-    has_whole = any(math.isfinite(slo.e2e) for slo in problem.slos)
-    return (make_flows(problem, share) for share in (FIRST_SHARES if has_whole else FIRST_SHARES[:1]))

@@ -221,7 +221,7 @@ class ClassJudgement(ClassLatencies):
         """
         share, end = self.attainment, self.attainment_low if self.held else self.attainment_high
         distance = abs(share - self.attainment_goal)
-        return ((share - end) / distance) ** 2 if distance > 0.0 else math.inf
+        return ((share - end) / distance) ** 2 if self.counted and distance > 0.0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

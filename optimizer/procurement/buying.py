@@ -25,7 +25,6 @@ from costmodel.units import KILO
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.flows import splits
 from optimizer.loads.instance import (
     Instance,
     Progress,
@@ -44,7 +43,7 @@ from optimizer.search.search import (
     TIE,
     Engines,
     FleetSearch,
-    cheapest_of,
+    cheapest_held,
     engines_of,
     is_refuted,
     priced,
@@ -692,19 +691,19 @@ def search_levels(
     they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
     """
     markets = [market for usd in prices for market in _markets(problem, usd)]
-    groups = [[(instance, make_settings(instance)) for instance in group] for group in _groups(problem)]
+    groups = [(instance, make_settings(instance)) for instance in _groups(problem)]
     fleets: list[list[Option]] = []
     for number, rate in enumerate(rates.tolist()):
         progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
         apart = []
-        for group, ways in enumerate(groups):
-            searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
+        for group, (instance, settings) in enumerate(groups):
+            search = FleetSearch.of(at_volume(instance, rate), settings)
             out = [
                 engines_of(miss.instance, miss.fleet)
                 for miss in misses
                 if miss.group == group and miss.whole_rate <= rate * (1.0 + TIE)
             ]
-            cheapest = (_cheapest(group, searches, market, out) for market in markets)
+            cheapest = (_cheapest(group, search, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
         together = [side_by_side(options) for options in product(*apart)]
         gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
@@ -723,26 +722,23 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
             yield replace(problem, offers=stock)
 
 
-def _groups(problem: Problem) -> list[list[Instance]]:
-    """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
+def _groups(problem: Problem) -> list[Instance]:
+    """The instance of each group of requests at 1 request/s in all."""
     free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
     whole = make_instance(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
     groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
-    slow = [at_quantile(group, slow_end(problem.confidence)) for group in groups]
-    return [[replace(group, flows=flows) for flows in splits(group.problem)] for group in slow]
+    return [at_quantile(group, slow_end(problem.confidence)) for group in groups]
 
 
-def _cheapest(
-    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Engines]
-) -> Option | None:
+def _cheapest(group: int, search: FleetSearch, market: Problem, known_misses: Sequence[Engines]) -> Option | None:
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
-    best = cheapest_of(searches, market, known_misses)
-    if best is None:
+    cheapest = cheapest_held(search.without(known_misses), market)
+    if cheapest is None:
         return None
-    search, fleet = best
+    fleet = search.fleet(cheapest[0])
     if all(offer.inventory != 0 for offer in market.offers):
         mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
         missed = is_refuted(engines_of(search.instance, mixture), known_misses)

@@ -41,7 +41,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
-from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
+from optimizer.search.search import SAME_COST, FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import (
@@ -142,7 +142,7 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched_settings, ())
     if wider.space not in searches:
-        searches[wider.space] = at_best_split(planned_instance(wider))
+        searches[wider.space] = evaluated(planned_instance(wider))
     roles = wider.space.roles if config.role is None else (config.role,)
     standings = tuple(_standing(searches[wider.space], config, role) for role in roles)
     return Explanation(offer, rulings, unsearched_settings, standings)

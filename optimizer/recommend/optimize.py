@@ -40,7 +40,7 @@ from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, 
 from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated, unmixed
+from optimizer.search.search import NO_DEARER, SAME_COST, evaluated, unmixed
 from optimizer.verification.bench import (
     MOST_BETWEEN,
     MOST_CONFIRMED,
@@ -199,7 +199,7 @@ def optimize(
     expected_instance = make_instance(problem)
     check_floors(expected_instance)
     first = brake if effort_level is Level.QUICK else brake.part(BY_FORMULA)
-    space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
+    space = evaluated(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
     plan = _plan(PlanDraft(expected_instance, origin, effort), result)

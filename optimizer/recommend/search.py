@@ -38,7 +38,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
+from optimizer.search.search import SAME_COST, FleetSearch, evaluated, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
     MOST_CONFIRMED,
@@ -291,7 +291,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     late = "the time was up before it was looked for"
     if search.late():
         return Rival(restriction=restriction, why_none=late)
-    space = at_best_split(search.instance, search.late, restriction.usable)
+    space = evaluated(search.instance, search.late, restriction.usable)
     fleet = or_mixed(space, unmixed(space))
     if fleet.pools:
         return _with_near(space, fleet, restriction)
@@ -432,7 +432,7 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
     """The cheapest fleet that holds by formula; late: whether to stop looking; usable: see `evaluated`."""
     if late():
         return None
-    space = at_best_split(instance, late, usable)
+    space = evaluated(instance, late, usable)
     fleet = leanest(space)
     return Solution(space.instance, fleet) if fleet.pools else None
 
@@ -442,7 +442,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     late = effort.brake.stopped
     if effort.level is Level.QUICK or late():
         return by_formula(instance, late)
-    space = at_best_split(instance, late)
+    space = evaluated(instance, late)
     fleet = leanest(space)
     if not fleet.pools:
         return None

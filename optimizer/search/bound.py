@@ -36,13 +36,13 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
-from costmodel.metric import METRICS, Metric, Scope
+from costmodel.metric import Metric, Scope, metrics_of
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
-from search_spaces.problem import Problem, Slo
+from search_spaces.problem import Problem, Slo, over_tokens
 
 from .program import (
     Aim,
@@ -385,28 +385,22 @@ def floors(instance: Instance) -> list[Floor]:
     return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
 
 
-_STEP = "a decode step of one request"
-
-
 def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iterator[Floor]:
     """Those of class `k`; prompt (flows,), step: the shortest of any engine [s]."""
     flows, slo = instance.flows, instance.problem.slos[k]
     own = flows.slo == k
-    share, later = flows.share[own], flows.osl[own] - 1.0
+    share, later = flows.share[own], flows.gaps[own]
     included = f"that attainment {slo.attainment:g} includes"
-    whole = _share_quantile(prompt[own] + later * step, share, slo.attainment)
-    token = (step if share[later > 0.0].sum() / share.sum() > 1.0 - slo.attainment else 0.0, "", _STEP)
-    least = {
-        Scope.FIRST: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}"),
-        Scope.LATER: token,
-        Scope.GAPS: token,
-        Scope.WHOLE: (whole, " alone", f"the requests {included}"),
-    }
+    least = {Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}")}
+    token = step if share[later > 0.0].sum() / share.sum() > 1.0 - slo.attainment else 0.0
+    least |= dict.fromkeys(metrics_of(Scope.LATER), (token, "", "a decode step of one request"))
+    for metric in metrics_of(Scope.WHOLE):
+        whole = (prompt[own] + later * step) / over_tokens(metric, flows.osl[own])
+        least[metric] = _share_quantile(whole, share, slo.attainment), " alone", f"the requests {included}"
     for metric, limit in slo.limits.items():
-        scope = METRICS[metric].scope
-        floor, alone, work = least[scope]
+        floor, alone, work = least.get(metric, (0.0, "", ""))
         if limit < floor:
-            scale, unit = (1.0, "s") if scope is Scope.WHOLE else (1e3, "ms")
+            scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
             yield Floor(
                 k,
                 metric,

@@ -14,9 +14,8 @@ is left the one with the most room for more load; then the first, which has the 
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,9 +33,8 @@ from optimizer.fleets.evaluate import (
     keeps_goals,
     pool_headroom,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, gets_whole, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.flows import splits
 from optimizer.loads.instance import (
     COLOCATED,
     DECODE,
@@ -49,7 +47,7 @@ from optimizer.loads.instance import (
     never,
 )
 from search_spaces.enumeration import Shape
-from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, any_target
+from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 
@@ -444,34 +442,6 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
     """
     search = FleetSearch.of(instance, make_settings(instance), late)
     return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
-
-
-def cheapest_of(
-    searches: Iterable[FleetSearch], problem: Problem, misses: Sequence[Engines] = ()
-) -> tuple[FleetSearch, Fleet] | None:
-    """The cheapest fleet of one pool or two that was not refuted, and the search that has it; None where none holds."""
-    best, least = None, math.inf
-    for place, search in enumerate(searches):
-        cheapest = None if place and search.late() else cheapest_held(search.without(misses), problem, least)
-        if cheapest is not None:
-            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
-    return best
-
-
-def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
-    """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
-
-    A request that keeps the parts keeps the whole, so a plan for any split is a plan.
-    """
-    flows = list(splits(instance.problem))
-    if len(flows) == 1:
-        return evaluated(instance, late, usable)
-    first = evaluated(replace(instance, flows=flows[0]), late, usable)
-    if instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
-        return first
-    rest = (evaluated(replace(instance, flows=split), late, usable) for split in flows[1:])
-    best = cheapest_of(itertools.chain([first], rest), instance.problem)
-    return first if best is None else best[0]
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:

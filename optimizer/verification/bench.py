@@ -108,8 +108,7 @@ def run_length(instance: Instance, volume: float) -> int:
 def in_system(instance: Instance, volume: float) -> float:
     """Requests in the system at once, at most: a request may take TTFT + OSL x TPOT, and rate x that many come then."""
     flows = instance.flows
-    longest = np.minimum(flows.ttft + flows.osl * flows.tpot, 3600.0)
-    lifetime = float(flows.share @ longest / flows.share.sum())
+    lifetime = float(flows.share @ np.minimum(flows.longest, 3600.0) / flows.share.sum())
     return lifetime * volume * instance.problem.workload.request_rate
 
 

@@ -67,8 +67,7 @@ def _session_trace(
     """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
     flows, load = instance.flows, instance.problem.workload
     stated_flows = flows.share > 0.0
-    permitted_time = flows.ttft + flows.osl * flows.tpot
-    service = PACE * float(flows.share[stated_flows] @ permitted_time[stated_flows] / flows.share.sum())
+    service = PACE * float(flows.share[stated_flows] @ flows.longest[stated_flows] / flows.share.sum())
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
@@ -97,8 +96,10 @@ def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArr
     first = common + np.cumsum(own) - own
     counts = turns.isl // size
     starts = np.cumsum(counts) - counts
-    place = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-    ids = np.where(place < common, place, np.repeat(first[session], counts) + place - common)
+    ids = np.arange(int(counts.sum())) + np.repeat(first[session] - common - starts, counts)
+    place = np.arange(common)
+    is_common = place < counts[:, None]
+    ids[(starts[:, None] + place)[is_common]] = np.broadcast_to(place, is_common.shape)[is_common]
     return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 

@@ -18,7 +18,7 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
@@ -287,18 +287,18 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
     counts = counted(instance, runs, number, warm_up=warm_up)
     several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
-    def quantiles(metric: Metric, masks: list[BoolArray]) -> Quantiles:
-        values = pooled((getattr(run.result, metric) for run in runs), masks)
-        return Quantiles.of(percentiles(values, QUANTILES))
+    def quantiles(metric: Metric) -> Quantiles:
+        masks = several if METRICS[metric].scope is Scope.LATER else counts
+        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
 
     good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
     attainment = share_of(good, tail)
     return ClassJudgement(
         name=slo.name,
         attainment=attainment.share,
-        ttft_s=quantiles(Metric.TTFT, counts),
-        tpot_s=quantiles(Metric.TPOT, several),
-        metrics={metric: quantiles(metric, several) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        ttft_s=quantiles(Metric.TTFT),
+        tpot_s=quantiles(Metric.TPOT),
+        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,
@@ -443,12 +443,11 @@ def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, B
     for number, objective in enumerate(instance.problem.slos):
         counts = steady(result) & (slo == number) & behind[number]
         misses = counts & ~within(result, objective.limits)
-        tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
-        for metric in instance.flows.others:
-            tokens |= measured(result, metric) > objective.limit(metric)
-        late_first = ~(result.ttft <= objective.ttft)  # also where there is none
-        if math.isfinite(objective.e2e):  # late as a whole: by whatever took more of the time
-            late_first |= ~tokens & (result.ttft > 0.5 * result.e2e)
+        late = {scope: np.zeros(slo.size, dtype=np.bool_) for scope in Scope}
+        for metric, limit in objective.limits.items():
+            late[METRICS[metric].scope] |= measured(result, metric) > limit
+        late_first = late[Scope.FIRST] | np.isnan(result.ttft)
+        late_first |= late[Scope.WHOLE] & ~late[Scope.LATER] & (result.ttft > 0.5 * result.e2e)
         first |= misses & late_first
         later |= misses & ~late_first
     return first, later

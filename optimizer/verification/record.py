@@ -17,9 +17,8 @@ from costmodel.words import percentage
 from optimizer.fleets.build_plan import (
     MEANING,
     binding,
-    class_as_simulated,
     engine_pools,
-    simulated_limits,
+    with_latencies,
 )
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
@@ -278,10 +277,9 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
     instance, judgement, simulation = bench.instance, winner.judgement, simulation_of(bench, winner, plan, result)
     bars = [item.error_bars for item in plan.classes] if bench.late() else simulated_error_bars(bench, winner.fleet)
-    classes = [
-        class_as_simulated(item, row).model_copy(update={"error_bars": bar})
-        for item, row, bar in zip(plan.classes, simulation.classes, bars, strict=True)
-    ]
+    headroom = with_simulated_headroom(plan.binding, simulation)
+    plan = with_latencies(plan.model_copy(update={"binding": headroom}), simulation.classes)
+    classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(plan.classes, bars, strict=True)]
     route_shares = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -300,7 +298,6 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
             "classes": classes,
             "routing": routing,
-            "binding": simulated_limits(with_simulated_headroom(plan.binding, simulation), classes),
             "provenance": plan.provenance.model_copy(update={"assumptions": _assumptions(plan, simulation)}),
         }
     )

@@ -26,9 +26,8 @@ from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
-from optimizer.loads.flows import splits
-from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, make_settings, slow_end
-from optimizer.plans.plan import Binding, Plan, Proof, Status, gap_of, proof_of_judged, status_of
+from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
+from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
@@ -37,9 +36,9 @@ from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
     Engines,
     FleetSearch,
-    at_best_split,
-    cheapest_of,
+    cheapest_held,
     engines_of,
+    evaluated,
     is_refuted,
     priced,
     settled,
@@ -293,17 +292,15 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
 
 
 @lru_cache(maxsize=8)
-def searches(demand: UnpricedProblem) -> tuple[FleetSearch, ...]:
-    """The search free of prices and limits, for each split of end-to-end limits between first and later tokens."""
-    slow = slow_instance(demand)
-    ways = [replace(slow, flows=flows) for flows in splits(demand.problem)]
-    return tuple(FleetSearch.of(way, make_settings(way)) for way in ways)
+def free_search(demand: UnpricedProblem) -> FleetSearch:
+    """The search free of prices and limits."""
+    return evaluated(slow_instance(demand))
 
 
 def _whole(problem: Problem, *, proven: bool) -> Answer:
     """The best fleet of any number of pools; proven: with a bound on its cost."""
     demand = demand_of(problem)
-    space = at_best_split(priced(slow_instance(demand), problem))
+    space = evaluated(priced(slow_instance(demand), problem))
     goal, floor = problem.objective.goal, None
     if proven or goal is not Goal.MIN_COST:
         result = search_by_formula(space, Brake())
@@ -320,9 +317,8 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     """An answer with its gap to what no fleet costs less than [$/h]; as it is without a floor, or below it."""
     if floor is None or best.cost is None:
         return best
-    bound = proof_of_judged(None, floor, best.cost).bound
-    gap = gap_of(bound, best.cost)
-    return replace(best, status=status_of(gap), bound=bound, gap=gap)
+    proof = proof_of_judged(None, floor, best.cost)
+    return replace(best, status=proof.status, bound=proof.bound, gap=proof.gap)
 
 
 def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:
@@ -333,8 +329,9 @@ def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:
     demand = demand_of(problem)
-    best = cheapest_of(searches(demand), problem, known_misses)
-    return None if best is None else _settled_case(_case(demand.key, best[0].instance, best[1]))
+    search = free_search(demand)
+    cheapest = cheapest_held(search.without(known_misses), problem)
+    return None if cheapest is None else _settled_case(_case(demand.key, search.instance, search.fleet(cheapest[0])))
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:

@@ -16,17 +16,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
-from optimizer.loads.flows import splits
+from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import SAME_COST, TIE, Engines, settled
@@ -85,8 +85,7 @@ SIMULATING: Final = 0.6
 """Share of the work that is done when simulations begin."""
 GOALS: Final = 0.5, 0.999
 """Goals of attainment that a curve goes over where no others are asked for [1]."""
-LATENCY: Final = MappingProxyType({"ttft": "s", "tpot": "s"})
-OVER: Final = ("rate", *LATENCY, "attainment", "budget")
+OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
 """What `pdplan frontier` goes over."""
 
 
@@ -122,19 +121,18 @@ class Ramp:
         """The answer by formula at a value; none where no engine can exist there."""
         return answer_to(self.problem, {self.key: value}, effort, known_misses)
 
-    def _instances(self, case: Case, value: float) -> list[Instance]:
-        """The instance of a fleet at a value, for each split of end-to-end limits."""
+    def _instance(self, case: Case, value: float) -> Instance:
+        """The instance of a fleet at a value."""
         there = scenario_problem(self.problem, {self.key: value})
-        return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
+        return replace(case.instance, problem=there, flows=make_flows(there))
 
     def holds(self, case: Case, value: float) -> bool:
         """Whether a fleet keeps every goal by formula at a value."""
-        return any(holds_at(instance, case.fleet) for instance in self._instances(case, value))
+        return holds_at(self._instance(case, value), case.fleet)
 
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
         """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
-        instances = self._instances(case, value)
-        instance = next((item for item in instances if holds_at(item, case.fleet)), instances[0])
+        instance = self._instance(case, value)
         return look(instance, settled(instance, case.fleet), most)
 
     def hardness(self, value: float) -> float:
@@ -178,9 +176,9 @@ def ramp_of(problem: Problem, name: str) -> Ramp:
         return Ramp(problem, "rate", "req/s", upwards=True)
     if name == "attainment":
         return Ramp(problem, "attainment", "1", upwards=True)
-    if name not in LATENCY:
+    if name not in set(Metric):
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
-    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, LATENCY[name])
+    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, "s")
     return Ramp(problem, key, unit, upwards=False)
 
 

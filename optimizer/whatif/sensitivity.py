@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
@@ -121,7 +122,8 @@ def levers(
 
     for offer in problem.offers:
         yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
-    for key in ("rate_scale", "isl_scale", "osl_scale", "ttft_scale", "tpot_scale", "link_scale"):
+    limited = [metric for metric in Metric if any(metric in slo.limits for slo in problem.slos)]
+    for key in ("rate_scale", "isl_scale", "osl_scale", *(f"{metric}_scale" for metric in limited), "link_scale"):
         yield lever(key, 1.0, longest if key in {"isl_scale", "osl_scale"} else float("inf"))
     if effort is not ScenarioEffort.SIMULATED and is_simple(problem):
         yield MovedLever(STEP_TIME, slow_end(problem.confidence), *ENDS)

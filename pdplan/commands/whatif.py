@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from costmodel.errors import InputError
-from costmodel.metric import METRICS
+from costmodel.metric import METRICS, Metric
 from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import Output, problem_options
@@ -325,11 +325,11 @@ def bounds_of(text: str, key: str) -> tuple[float, float]:
 
 # --- the curve and the map ------------------------------------------------------------------------------------------
 
-OVER = ("rate", "ttft", "tpot", "attainment", "budget")
+OVER = ("rate", *map(str, Metric), "attainment", "budget")
 """Values of `optimizer.whatif.curves.OVER`, which is slow to import."""
 
 
-@click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
+@click.command(short_help="Draw the least cost against rate, a latency limit, attainment or budget.")
 @click.option("--over", type=Choice(OVER), required=True, help="Quantity that the least cost is drawn against.")
 @click.option(
     "--between",

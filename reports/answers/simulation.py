@@ -245,7 +245,7 @@ def _metric_sentences(simulation: Simulated) -> list[str]:
     cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
     for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
         name = clean(slo.name, 30)
-        times = {Metric.E2E: e2e} if is_number(slo.e2e) else {}
+        times = {Metric.E2E: e2e} if Metric.E2E in slo.limits else {}
         for metric, values in (times | dict(item.metrics)).items():
             limit = duration(slo.limits[metric])
             sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")

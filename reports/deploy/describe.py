@@ -16,19 +16,21 @@ from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
+from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
+from reports.asked import asked
 from reports.numbers import is_number
 from reports.words import engine_title
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from search_spaces.enumeration import block_tokens, speculation_of
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
-from search_spaces.problem import TARGETS, Problem, target_of
+from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
 from search_spaces.recorded import Recorded
 
 from . import facts
@@ -379,14 +381,14 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
 def limits_of(plan: Plan) -> LatencyLimits:
     """The tightest limits of all classes.
 
-    Where a class limits whole requests alone, its first token may take all of that, and so may the later tokens of a
-    request of mean length together.
+    Where a class limits whole requests, its first token may take all of that, and so may the later tokens of a request
+    of mean length together.
     """
-    gaps = max(plan.workload.mean_osl - 1.0, 1.0)
-    wholes = [(slo, slo.e2e_limit_s or math.inf) for slo in plan.classes]
+    osl = plan.workload.mean_osl
+    wholes = [(slo, float(whole_limit(slo.limits, osl))) for slo in asked(plan)]
     return LatencyLimits(
-        ttft=min(slo.ttft_limit_s if is_number(slo.ttft_limit_s) else whole for slo, whole in wholes),
-        tpot=min(slo.tpot_limit_s if is_number(slo.tpot_limit_s) else whole / gaps for slo, whole in wholes),
+        ttft=min(min(slo.ttft, whole) for slo, whole in wholes),
+        tpot=min(min(slo.tpot, whole / max(osl - 1.0, 1.0)) for slo, whole in wholes),
     )
 
 
@@ -397,14 +399,14 @@ def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
         return (ClassLimits("", "", tightest.ttft, tightest.tpot, None, goal),)
     return tuple(
         ClassLimits(
-            name=slo.name,
-            ending=_ending(slo.name, number) if told_apart(plan) else "",
-            ttft=slo.ttft_limit_s if is_number(slo.ttft_limit_s) else None,
-            tpot=slo.tpot_limit_s if is_number(slo.tpot_limit_s) else None,
-            whole=slo.e2e_limit_s,
-            attainment=slo.attainment_goal,
+            slo.name,
+            _ending(slo.name, number) if told_apart(plan) else "",
+            slo.limits.get(Metric.TTFT),
+            slo.limits.get(Metric.TPOT),
+            slo.limits.get(Metric.E2E),
+            slo.attainment,
         )
-        for number, slo in enumerate(plan.classes, start=1)
+        for number, slo in enumerate(asked(plan), start=1)
     )
 
 

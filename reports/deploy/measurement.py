@@ -118,7 +118,7 @@ def replay_words(
     return [
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goals),
+        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
         *class_header(deployment, slo.label),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
@@ -139,8 +139,8 @@ def sweep_loads(deployment: Deployment) -> list[int]:
     """
     demand, pools = deployment.demand, deployment.token_pools
     gaps = max(demand.mean_osl - 1.0, 1.0)
-    parts = [(slo.whole, (slo.ttft or 0.0) + gaps * (slo.tpot or 0.0)) for slo in deployment.classes]
-    longest = max(sum_of_parts if whole is None else whole for whole, sum_of_parts in parts)
+    most = deployment.limits
+    longest = max(slo.whole or (slo.ttft or most.ttft) + gaps * (slo.tpot or most.tpot) for slo in deployment.classes)
     replicas = sum(pool.replicas for pool in pools)
     together = 1 if len(deployment.pools) > 1 else replicas
     top = min(max(demand.rate * longest / replicas, 1.0), pools[0].settings.max_num_seqs) * together
