@@ -148,9 +148,9 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return f"{label}: {slow}, {_names_words(shares)} meet the SLO by formula{replan}."
+        return f"{label}: {slow}, {_names_words(shares)} meet the SLO, by formula{replan}."
     return (
-        f"{label}: {slow}, this fleet still meets {slo_name(plan)} by formula."
+        f"{label}: {slow}, this fleet still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
         else ""
     )
