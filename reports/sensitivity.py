@@ -295,7 +295,9 @@ def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
         spread = " Step times move over their 90 % interval."
     opening = "One lever moves at a time, by formula."
     if own != hourly(base):
-        unconfirmed = ", as simulation did not confirm that one" if plan.simulated else ""
+        others = [] if plan.simulation is None else plan.simulation.others
+        missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
+        unconfirmed = ", as simulation did not confirm that one" if missed else ""
         return (
             f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now {hourly(base)}. The recommended fleet "
             f"costs {own}{unconfirmed}.{spread}"
