@@ -31,7 +31,7 @@ from reports.numbers import (
 )
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
-from reports.words import fleet_line, own_pools
+from reports.words import command_of, fleet_line, own_pools
 
 # --- the tornado ------------------------------------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
 
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    sensitivity, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    sensitivity, command = plan.sensitivity, command_of(plan)
     if sensitivity is not None:
         what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
         return ("", "") if sensitivity.complete else (what_is_missing, f"{command} --sensitivity")

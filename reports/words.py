@@ -120,6 +120,15 @@ def serving_words(plan: Plan) -> str:
     return title if is_alone else f"{title} with {clean(engine_title(str(target)), 20)}"
 
 
+MOST_COMMAND: Final = 2000
+"""Characters of a command; a line that is cut cannot be copied."""
+
+
+def command_of(plan: Plan) -> str:
+    """The command line that gave a plan."""
+    return clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
+
+
 def has_fleet(plan: Plan) -> bool:
     """Tell whether the plan has a fleet."""
     return plan.cost_usd_per_hour is not None and plan.status.has_fleet

@@ -395,5 +395,4 @@ def _trust(plan: Plan) -> Section:
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
-    command = clean(source.run.command, 300) or "pdplan optimize workload.yaml"
-    return Section("Trust", said(*facts), code=command, sections=trust_sections(plan))
+    return Section("Trust", said(*facts), code=words.command_of(plan), sections=trust_sections(plan))

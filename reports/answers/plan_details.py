@@ -32,6 +32,7 @@ from reports.numbers import (
 from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread
+from reports.words import command_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
@@ -114,8 +115,7 @@ def features_sentence(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
-    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
-    again = f"{_EFFORT.sub('', command)} --effort thorough"
+    again = f"{_EFFORT.sub('', command_of(plan))} --effort thorough"
     return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 
