@@ -385,7 +385,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
         )
         for row in curve.rows
     ]
-    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#carries", "#replicas", "#cost"]
+    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#goodput", "#replicas", "#cost"]
     fleet = f"{fleet_line(curve.answer.pools)} for {hourly(cost)} ({monthly(cost)}/month)"
     return Document(
         headline=(
@@ -404,10 +404,10 @@ def _range_sentence(curve: ChunkCurve) -> str:
     """From what to what the goodput of the same fleet goes, and with which chunks."""
     worst, best = (pick(curve.rows, key=lambda row: row.goodput) for pick in (min, max))
     if worst.goodput >= best.goodput:
-        return f"With any of these chunks it carries {rate(best.goodput)}."
+        return f"With any of these chunks its goodput is {rate(best.goodput)}."
     return (
-        f"It carries most with {count(best.chunk)} tokens ({rate(best.goodput)}) and least with {count(worst.chunk)} "
-        f"({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
+        f"Its goodput is highest with {count(best.chunk)} tokens ({rate(best.goodput)}) and lowest with "
+        f"{count(worst.chunk)} ({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
     )
 
 
@@ -430,7 +430,7 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
         "Undecided: the goal lies within the 95 % interval of the share." if is_simulated else "",
-        "Carries: the highest rate within the SLO, by formula.",
+        "Goodput: the highest rate within the SLO, by formula.",
         f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
     )
