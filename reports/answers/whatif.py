@@ -137,8 +137,8 @@ def sweep_table(scenarios: Scenarios) -> Table:
 def _binding_words(binding: str) -> str:
     """What binds first, and where, with its short name in words.
 
-    >>> _binding_words("kv_memory of decode-1, 12 % room")
-    'KV memory of decode-1, 12 % room'
+    >>> _binding_words("kv_memory of decode-1, 12 % left")
+    'KV memory of decode-1, 12 % left'
     """
     name, blank, rest = binding.partition(" ")
     return f"{constraint_words(name)}{blank}{rest}"
