@@ -139,4 +139,4 @@ def _standing(standing: Standing) -> str:
         return f"As {standing.role.value}: {standing.why}."
     fleet = f"{hourly(standing.cost)} with {fleet_line(standing.pools)}"
     why = f"{standing.why[:1].upper()}{standing.why[1:]}"
-    return f"As {standing.role.value}: {standing.rank} of {standing.of}, {fleet}. {why}."
+    return f"As {standing.role.value}: rank {standing.rank} of {standing.of}, {fleet}. {why}."
