@@ -263,13 +263,13 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         if brief:
             return f"Prefix cache: the stated {best} of hits needs every prefix to be used again within {keeps}."
         return (
-            f"Prefix cache: the stated {best} of the input tokens are found if every prefix is used again within "
+            f"Prefix cache: the stated {best} of the input tokens are found in it if every prefix is used again within "
             f"{keeps}; the KV memory keeps it no longer."
         )
     if brief:
-        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found."
+        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it."
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated_words}"
+    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}"
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     return f"{share_words}, {allowed} the traffic allows; the KV memory keeps unused prefixes for {keeps}."
 
