@@ -61,11 +61,8 @@ def limited(problem: Problem, limit: float) -> Problem:
 
 def share_beyond(instance: Instance, case: Case, volume: float, limit: float) -> float:
     """Share of requests whose ITL p99 exceeds a limit, by formula [1]."""
-    here = replace(instance, problem=limited(instance.problem, limit))
-    others = {Metric.ITL_P99: np.full(instance.flows.isl.size, limit)}
-    here = replace(here, flows=replace(here.flows, others=others))
-    free = np.full(instance.flows.isl.size, np.inf)
-    here = replace(here, flows=replace(here.flows, ttft=free, tpot=free))
+    limits = {Metric.ITL_P99: np.full(instance.flows.isl.size, limit)}
+    here = replace(instance, flows=replace(instance.flows, limits=limits))
     share = here.flows.share / here.flows.share.sum()
     return float(share @ evaluate(here, fleet_of(here, case), volume).late_later)
 

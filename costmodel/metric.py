@@ -44,20 +44,17 @@ class Scope(StrEnum):
 class MetricRow:
     """One metric in the table.
 
-    scope: what it measures; label: its name in tables; limit: what a limit on it is called; words: what it is, for the
-    schema of the workload file; most: greatest limit [s]; plain: the greatest limit that may be written without a unit
-    [s], as a larger number reads as milliseconds just as well; example, span: values and a range for its lever;
-    rounding: by how much more than its limit still keeps it [1]; per_token: whether it is the time of the whole request
-    over OSL.
+    scope: what it measures; label: its name in tables; words: what it is, for the schema of the workload file; most:
+    greatest limit [s]; plain: the greatest limit that may be written without a unit [s], as a larger number reads as
+    milliseconds just as well; span: a usual range of limits; rounding: by how much more than its limit still keeps it
+    [1]; per_token: whether it is the time of the whole request over OSL.
     """
 
     scope: Scope
     label: str
-    limit: str
     words: str
     most: float
     plain: float
-    example: str
     span: str
     rounding: float = 0.0
     per_token: bool = False
@@ -68,55 +65,43 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
         Metric.TTFT: MetricRow(
             scope=Scope.FIRST,
             label="TTFT",
-            limit="limit of TTFT, of every class or of one: ttft.CLASS",
-            words="Limit of the time to first token [s]; may be left out beside e2e.",
+            words="Limit of the time to first token [s].",
             most=DAY,
             plain=10.0,
-            example="ttft=300ms,1s,2s",
             span="300ms:2s",
         ),
         Metric.TPOT: MetricRow(
             scope=Scope.LATER,
             label="TPOT",
-            limit="limit of TPOT, likewise",
-            words="Limit of the time per output token, (end - first token) / (OSL - 1) [s]; may be left out beside "
-            "e2e.",
+            words="Limit of the time per output token, (end - first token) / (OSL - 1) [s].",
             most=SECONDS_PER_HOUR,
             plain=1.0,
-            example="tpot=20ms:80ms:4",
             span="20ms:80ms",
-            rounding=1e-12,
+            rounding=1e-9,
         ),
         Metric.E2E: MetricRow(
             scope=Scope.WHOLE,
             label="e2e",
-            limit="limit of whole requests, likewise",
-            words="Limit of the time from arrival to the last token [s]; may be left out beside ttft and tpot.",
+            words="Limit of the time from arrival to the last token [s]; with it, ttft and tpot may be left out.",
             most=7.0 * DAY,
             plain=600.0,
-            example="e2e=10s,30s",
             span="5s:30s",
         ),
         Metric.ITL_P99: MetricRow(
             scope=Scope.LATER,
             label="ITL p99",
-            limit="limit of ITL p99, likewise",
             words="Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
             most=SECONDS_PER_HOUR,
             plain=1.0,
-            example="itl_p99=100ms,200ms",
             span="50ms:200ms",
             rounding=1e-9,
         ),
         Metric.NORMALIZED_LATENCY: MetricRow(
             scope=Scope.WHOLE,
             label="normalized latency",
-            limit="limit of normalized latency, likewise",
-            words="Limit of the time from arrival to the last token over OSL [s], as Orca and vLLM report it; with it, "
-            "ttft and tpot may be left out.",
+            words="Limit of e2e over OSL, as Orca and vLLM report it [s]; with it, ttft and tpot may be left out.",
             most=SECONDS_PER_HOUR,
             plain=1.0,
-            example="normalized_latency=50ms,100ms",
             span="30ms:200ms",
             per_token=True,
         ),

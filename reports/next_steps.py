@@ -19,7 +19,7 @@ from .deploy.describe import describe
 from .deploy.files import Deployable, deployable, planned_target, target_files
 from .numbers import is_number
 from .text import clean
-from .words import enough_as_shown, has_fleet, violated
+from .words import command_of, enough_as_shown, has_fleet, violated
 
 REASON_LIMIT: Final = 600
 """Characters of the reasons of a target."""
@@ -96,8 +96,6 @@ WRITTEN: Final = frozenset(("-o", "--output", "--deploy", "--target"))
 """Options with a value that say where a plan is written, or what it is for: another one has its own."""
 HOW_TO_SHOW: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
 """Options that say how a run shows itself: nothing of the next one's business."""
-MOST_COMMAND: Final = 2000
-"""Characters of a command; a line that is cut cannot be copied."""
 
 
 def next_command(plan: Plan) -> str:
@@ -167,7 +165,7 @@ def again_command(plan: Plan, flags: str) -> str:
 
 def _words(plan: Plan) -> list[str]:
     """The words of the command that gave the plan, but for how it shows itself."""
-    command = clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
+    command = command_of(plan)
     try:
         return [word for word in shlex.split(command) if word not in HOW_TO_SHOW]
     except ValueError:

@@ -19,7 +19,7 @@ from optimizer.plans.records import (
     engine_counts,
 )
 from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
-from reports.document import Chart, Column, Detail, Section, Table, said, table_of
+from reports.document import Chart, Column, Detail, Section, Table, table_of
 from reports.numbers import (
     MISSING,
     hourly,
@@ -31,7 +31,7 @@ from reports.numbers import (
 )
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
-from reports.words import fleet_line, own_pools
+from reports.words import command_of, fleet_line, own_pools
 
 # --- the tornado ------------------------------------------------------------------------------------------------------
 
@@ -290,21 +290,20 @@ def _cost_at(curve: BreakEven, price: float) -> float | None:
 
 def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them; base: cost at hand."""
-    own, spread = hourly(plan.cost_usd_per_hour), ""
-    if sensitivity.complete:
-        spread = " Step times move over their 90 % interval."
-    opening = "One lever moves at a time, by formula."
+    own, opening = hourly(plan.cost_usd_per_hour), "One lever moves at a time, by formula."
     if own != hourly(base):
-        unconfirmed = ", as simulation did not confirm that one" if plan.simulated else ""
+        others = [] if plan.simulation is None else plan.simulation.others
+        missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
+        unconfirmed = ", as simulation did not confirm that one" if missed else ""
         return (
             f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now {hourly(base)}. The recommended fleet "
-            f"costs {own}{unconfirmed}.{spread}"
+            f"costs {own}{unconfirmed}."
         )
     if hourly(sensitivity.usd_per_hour) == own:
-        return f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now the recommended one: {own}.{spread}"
+        return f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now the recommended one: {own}."
     return (
         f"{opening} At each price, the cost is that of the recommended fleet, now {own}, or of a cheaper fleet of "
-        f"{_SEARCHED}.{spread}"
+        f"{_SEARCHED}."
     )
 
 
@@ -336,7 +335,7 @@ def flips_sentence(sensitivity: Sensitivity) -> str:
     names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(sensitivity)))
     if not names:
         return f"No other lever changes the fleet within {percent(sensitivity.share)}"
-    return f"Another fleet becomes the cheapest with other {join_words(names)}"
+    return f"Levers that make another fleet the cheapest: {join_words(names)}"
 
 
 def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
@@ -347,14 +346,14 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     """
     at, before = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
-    too = "the recommended fleet is the cheapest by formula too"
-    fleet = too if _alike(own, flip.pools) else fleet_line(flip.pools)
-    return f"{capital(lever_words(row.lever))} at {at} (not yet at {before}): {fleet}{price}"
+    fleet = "the recommended one" if _alike(own, flip.pools) else fleet_line(flip.pools)
+    where = f"{capital(lever_words(row.lever))} at {at}, not yet at {before}"
+    return f"{where}: the cheapest fleet is {fleet}{price}" if flip.pools else f"{where}: no fleet meets the SLO"
 
 
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    sensitivity, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    sensitivity, command = plan.sensitivity, command_of(plan)
     if sensitivity is not None:
         what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
         return ("", "") if sensitivity.complete else (what_is_missing, f"{command} --sensitivity")
@@ -373,22 +372,27 @@ def sensitivity_section(plan: Plan) -> Section:
         return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
     own, changes = own_pools(plan), flips(sensitivity)
     first, *others = moved_costs(sensitivity) or (MovedCosts(sensitivity.usd_per_hour, ()),)
-    sentences = (
-        swing_sentence(first, sensitivity.share) if sensitivity.complete else "",
-        break_even_sentence(plan, sensitivity),
-        *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
+    levers = tuple(
+        f"{text}."
+        for text in (
+            swing_sentence((others or [first])[0], sensitivity.share) if sensitivity.complete else "",
+            *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
+            "Step times move over their 90 % interval" if sensitivity.complete else "",
+        )
+        if text
     )
+    base, prices = base_sentence(plan, sensitivity, first.base), break_even_sentence(plan, sensitivity)
     where = Section(flips_sentence(sensitivity), table=_flips_table(changes), detail=Detail.PAGE)
     return Section(
         "Sensitivity",
-        said(base_sentence(plan, sensitivity, first.base), *(f"{text}." for text in sentences if text)),
+        (base, f"{prices}.", *(() if others else levers)),
         levers_table(first.levers, first.base),
         charts=(*_tornado_chart(first, sensitivity.share), *_price_chart(plan, sensitivity)),
         sections=(
             *(
                 Section(
                     "Other levers",
-                    (others_sentence(sensitivity),),
+                    (others_sentence(sensitivity), *levers),
                     levers_table(moved.levers, moved.base),
                     charts=_tornado_chart(moved, sensitivity.share),
                 )

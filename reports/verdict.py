@@ -10,7 +10,7 @@ from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import OPTIMAL_GAP, ClassResult, Plan, Range, Status, is_below
-from optimizer.plans.records import JudgedFleet, Outcome, SimulatedClass, Simulation
+from optimizer.plans.records import ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.judge import Judgement
 from reports.asked import day_rate
 from reports.document import said
@@ -148,8 +148,12 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{replan}."
-    return f"{label}: {slow}, this fleet still meets {slo_name(plan)}." if 0 < len(classes) == len(plan.classes) else ""
+        return f"{label}: {slow}, {_names_words(shares)} meet the SLO, by formula{replan}."
+    return (
+        f"{label}: {slow}, this fleet still meets {slo_name(plan)}, by formula."
+        if 0 < len(classes) == len(plan.classes)
+        else ""
+    )
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -207,9 +211,9 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
         item = tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
         basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
-        return f"{_result(outcome, item, plan.classes)}, {basis}."
+        return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    result = _result(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    result = result_words(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
     interval, recorded = " to ".join(ends), _recorded_words(simulation)
     if brief:
@@ -223,8 +227,8 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
 VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
 
 
-def _result(
-    outcome: Outcome, worst: ClassResult | SimulatedClass, classes: Sequence[ClassResult | SimulatedClass]
+def result_words(
+    outcome: Outcome, worst: ClassResult | ClassJudgement, classes: Sequence[ClassResult | ClassJudgement]
 ) -> str:
     """The verdict with the share of the only class that meets its SLO, or of the tightest of several."""
     verdict, goal = VERDICTS[outcome], worst.attainment_goal
@@ -257,15 +261,15 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
         if brief:
-            return f"The stated {best} of prefix hits need reuse within {keeps}."
+            return f"Prefix cache: the stated {best} of hits needs every prefix to be used again within {keeps}."
         return (
-            f"Prefix cache: the stated {best} of the input tokens are found if every prefix is used again within "
+            f"Prefix cache: the stated {best} of the input tokens are found in it if every prefix is used again within "
             f"{keeps}; the KV memory keeps it no longer."
         )
     if brief:
-        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found."
+        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it."
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated_words}"
+    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}"
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     return f"{share_words}, {allowed} the traffic allows; the KV memory keeps unused prefixes for {keeps}."
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
@@ -56,9 +56,7 @@ _CONSTRAINTS: Final = {
     "max_pools": "limit on pools",
     "max_volume": "most volume",
     "gateway": "limit on pools that the target's router serves",
-    "ttft": "TTFT limit",
-    "tpot": "TPOT limit",
-    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
+    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items()},
 }
 _KINDS: Final = {
     "recommended": "recommended",
@@ -118,6 +116,15 @@ def serving_words(plan: Plan) -> str:
     title = clean(engine_title(engine), 20)
     is_alone = target in {None, NO_TARGET, engine}
     return title if is_alone else f"{title} with {clean(engine_title(str(target)), 20)}"
+
+
+MOST_COMMAND: Final = 2000
+"""Characters of a command; a line that is cut cannot be copied."""
+
+
+def command_of(plan: Plan) -> str:
+    """The command line that gave a plan."""
+    return clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -358,13 +365,6 @@ def violated(plan: Plan) -> list[Binding]:
     return [binding for binding in tightest_limits(plan) if binding.slack < 0]
 
 
-def nearest_misses(plan: Plan) -> list[Alternative]:
-    """The alternatives that come closest, the nearest first: those named so, else the one of the highest attainment."""
-    rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-    rows = [row for row in plan.alternatives if is_number(row.attainment)]
-    return rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]
-
-
 def basis_words(plan: Plan) -> str:
     """Say whether the figures of a plan with a fleet are simulated."""
     if plan.simulated:
@@ -413,7 +413,7 @@ def requests_of(name: str, classes: Sequence[object]) -> str:
     return "requests" if len(classes) == 1 else clean(name, 30)
 
 
-_OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
+ORIGINS: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
 def tried_fleets(plan: Plan) -> list[JudgedFleet]:
@@ -432,11 +432,6 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
         return fleet.held, not fleet.overloaded, -misses_used(share, goal)
 
     return [max(alike, key=merit) for alike in attempts.values()]
-
-
-def origin_words(fleet: JudgedFleet) -> str:
-    """Say in words how the search came by a fleet."""
-    return _OF_A_SEARCH.get(fleet.what, clean(fleet.what))
 
 
 def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
@@ -524,10 +519,13 @@ def enough_as_shown(used: float, unit: str) -> float:
 def miss_sentences(plan: Plan) -> list[str]:
     """Say which fleets came closest, at which price, and which share of requests would meet the SLO, as far as known.
 
-    Why it is none stands there where no limit of the plan says it, and of others than the nearest.
+    They are those named so, else the one of the highest attainment. Why it is none stands there where no limit of the
+    plan says it, and of others than the nearest.
     """
     sentences = []
-    for number, miss in enumerate(nearest_misses(plan)):
+    rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+    rows = [row for row in plan.alternatives if is_number(row.attainment)]
+    for number, miss in enumerate(rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]):
         pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
         price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
         basis = "when simulated" if miss.simulated else "by formula, not simulated"

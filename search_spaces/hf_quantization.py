@@ -116,12 +116,18 @@ class WeightRule:
 
 
 def as_stored(
-    model: Transformer, quantization: object, layers: Sequence[tuple[Attention, FeedForward]], *, apart: bool = False
+    model: Transformer,
+    quantization: object,
+    layers: Sequence[tuple[Attention, FeedForward]],
+    *,
+    apart: bool = False,
+    single: bool = False,
 ) -> Transformer:
     """The model with the weight formats that a `quantization_config` gives its layers.
 
     A part has the format of most of its weights, unless at least half of them stay at 16 bit. Where it has several, the
-    mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4).
+    mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4); single: mixers and
+    feed-forwards are numbered as layers of their own (Nemotron-H).
     """
     where = model.name
     if quantization is None or quantization == {}:
@@ -129,7 +135,7 @@ def as_stored(
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
-    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization, where), layers, where, apart)
+    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization, where), layers, where, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
     for part, weights in votes.items():
@@ -154,19 +160,21 @@ def as_stored(
 
 
 def _votes(
-    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool
+    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool, single: bool
 ) -> dict[Part, Counter[WeightFormat]]:
     """Weights of each part by format, as the first rule says that is for their matrix."""
     matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE], where) for rule in rules]
     votes: dict[Part, Counter[WeightFormat]] = defaultdict(Counter)
-    for number, layer in enumerate(layers):
-        for part, name, elements in _modules(number, *layer, apart):
+    number = 0
+    for mixer, block in layers:
+        for part, name, elements in _modules(number, mixer, block, apart, single):
             formats = (
                 rule.format
                 for rule, matches in zip(rules, matchers, strict=True)
                 if not rule.targets or part in rule.targets or matches(name)
             )
             votes[part][next(formats, SIXTEEN_BIT)] += elements
+        number += 2 if single and not block.is_empty else 1
     return votes
 
 
@@ -244,7 +252,8 @@ def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
 def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
-        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=4.0)
+        size = 1.0 if _is_microscaled(spec) else 4.0
+        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=size)
     group = spec.get("group_size", spec.get("q_group_size"))
     if group is None:
         group = _default_group(spec, dtype)
@@ -418,7 +427,7 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     if len(entries) > MOST_PATTERNS:
         raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
     names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
-    names = (name.replace("model.language_model.", "model.") for name in names)
+    names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name) for name in names)
     ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)
     plain = "|".join(sorted({r"(?:^|\.)" + end for end in ends}))
     try:
@@ -431,12 +440,15 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
 
 
 def _modules(
-    number: int, attention: Attention, feed_forward: FeedForward, apart: bool
+    number: int, attention: Attention, feed_forward: FeedForward, apart: bool, single: bool
 ) -> Iterator[tuple[Part, str, int]]:
     """Names under which Hugging Face checkpoints file the matrices of one layer, and their weights [1]."""
     layer, inner = f"model.layers.{number}", "ffn" if isinstance(attention, CompressedAttention) else "mlp"
     for name, elements in _mixer_modules(attention):
-        yield Part.ATTENTION, f"{layer}.{name}", elements
+        block, _, matrix = name.rpartition(".")
+        yield Part.ATTENTION, f"{layer}.{'mixer' if single else block}.{matrix}", elements
+    if single:
+        layer, inner = f"model.layers.{number + 1}", "mixer"
     for name in ("gate_proj", "up_proj", "down_proj"):
         if feed_forward.experts:
             elements = feed_forward.experts * feed_forward.expert_intermediate

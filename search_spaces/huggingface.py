@@ -74,11 +74,12 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        looked_up=_looked_up(fields, hidden, len(layers)),
+        looked_up=_looked_up(fields, hidden, layers),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
-    model = as_stored(model, fields.get("quantization_config"), layers, apart=bool(fields.flag("enable_moe_block")))
+    apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
+    model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
     if (
         fields.text("expert_dtype") == "fp4"
         and model.native_weight_dtype not in {"fp4", "bf16"}
@@ -88,12 +89,24 @@ def parse_config(
     return model
 
 
-def _looked_up(fields: ConfigFields, hidden: int, layers: int) -> int:
-    """Weights of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat)."""
+def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attention, FeedForward]]) -> int:
+    """Weights that no token of text is multiplied by: tables, and experts for images (ERNIE-4.5-VL).
+
+    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat).
+    """
     offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
     positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
     positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
-    return positions * hidden + (fields.count("vocab_size_per_layer_input") * layers * width if width else 0)
+    own = fields.count("vocab_size_per_layer_input") * len(layers) * width if width else 0
+    images = 0
+    if fields.get("image_width") is not None:
+        blocks = [
+            replace(block, expert_intermediate=fields.count("image_width")) for _, block in layers if block.experts
+        ]
+        images = sum(
+            (fields.optional("image_experts") or block.experts) * block.elements_per_expert for block in blocks
+        )
+    return positions * hidden + own + images
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
@@ -328,6 +341,13 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
 # Token mixers: which kind each layer has, and its widths.
 
 
+def has_single_blocks(fields: ConfigFields) -> bool:
+    """Whether each layer is a mixer or a feed-forward, and not both."""
+    words = fields.get("layer_types")
+    is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
+    return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)
+
+
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
     pattern, blocks = fields.get("hybrid_override_pattern"), notation().layers["blocks"]
@@ -338,8 +358,7 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
                 f"but is {shorten(pattern)}"
             )
         return tuple(blocks[letter] for letter in pattern)
-    words = fields.sequence("layer_types", layers)
-    if words is None or not {"moe", "mlp"} & set(map(str, words)):
+    if not has_single_blocks(fields):
         return None
     kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
     return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())

@@ -257,12 +257,17 @@ def _lever(row: Mapping[str, Any]) -> Lever:
 _TABLE = shipped_table("search_spaces", "levers.yaml")
 LEVERS: Mapping[str, Lever] = MappingProxyType(
     {name: _lever(row) for name, row in _TABLE.items()}
-    | {str(metric): Lever(row.example, row.limit, kind=Kind.DURATION, classes=True) for metric, row in METRICS.items()}
     | {
-        f"{metric}_scale": Lever(
-            f"{metric}_scale=0.5,1", f"all {row.label} limits times a factor", name=f"{row.label} limit", unit="×"
+        str(key): Lever(
+            f"{key}={row.span}:4", f"{row.label} limit; of a class: {key}.CLASS", kind=Kind.DURATION, classes=True
         )
-        for metric, row in METRICS.items()
+        for key, row in METRICS.items()
+    }
+    | {
+        f"{key}_scale": Lever(
+            f"{key}_scale=0.5,1", f"{row.label} limits times a factor", name=f"{row.label} limit", unit="×"
+        )
+        for key, row in METRICS.items()
     }
 )
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""

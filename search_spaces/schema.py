@@ -459,8 +459,7 @@ BOUNDING_LIMITS = [[str(metric) for metric in metrics] for metrics in BOUNDING]
 class SloClass(SloLimits):
     """A service level: what share of its requests must be within all its limits.
 
-    It has ttft and tpot, or e2e, or any of them beside e2e: without a limit on the whole request, none on one of its
-    parts would let it take for ever.
+    It has ttft and tpot, or a limit of the whole request, for without any it could take for ever.
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [*names]} for names in BOUNDING_LIMITS]})

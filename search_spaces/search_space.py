@@ -199,6 +199,7 @@ def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
     )
 
 
+@cache
 def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
     """Degrees that the model allows, by the key of the search section.
 

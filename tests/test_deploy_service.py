@@ -124,7 +124,7 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert "planned 7.5 req/s" in text
     assert run([*arguments, "--json"]) == ExitCode.INFEASIBLE
     value = json.loads(capsys.readouterr().out)
-    assert value["schema"] == "pdplan.promise/1"
+    assert value["schema"] == "pdplan.measured/1"
     assert value["planned_requests_per_second"] == 7.5
     (one,) = value["runs"]
     assert one["requests"] == 2250

@@ -132,3 +132,13 @@ def test_a_part_in_several_formats_weighs_their_mean(quantization: dict[str, Any
 def test_linear_layers_have_the_names_of_their_family() -> None:
     """Kimi files them under self_attn, which its checkpoint spares; Qwen under linear_attn, which it does not."""
     assert load_model("Kimi-K3").quantized == {Part.EXPERTS}
+
+
+def test_blocks_that_are_layers_of_their_own_are_numbered_so() -> None:
+    """Nemotron-H: of the mixers in layers 0, 2, 4 and 6 one is spared."""
+    blocks = {"hybrid_override_pattern": "M-M-M-M-", "ssm_state_size": 4, "mamba_num_heads": 8, "mamba_head_dim": 16}
+    note = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["backbone.layers.2.mixer*", "lm_head"]}
+    config = {**TINY, **blocks, "model_type": "nemotron_h", "conv_kernel": 4, "num_key_value_heads": 8}
+    model = parse_config({**config, "quantization_config": note}, "spared")
+    assert model.bytes_per_element(Part.ATTENTION, "fp4") == pytest.approx((3 * 0.5625 + 2.0) / 4)
+    assert model.bytes_per_element(Part.FEED_FORWARD, "fp4") == 0.5625

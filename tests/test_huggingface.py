@@ -193,6 +193,15 @@ def test_forms_that_transformers_saves_anew() -> None:
     assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
 
 
+def test_experts_for_images_are_stored_and_never_met_by_text() -> None:
+    """ERNIE-4.5-VL lists what its two kinds of experts have; each of 7 layers has 4 of either."""
+    lists = {"moe_num_experts": [4, 4], "moe_intermediate_size": [32, 8], "moe_layer_start_index": [1, 1]}
+    both = parse(LLAMA, lists, model_type="ernie4_5_moe_vl", moe_k=2, moe_layer_end_index=[29, 28])
+    text = parse(LLAMA, EXPERTS, model_type="ernie4_5_moe", moe_num_experts=4, moe_layer_start_index=1)
+    assert both.parameters - text.parameters == 7 * 4 * 3 * 64 * 8
+    assert both.active_parameters == text.active_parameters
+
+
 def test_states_of_short_convolutions() -> None:
     """LFM2 keeps the last inputs of its convolutions alone, Mamba-1 the state and those of its inner channels."""
     layers = ["conv", "full_attention"] * 4

@@ -123,14 +123,14 @@ def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | No
 def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     lost = with_bars(0.0, None)
-    missed = f"{slow}, 0 % of chat (95 % asked) meet the SLO"
+    missed = f"{slow}, 0 % of chat (95 % asked) meet the SLO, by formula"
     assert verdict.risk_sentence(lost) == f"Risk: {missed}; --confidence 0.9 plans for that."
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
     assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""  # of the other class nothing is known
     alone = having(with_bars(0.99, 0.2), classes=with_bars(0.99, 0.2).classes[:1])
-    assert verdict.risk_sentence(alone) == f"Risk: {slow}, this fleet still meets the SLO."
+    assert verdict.risk_sentence(alone) == f"Risk: {slow}, this fleet still meets the SLO, by formula."
     assert verdict.risk_sentence(PLAN) == ""
     assert "<b>Risk:</b> If these GPUs" in plan_page(lost)
 

@@ -5,57 +5,14 @@ Time is counted in decode steps. A step lasts tau while no prompt is computed, a
 So a step lasts T = tau / (1 - P) on average, z = T - tau of it for prompts. Symbols: c engines, lambda prompts per
 second of each, n steps of a request, N the batch.
 
-1. What comes to one engine (`work_dispersion`). The router sends a prompt to an engine that has none while there is
-   one, so an engine is busy for the busy periods of the arrivals that it gets while busy, the share sigma of rho, and
-   then idle for a while. The work of many steps is that of an alternating renewal process, whose variance is
+docs/theory/queues.md derives the equations; there tau is t0, and `slope` a. In its order:
 
-       d = (1 - sigma) E[j^2 / (1 - sigma')^3] / E[e^2],   j = (1 - P) e - P m tau
-
-   of that of a compound Poisson one, m steps that carry a prompt: all of it for one engine (sigma = rho). E[j] is
-   (1 - rho) E[e]. Behind a prompt that is longer than those of the other engines fewer come, sigma' < sigma, as the
-   router chooses the engine with fewest tokens. Arrivals of all engines together vary as they do, and each has 1 / c
-   of that.
-2. The batch. Every request that comes makes the sum of N^2 over the engines 2 N + 1 larger, and one that ends 2 N - 1
-   smaller, itself in N. Both are equal in the long run, and who ends sees on average what all see, E[N^2] / E[N]. So a
-   prompt finds, whatever sends it there, K = N + Var N / N - 1 decodes: as many prompts as a request meets. Var N is
-   that of all engines together, which one engine would have by itself, over c; and s^2 about their mean (`apart`).
-   Those who find free engines go to the one with fewest, s l below the mean (l the largest of as many normals as
-   engines are free on average), the share C that finds none to one whose prompt will be a decode more by then:
-
-       s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l
-
-   Alone, an engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share D =
-   N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
-   outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
-   many steps: the peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no
-   prompts, v = 1, is negative binomial: exact.)
-3. The mean of n steps (`decode_time`). Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between
-   them it is taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
-
-       Var = Var z h(b n) + (slope / (1 - P))^2 Var N,   s2 = lambda tau E[e^2] d / (1 - P)^3,   b = 2 Var z / s2
-
-   h(y) = 2 (y - 1 + exp(-y)) / y^2. A request sees its own prompt's company: Var N / N requests more in the batch than
-   there are on average, itself among them. It meets K prompts less those that share its step: first of all those that
-   it leaves behind, the rest at any time. Above quiet steps TPOT is gamma distributed, and no more than its ceiling.
-4. Prompts that go first. Where no step carries both, all prompts that came since the last step, and while these are
-   computed, come between it and the next: rho = P, a step of decodes lasts tau, and z is a sum of busy periods of the
-   prompts that came during it. So z has nothing to do with the next one, Var z = s2. Prompts left behind, and all that
-   come while they are computed, 1 / (1 - sigma) times as much, go before the first step.
-5. Seats (`Seats`). The router sends a prompt to an engine with as few waiting as any, so that an engine has prompts
-   without a seat only when all have: c engines of S seats are one queue of C = c S servers. X requests at the pool, M
-   on average and of variance V if seats had no end, are negative binomial, the Pascal model of peaked traffic
-   (Delbrouck 1981). Arrivals in bursts find more than there are on average: M + z_a - 1, of a variance as much larger,
-   with z_a the peakedness of the arrivals (`erlang.peakedness`), 1 of Poisson ones. With all C taken the excess is
-   geometric of mean theta, so that an arrival finds them taken with chance
-
-       f theta / (F + f theta),   f = P(X = C),   F = P(X < C),   theta = z / (1 - rho)
-
-   rho = lambda h / c, h the time that an engine with a full batch takes for one request on average. For Poisson
-   arrivals and steps that are always as long (z = 1) that is Erlang's C. For many seats it is the limit of Halfin and
-   Whitt (1981), with a peakedness as Whitt (2004, A diffusion approximation for the G/GI/n/m queue) has it. z is how
-   much more X varies than a Poisson stream would let it, without what longer steps add (rho has these). The wait of
-   those who find C or more is that of Allen and Cunneen (`erlang.conditional_wait`), of c servers that take h each,
-   with ca2 = 2 z_a - 1: what arrivals vary in as long as a request stays.
+1. The batch, and the prompts K that a request meets: `MixedEngine.meets`, `variance`, `apart`, `dispersion`.
+2. What comes to one engine, over what a Poisson stream would bring: `work_dispersion`.
+3. The mean of n steps, Var z h(b n): `decode_time`. Where no step carries both prompts and decodes, all prompts that
+   came since the last step, and while these are computed, come between it and the next: rho = P, a step of decodes
+   lasts tau, and z has nothing to do with the next one.
+4. Seats: `Seats`. c engines of S seats are one queue of C = c S servers.
 """
 
 from __future__ import annotations
@@ -400,7 +357,9 @@ class Seats:
         return min(self.rate * self.mean_turn / self.engines, FULLEST)
 
     def taken_chance(self) -> float:
-        """Chance that an arrival finds all seats taken [1]; F is that of a gamma variable, which differs little.
+        """Chance that an arrival finds all seats taken, f theta / (F + f theta) with theta = z / (1 - rho) [1].
+
+        f = P(X = C), and F = P(X < C), which is that of a gamma variable here: it differs little.
 
         >>> turn = np.array([0.1])  # of Poisson arrivals: M/M/10 at 0.8, Erlang's 0.409
         >>> round(Seats(1.0, 10.0, 8.0, 8.0, 8.0, 1.0, turn, np.ones(1), 1.0).taken_chance(), 2)

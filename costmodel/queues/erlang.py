@@ -192,7 +192,7 @@ def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArra
     return np.where(np.asarray(x) <= 0.0, 1.0, normal_exceeds((root - 1.0 + ninth) / np.sqrt(ninth)))
 
 
-def lanes_held_up(lanes: FloatArray, rho: FloatArray, chunks: FloatArray) -> FloatArray:
+def lanes_held_up(lanes: FloatArray | float, rho: FloatArray | float, chunks: FloatArray | float) -> FloatArray:
     """How many of an engine's lanes a prompt chunk slows, on average [1].
 
     Pipeline stages and data-parallel ranks advance together, so one lane's chunk holds up all k of them, unless

@@ -100,21 +100,20 @@ class Evaluation:
 
     @cached_property
     def late_first(self) -> FloatArray:
-        """See above; who is late by several metrics is late once."""
-        return np.maximum(self._late(Scope.FIRST, {Metric.TTFT: self.instance.flows.ttft}), self.late_whole[0])
+        """See above."""
+        return self._late(Scope.FIRST, self.late_whole[0])
 
     @cached_property
     def late_later(self) -> FloatArray:
-        """See above, likewise."""
-        limits = {Metric.TPOT: self.instance.flows.tpot * (1.0 + 1e-9)}
-        return np.maximum(self._late(Scope.LATER, limits), self.late_whole[1])
+        """See above."""
+        return self._late(Scope.LATER, self.late_whole[1])
 
-    def _late(self, scope: Scope, limits: dict[Metric, FloatArray]) -> FloatArray:
-        """Share of each flow that exceeds some of these limits, or of the others of this scope, (flows,) [1]."""
-        limits |= {
-            metric: limit for metric, limit in self.instance.flows.others.items() if METRICS[metric].scope is scope
-        }
-        return reduce(np.maximum, (self.exceeds(metric, limit) for metric, limit in limits.items()))
+    def _late(self, scope: Scope, late: FloatArray) -> FloatArray:
+        """Share of each flow that exceeds a limit of this scope, or is `late` (flows,); late twice is late once."""
+        for metric, limit in self.instance.flows.limits.items():
+            if METRICS[metric].scope is scope:
+                late = np.maximum(late, self.exceeds(metric, limit * (1.0 + METRICS[metric].rounding)))
+        return late
 
     @cached_property
     def full(self) -> FloatArray:

@@ -119,21 +119,26 @@ class _Engines:
         return np.asarray(self.rate / self.pool.replicas)
 
     @cached_property
+    def all_per_engine(self) -> float:
+        """Requests of all flows at one engine [1/s]."""
+        return float(self.per_engine.sum())
+
+    @cached_property
     def weight(self) -> FloatArray:
         """Share of each flow in the requests, (flows,) [1]."""
-        return np.asarray(self.per_engine / float(self.per_engine.sum()))
+        return np.asarray(self.per_engine / self.all_per_engine)
 
     @cached_property
     def work(self) -> FloatArray:
         """Tokens of each flow that one engine generates, (flows,) [1/s]."""
         return np.asarray(self.per_engine * self.flows.osl)
 
-    @property
+    @cached_property
     def stages(self) -> float:
         """Pipeline stages of an engine [1]."""
         return float(self.tables.pipeline[self.pool.shape])
 
-    @property
+    @cached_property
     def ranks(self) -> float:
         """Data-parallel ranks of an engine [1]."""
         return float(self.tables.ranks[self.pool.shape])
@@ -148,7 +153,7 @@ class _Engines:
         """Batch limit of an engine [1]."""
         return float(self.tables.seqs[self.pool.seqs])
 
-    @property
+    @cached_property
     def budget(self) -> float:
         """Token budget of a rank."""
         return float(self.tables.chunks[self.pool.chunk] / self.tables.ranks[self.pool.shape])
@@ -425,7 +430,7 @@ def _decode_state(engines: _Engines) -> PoolState:
         engines.pool.replicas / (peakedness(engines.flows) * max(running, 1e-12))
     )
     full, stable = min(over + float(normal_exceeds(room)), 1.0), running <= engines.seats and memory < 1.0
-    back = running / max(float(engines.per_engine.sum()), 1e-300) * step / engines.base(0.0)
+    back = running / max(engines.all_per_engine, 1e-300) * step / engines.base(0.0)
     return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
 
 
@@ -520,10 +525,10 @@ class _Mean:
     attention: float
     step: float
 
-    @cached_property
+    @property
     def rate(self) -> float:
         """Requests per second."""
-        return float(self.engines.per_engine.sum())
+        return self.engines.all_per_engine
 
     @property
     def batch(self) -> float:
@@ -603,7 +608,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
 def _mean_engine(engines: _Engines) -> _Mean | None:
     """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
     per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work
-    read_share, most = float(work @ engines.slope), float(engines.tables.seqs[-1])
+    read_share, most, tokens = float(work @ engines.slope), float(engines.tables.seqs[-1]), float(work.sum())
     running, busy, attention = 1.0, 0.0, 0.0
     for _ in range(MOST_ROUNDS):
         mixed = _mixed(engines, running, attention, busy)
@@ -614,7 +619,7 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
         attention = step * read_share
         latency, service = mixed.turns(mixed.carried * attention, stages)
         busy = float(per_engine @ service) / ranks
-        running = step * float(work.sum()) + float(per_engine @ latency)
+        running = step * tokens + float(per_engine @ latency)
         if abs(running - before[0]) <= SETTLED * running and abs(busy - before[1]) <= SETTLED * busy:
             break
         if running > most:  # more than any limit allows, and each round adds to it
@@ -636,12 +641,12 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
     base, lanes = engines.base(running), engines.stages * ranks
     above = min(max(int(np.searchsorted(tables.seqs, running)), 1), max(tables.seqs.size - 1, 1)) % tables.seqs.size
-    near = np.array([max(above - 1, 0), above])
-    less, more = tables.seqs[near]
+    near = slice(max(above - 1, 0), above + 1)
+    less, more = tables.seqs[near.start], tables.seqs[above]
     fraction = min(max(float(running - less) / max(float(more - less), 1e-12), 0.0), 1.0)
 
     def read(values: FloatArray) -> FloatArray:
-        return np.asarray((1.0 - fraction) * values[0] + fraction * values[1])
+        return np.asarray((1.0 - fraction) * values[0] + fraction * values[-1])
 
     room = max(budget - carried_share * running / lanes, 1.0)
     count = np.ceil(new / room)
@@ -649,8 +654,8 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
     longer = np.maximum(steps - carried_share * tables.decode_base[shape, near][:, None], 0.0)
     work = read(longer * tables.chunk_count[at])
-    chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if ranks == 1.0 else 1.0
-    pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
+    chunks = float(per_engine @ count) / max(engines.all_per_engine, 1e-12) if ranks == 1.0 else 1.0
+    pace = float(lanes_held_up(lanes, min(busy, 1.0), chunks))
     turn = carried_share * base + work / count
     full = max(float(read(tables.full_base[at])), float(turn.max()))
     decode_step = (1.0 - carried_share) * (base + attention) if engines.stages > 1.0 else 0.0

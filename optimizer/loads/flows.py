@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.metric import BOUNDING, Metric
+from costmodel.metric import Metric
 from costmodel.prefix_cache import Reuse
 from search_spaces.problem import Problem, whole_limit
 
@@ -22,8 +22,7 @@ class Flows:
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
-    whole: what limits of whole requests leave each [s]; ttft, tpot: limits, which are no looser than that [s];
-    others: limits (flows,) of every other metric that some class limits [s];
+    limits: by metric that some class limits, (flows,) [s];
     reuse: where memory decides what is found (`history` by flow, which the past tokens have in them). Then each flow
     with a history has another, of no share itself, for those of its requests whose history is gone. missed (flows,):
     index of that one, or of the flow itself; source (flows,): the way back.
@@ -36,19 +35,16 @@ class Flows:
     rate: FloatArray
     new_tokens: FloatArray
     past_tokens: FloatArray
-    ttft: FloatArray
-    tpot: FloatArray
-    whole: FloatArray
     arrival_scv: float
     missed: IntArray
     source: IntArray
-    others: Mapping[Metric, FloatArray] = field(default_factory=dict)
+    limits: Mapping[Metric, FloatArray]
     reuse: Reuse | None = None
 
     @cached_property
     def alike(self) -> str:
         """Digest of the lengths and shares, whatever the rates and the limits."""
-        digest = digest_of(self, ("slo", "rate", "ttft", "tpot", "whole"))
+        digest = digest_of(self, ("slo", "rate"))
         return digest if self.reuse is None else digest + digest_of(self.reuse) + digest_of(self.reuse.pause)
 
     @property
@@ -71,9 +67,24 @@ class Flows:
         place = np.cumsum(members) - 1
         arrays = {name: getattr(self, name)[members] for name in BY_FLOW}
         arrays |= {name: place[getattr(self, name)[members]] for name in ("missed", "source")}
-        other_limits = {metric: limits[members] for metric, limits in self.others.items()}
+        limits = {metric: limit[members] for metric, limit in self.limits.items()}
         reuse = None if self.reuse is None else replace(self.reuse, history=self.reuse.history[members])
-        return replace(self, others=other_limits, reuse=reuse, **arrays)
+        return replace(self, limits=limits, reuse=reuse, **arrays)
+
+    @cached_property
+    def whole(self) -> FloatArray:
+        """How long a request may take as a whole, (flows,) [s]; infinity where only its tokens are limited."""
+        return whole_limit(self.limits, self.osl)
+
+    @cached_property
+    def ttft(self) -> FloatArray:
+        """The most that its first token may take, (flows,) [s]."""
+        return np.minimum(self.limits.get(Metric.TTFT, np.inf), self.whole)
+
+    @cached_property
+    def tpot(self) -> FloatArray:
+        """The most that its later tokens may take on average, (flows,) [s]."""
+        return np.minimum(self.limits.get(Metric.TPOT, np.inf), self.whole / np.maximum(self.gaps, 1.0))
 
     @property
     def gaps(self) -> FloatArray:
@@ -119,9 +130,6 @@ def make_flows(problem: Problem) -> Flows:
     isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
     keep, past = share > 0.0, np.tile(load.reusable_tokens, classes)
-    limits = {metric: np.array([item.limit(metric) for item in problem.slos])[slo][keep] for metric in Metric}
-    whole = whole_limit(limits, osl[keep])
-    bounding = {metric for metrics in BOUNDING for metric in metrics}
     flows = Flows(
         slo=slo[keep],
         isl=isl[keep],
@@ -130,16 +138,13 @@ def make_flows(problem: Problem) -> Flows:
         rate=(share * load.request_rate)[keep],
         new_tokens=np.maximum(isl - past, 1.0)[keep],
         past_tokens=past[keep],
-        ttft=np.minimum(limits[Metric.TTFT], whole),
-        tpot=np.minimum(limits[Metric.TPOT], whole / np.maximum(osl[keep] - 1.0, 1.0)),
-        whole=whole,
         arrival_scv=load.burstiness**2,
         missed=np.arange(int(keep.sum())),
         source=np.arange(int(keep.sum())),
-        others={
-            metric: limit
-            for metric, limit in limits.items()
-            if metric not in bounding and any(metric in item.limits for item in problem.slos)
+        limits={
+            metric: np.array([item.limit(metric) for item in problem.slos])[slo][keep]
+            for metric in Metric
+            if any(metric in item.limits for item in problem.slos)
         },
     )
     if load.reuse is None:
@@ -147,7 +152,7 @@ def make_flows(problem: Problem) -> Flows:
     return _with_misses(replace(flows, reuse=replace(load.reuse, history=np.tile(load.reuse.history, classes)[keep])))
 
 
-BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens", "ttft", "tpot", "whole")
+BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens")
 """Arrays of a value for each flow, but those that only flows with a history have."""
 
 
@@ -164,6 +169,6 @@ def _with_misses(flows: Flows) -> Flows:
     arrays |= {name: arrays[name] * there for name in ("share", "rate")}
     lost_tokens = history[source] * (1.0 - there)
     arrays |= {"new_tokens": arrays["new_tokens"] + lost_tokens, "past_tokens": arrays["past_tokens"] - lost_tokens}
-    other_limits = {metric: limits[source] for metric, limits in flows.others.items()}
+    limits = {metric: limit[source] for metric, limit in flows.limits.items()}
     reuse = replace(flows.reuse, history=history[source] * there)
-    return replace(flows, others=other_limits, reuse=reuse, missed=miss_flow, source=source, **arrays)
+    return replace(flows, limits=limits, reuse=reuse, missed=miss_flow, source=source, **arrays)

@@ -403,7 +403,7 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
         solution = solution_of(costing_what_is_short(alone, free_instance), effort)
         if solution is None:
             continue
-        solution = replace(solution, instance=replace(free_instance, flows=solution.instance.flows))
+        solution = replace(solution, instance=free_instance)
         broken = _broken_limits(instance, solution)
         if broken:
             nearest.append((solution, broken))

@@ -526,13 +526,13 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
 def precision_savings(instance: Instance, base: float, late: Late) -> list[PrecisionSaving]:
     """Fleets in narrower precisions that cost at least NOTABLE less than `base` [$/h], and than those before them.
 
-    First of a narrower KV cache, then of narrower weights, then of both. instance: of the plan, whose split of
-    end-to-end limits is kept; base: cost of the cheapest fleet by formula there. Empty where the time is up.
+    First of a narrower KV cache, then of narrower weights, then of both. base: cost of the cheapest fleet by formula
+    of the instance. Empty where the time is up.
     """
     savings: list[PrecisionSaving] = []
     for problem in narrower(instance.problem):
         least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
-        narrow_instance = None if late() else _priced(problem, instance)
+        narrow_instance = None if late() else _priced(problem)
         if narrow_instance is None:
             continue
         space, below = evaluated(narrow_instance, late), least * NO_DEARER
@@ -561,10 +561,10 @@ def narrower(problem: Problem) -> Iterator[Problem]:
         yield replace(problem, weight_dtype=NARROW, kv_dtype=NARROW)
 
 
-def _priced(problem: Problem, instance: Instance) -> Instance | None:
+def _priced(problem: Problem) -> Instance | None:
     """The instance of another precision; None where no engine runs it on any GPU on offer."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
     except InputError:
         return None
-    return replace(planned_instance(problem), flows=instance.flows)
+    return planned_instance(problem)

@@ -403,7 +403,7 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The cheapest fleet that holds of an instance, whose end-to-end limits are split as the fleet keeps them.
+    """The cheapest fleet that holds of an instance.
 
     verdict: how it did when it was simulated; None by formula.
     """
@@ -432,9 +432,8 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
     """The cheapest fleet that holds by formula; late: whether to stop looking; usable: see `evaluated`."""
     if late():
         return None
-    space = evaluated(instance, late, usable)
-    fleet = leanest(space)
-    return Solution(space.instance, fleet) if fleet.pools else None
+    fleet = leanest(evaluated(instance, late, usable))
+    return Solution(instance, fleet) if fleet.pools else None
 
 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
@@ -446,9 +445,9 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    bench, near = make_bench(space.instance, late=late), _with_near(space, fleet).near
+    bench, near = make_bench(instance, late=late), _with_near(space, fleet).near
     winner = cheapest_confirmed(bench, [fleet], effort.inner, near=near).winner
-    return None if winner is None else Solution(space.instance, winner.fleet, winner)
+    return None if winner is None else Solution(instance, winner.fleet, winner)
 
 
 # --- by simulation --------------------------------------------------------------------------------------------------

@@ -109,10 +109,11 @@ class FleetSearch:
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
     setting, a number of engines that is too few, and one that is enough if any is; reached: share of its goal that the
-    worst class of a fleet reaches [1]; late: whether no more fleets are to be looked at; hopeless (settings,): those
-    with which too many requests are late even on idle engines; misses: fleets that were refuted, which do not hold, nor
-    those that have no more of the same engines in any pool; cut: what ended a search before all fleets that it might
-    have found were looked at, `looks` or `time`.
+    worst class of a fleet reaches [1]; spoiled: what `spoiled_by_steps` says of a setting and a number of engines;
+    late: whether no more fleets are to be looked at; hopeless (settings,): those with which too many requests are late
+    even on idle engines; misses: fleets that were refuted, which do not hold, nor those that have no more of the same
+    engines in any pool; cut: what ended a search before all fleets that it might have found were looked at, `looks` or
+    `time`.
     """
 
     instance: Instance
@@ -120,6 +121,7 @@ class FleetSearch:
     least: IntArray
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: dict[Picks, float] = field(default_factory=dict)
+    spoiled: dict[tuple[int, int], bool] = field(default_factory=dict)
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     cut: set[str] = field(default_factory=set)
@@ -198,9 +200,12 @@ class FleetSearch:
         """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
         if engines < self.least[setting]:
             return False
-        misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
-        in_time = np.clip(1.0 - misses.late_first - misses.full, 0.0, 1.0)
-        return misses.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
+        if (setting, engines) not in self.spoiled:
+            misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+            in_time = np.clip(1.0 - misses.late_first - misses.full, 0.0, 1.0)
+            attainment = class_attainment(self.instance, in_time)
+            self.spoiled[setting, engines] = misses.stable and keeps_goals(self.instance, attainment)
+        return self.spoiled[setting, engines]
 
     def cut_short(self, looks: int = 0) -> bool:
         """Whether looks or time are up; a search that ends so has not seen all, which is kept in `cut`."""
@@ -354,11 +359,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     that makes long steps shorter, so it is looked at only for fewer engines, and only where TPOT was what was missed.
     """
     cheapest: list[tuple[Picks, float]] = []
-    settings, fewest, long_steps = (
-        search.settings,
-        dict[tuple[int, int], tuple[int, int]](),
-        dict[tuple[int, int], bool](),
-    )
+    settings, fewest = search.settings, dict[tuple[int, int], tuple[int, int]]()
     alone = np.flatnonzero(free & (settings.role == COLOCATED))
     engine_gpus, engines = search.gpus_each()[alone], search.least[alone]
     gpus = engine_gpus * (engines + problem.constraints.spare_replicas)[:, None]
@@ -371,11 +372,8 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
             break
         first, enough = fewest.get(alike, (setting, most + 1))
         most = min(most, enough - 1)
-        if first != setting:
-            if (first, most) not in long_steps:
-                long_steps[first, most] = search.spoiled_by_steps(first, most)
-            if not long_steps[first, most]:
-                continue
+        if first != setting and not search.spoiled_by_steps(first, most):
+            continue
         count = search.enough(setting, most)
         fewest[alike] = first, most + 1 if count is None else count
         if count is not None:
@@ -408,8 +406,9 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     gpus = search.gpus_each() * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
-    cheaper = np.flatnonzero(within_limits(problem, need) & (cost < below * (1.0 - SAME_COST)))
-    return [(float(cost[at]), tuple((int(end[at]), int(least[end[at]])) for end in (first, second))) for at in cheaper]
+    cheaper = within_limits(problem, need) & (cost < below * (1.0 - SAME_COST))
+    pools = (zip(end[cheaper].tolist(), least[end[cheaper]].tolist(), strict=True) for end in (first, second))
+    return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
 
 def settled(instance: Instance, fleet: Fleet) -> Fleet:

@@ -128,6 +128,8 @@ class Ramp:
 
     def holds(self, case: Case, value: float) -> bool:
         """Whether a fleet keeps every goal by formula at a value."""
+        if self.key == "rate":
+            return holds_at(case.instance, case.fleet, value / case.instance.problem.workload.request_rate)
         return holds_at(self._instance(case, value), case.fleet)
 
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:

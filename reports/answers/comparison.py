@@ -17,7 +17,7 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
-from reports.words import has_fleet, has_tpot, split_words
+from reports.words import basis_words, has_fleet, has_tpot, is_simulated_row, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
@@ -161,8 +161,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
 
 def _plan_name(plan: Plan) -> str:
     """Name a plan and what its figures are."""
-    basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
-    return f"{clean(plan.name)} ({basis})"
+    return f"{clean(plan.name)} ({basis_words(plan) if has_fleet(plan) else 'no fleet'})"
 
 
 def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ...]:
@@ -174,8 +173,9 @@ def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ..
     if not (has_fleet(before) and has_fleet(after)):
         return said(question)
     speeds = "" if before.confidence == after.confidence else _speeds_note(before, after)
-    plain = "second" if before.simulated else "first"
-    basis = f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula."
+    place, plain = ("second", after) if before.simulated else ("first", before)
+    figures = "goodput is" if is_simulated_row(plain) else "latencies, SLO shares and goodput are"
+    basis = f"The {place} plan's {figures} by formula, not simulated."
     return said(question, speeds, "" if before.simulated == after.simulated else basis)
 
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from costmodel.metric import METRICS
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.records import ClassLatencies, pool_records, unpriced
+from optimizer.plans.records import ClassLatencies, Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
 from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
@@ -36,8 +37,7 @@ from reports.words import fleet_line, marked, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
-    "ttft": "What does a tighter TTFT limit cost?",
-    "tpot": "What does a tighter TPOT limit cost?",
+    **{str(metric): f"What does a tighter {row.label} limit cost?" for metric, row in METRICS.items()},
     "attainment": "What does a higher attainment cost?",
     "budget": "What does each budget serve?",
 }
@@ -385,7 +385,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
         )
         for row in curve.rows
     ]
-    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#carries", "#replicas", "#cost"]
+    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#goodput", "#replicas", "#cost"]
     fleet = f"{fleet_line(curve.answer.pools)} for {hourly(cost)} ({monthly(cost)}/month)"
     return Document(
         headline=(
@@ -404,10 +404,10 @@ def _range_sentence(curve: ChunkCurve) -> str:
     """From what to what the goodput of the same fleet goes, and with which chunks."""
     worst, best = (pick(curve.rows, key=lambda row: row.goodput) for pick in (min, max))
     if worst.goodput >= best.goodput:
-        return f"With any of these chunks it carries {rate(best.goodput)}."
+        return f"With any of these chunks its goodput is {rate(best.goodput)}."
     return (
-        f"It carries most with {count(best.chunk)} tokens ({rate(best.goodput)}) and least with {count(worst.chunk)} "
-        f"({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
+        f"Its goodput is highest with {count(best.chunk)} tokens ({rate(best.goodput)}) and lowest with "
+        f"{count(worst.chunk)} ({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
     )
 
 
@@ -421,6 +421,7 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     slo = curve.problem.slos[k]
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
     is_simulated = curve.rows[0].simulated
+    is_undecided = any(row.outcome is Outcome.UNDECIDED for row in curve.rows)
     how = "of fresh simulated requests, the same for each chunk" if is_simulated else "by formula"
     limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
     none = ", ".join(map(count, curve.without_memory))
@@ -429,8 +430,8 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
-        "Undecided: the goal lies within the 95 % interval of the share." if is_simulated else "",
-        "Carries: the highest rate within the SLO, by formula.",
+        "Undecided: the goal lies within the 95 % interval of the share." if is_undecided else "",
+        "Goodput: the highest rate within the SLO, by formula.",
         f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
     )

@@ -28,9 +28,7 @@ def explanation_dict(config: str, assumptions: Mapping[str, int | str], explanat
         "accelerator": explanation.offer.accelerator.name,
         "assumed": dict(assumptions),
         "feasible": explanation.feasible,
-        "rules": [
-            {"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in explanation.rulings
-        ],
+        "rules": _rule_records(explanation.rulings),
         "not_searched": {name: list(values) for name, values in explanation.unsearched.items()},
         "standings": [
             {
@@ -55,8 +53,12 @@ def pair_dict(prefill: str, decode: str, rulings: Sequence[Ruling]) -> dict[str,
         "prefill": prefill,
         "decode": decode,
         "possible": all(rule.reason is None for rule in rulings),
-        "rules": [{"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in rulings],
+        "rules": _rule_records(rulings),
     }
+
+
+def _rule_records(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
+    return [{"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in rulings]
 
 
 def explanation_document(explanations: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
@@ -137,4 +139,4 @@ def _standing(standing: Standing) -> str:
         return f"As {standing.role.value}: {standing.why}."
     fleet = f"{hourly(standing.cost)} with {fleet_line(standing.pools)}"
     why = f"{standing.why[:1].upper()}{standing.why[1:]}"
-    return f"As {standing.role.value}: {standing.rank} of {standing.of}, {fleet}. {why}."
+    return f"As {standing.role.value}: rank {standing.rank} of {standing.of}, {fleet}. {why}."

@@ -111,7 +111,7 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
     return {
-        "schema": "pdplan.promise/1",
+        "schema": "pdplan.measured/1",
         "plan": plan.name,
         "slo_class": slo_class,
         "planned_requests_per_second": demand.rate,
@@ -151,7 +151,7 @@ def _run(
         "latencies": [
             {
                 "name": name,
-                "promised_s": by_plan,
+                "predicted_s": by_plan,
                 "measured_s": by_run,
                 "error": by_plan / by_run - 1.0 if by_run else None,
             }
@@ -224,7 +224,7 @@ def comparison_document(value: dict[str, Any]) -> Document:
     columns = ("latency", "#plan", "#measured", "#error")
     rows = [
         [
-            (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
+            (item["name"], duration(item["predicted_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
             for item in run["latencies"]
         ]
         for run in runs

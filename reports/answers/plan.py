@@ -391,9 +391,8 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis * words.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; the HTML report and --json list them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force; the HTML and JSON views list them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
-    command = clean(source.run.command, 300) or "pdplan optimize workload.yaml"
-    return Section("Trust", said(*facts), code=command, sections=trust_sections(plan))
+    return Section("Trust", said(*facts), code=words.command_of(plan), sections=trust_sections(plan))

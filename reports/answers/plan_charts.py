@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from costmodel.words import join_words, plural
@@ -299,7 +300,8 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     for fleet in words.tried_fleets(plan):
         if fleet.latencies:
             outcome = words.outcome_words(fleet, plan)
-            fleets.append((words.origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
+            origin = words.in_words(fleet.what, words.ORIGINS)
+            fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
@@ -419,7 +421,12 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
 
     Pools without a positive intensity and MFU have no place on logarithmic axes.
     """
-    pools = [pool for pool in dearest_first(all_pools) if _has_place(pool.operating_point)][:MOST_POINTS]
+    values = attrgetter("arithmetic_intensity", "mfu", "ridge_point")
+    pools = [
+        pool
+        for pool in dearest_first(all_pools)
+        if all(is_number(value) and value > 0 for value in values(pool.operating_point))
+    ][:MOST_POINTS]
     points = [pool.operating_point for pool in pools]
     intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
     low, high = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
@@ -450,10 +457,6 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
         height=270.0,
     )
     return draw_panels([panel], f"roofline: {'; '.join(tips[:6])}")
-
-
-def _has_place(point: OperatingPoint) -> bool:
-    return all(is_number(value) and value > 0 for value in (point.arithmetic_intensity, point.mfu, point.ridge_point))
 
 
 def attainable(point: OperatingPoint) -> float:

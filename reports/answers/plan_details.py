@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.words import join_words, plural
@@ -29,37 +29,17 @@ from reports.numbers import (
     signed_percent,
     significant,
 )
+from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread
-from reports.words import (
-    gpus_per_engine,
-)
+from reports.words import command_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
 """Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
-DRAFTED: Final = "speculative_tokens"
-_SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
-    "role": lambda pool: pool.role,
-    "accelerator": lambda pool: clean(pool.accelerator),
-    "replicas": lambda pool: count(pool.replicas),
-    "of which spare": lambda pool: count(pool.spare_replicas),
-    "GPUs per replica": lambda pool: count(gpus_per_engine(pool)),
-    "tensor_parallel": lambda pool: count(pool.tensor_parallel),
-    "pipeline_parallel": lambda pool: count(pool.pipeline_parallel),
-    "expert_parallel": lambda pool: count(pool.expert_parallel),
-    "data_parallel": lambda pool: count(pool.data_parallel),
-    "weight_dtype": lambda pool: clean(pool.weight_dtype, 12),
-    "kv_dtype": lambda pool: clean(pool.kv_dtype, 12),
-    DRAFTED: lambda pool: count(pool.speculative_tokens),
-    "max_num_seqs": lambda pool: count(pool.max_num_seqs),
-    "max_num_batched_tokens": lambda pool: count(pool.max_num_batched_tokens),
-    "max_model_len": lambda pool: count(pool.max_model_len),
-    "memory_fraction": lambda pool: significant(pool.memory_fraction),
-    "price": lambda pool: hourly(pool.usd_per_hour),
-}
-"""What an engine is told, or its pool is made of."""
+LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_hour": "price"}
+"""Names of settings that are not the engine's own."""
 WORDS: Final = (
     ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
     ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
@@ -135,8 +115,7 @@ def features_sentence(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
-    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
-    again = f"{_EFFORT.sub('', command)} --effort thorough"
+    again = f"{_EFFORT.sub('', command_of(plan))} --effort thorough"
     return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 
@@ -177,13 +156,25 @@ def settings_section(plan: Plan, runs: Deployability) -> Section:
 
 def engines_table(pools: Sequence[Pool]) -> Table:
     """What each pool is run with: a column for each pool, or a row where they are many."""
+    drafts = any(pool.speculative_tokens for pool in pools)
+    names = ("role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:])
     columns = [("setting", *(clean(pool.id, 20) for pool in pools))]
-    shown = [name for name in _SETTINGS if name != DRAFTED or any(pool.speculative_tokens for pool in pools)]
-    columns += [(name, *(_SETTINGS[name](pool) for pool in pools)) for name in shown]
+    columns += [
+        (LABELS.get(name, name), *(_setting(pool, name) for pool in pools))
+        for name in names
+        if drafts or name != "speculative_tokens"
+    ]
     if len(pools) <= MOST_COLUMNS:
         return table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
     rows = list(zip(*(column[1:] for column in columns), strict=True))
     return table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), rows)
+
+
+def _setting(pool: Pool, name: str) -> str:
+    value = getattr(pool, name)
+    if isinstance(value, str):
+        return clean(value)
+    return hourly(value) if name == "usd_per_hour" else count(value) if isinstance(value, int) else significant(value)
 
 
 def settings_table(engines: Deployment | None) -> Table:

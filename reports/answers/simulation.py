@@ -32,7 +32,7 @@ from reports.numbers import (
     significant,
 )
 from reports.text import clean
-from reports.verdict import deciding_words, requests_to_decide, served_rate
+from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
 from reports.words import marked, misses_used
 
 OTHER_RATE: Final = 0.05
@@ -76,24 +76,11 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
             f"Overloaded at {at}: {pool} falls behind. {percent(state.growth)} of the requests pile up, and each "
             f"second adds {duration(state.drift)} of delay, most of it in the {state.where}."
         )
-    missed_classes, undecided_classes = (
-        [item for item in judgement.classes if item.outcome is outcome]
-        for outcome in (Outcome.MISSES, Outcome.UNDECIDED)
-    )
-    if missed_classes:
-        return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed_classes])} at {at}."
-    if not undecided_classes:
-        item = judgement.classes[0]
-        share, goal = percent_beside(item.attainment, item.attainment_goal), percent(item.attainment_goal)
-        alone = f"Meets the SLO at {at}: {share} of requests ({goal} asked)."
-        return alone if len(judgement.classes) == 1 else f"Every class meets its SLO at {at}."
-    shares = []
-    for item in undecided_classes:
-        values = (item.attainment, item.attainment_goal, item.attainment_low, item.attainment_high)
-        share, goal, low, high = (percent_beside(value, item.attainment_goal) for value in values)
-        name = clean(item.name, 30)
-        shares.append(f"{share} of {name} meet the SLO ({goal} asked, 95 % interval {low} to {high})")
-    return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
+    deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
+    worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
+    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
+    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
+    return f"{result} {deciding_words([judgement], most)}" if judgement.outcome is Outcome.UNDECIDED else result
 
 
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:

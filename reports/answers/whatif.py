@@ -137,8 +137,8 @@ def sweep_table(scenarios: Scenarios) -> Table:
 def _binding_words(binding: str) -> str:
     """What binds first, and where, with its short name in words.
 
-    >>> _binding_words("kv_memory of decode-1, 12 % room")
-    'KV memory of decode-1, 12 % room'
+    >>> _binding_words("kv_memory of decode-1, 12 % left")
+    'KV memory of decode-1, 12 % left'
     """
     name, blank, rest = binding.partition(" ")
     return f"{constraint_words(name)}{blank}{rest}"
@@ -211,9 +211,12 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
     ]
     again = Column("solved again", "right", optional=True)
     whole = Column("in whole fleets", shrink=True, lines=3)
-    return Document(
-        (headline,), (Section(table=table_of(["limit", "#value", "#worth per unit", again, whole], cells)),)
+    notes = (
+        "Worth per unit: what one more unit saves or serves, if replicas could be bought in fractions; solved again: "
+        "the same, with the limit a little wider.",
     )
+    table = table_of(["limit", "#value", "#worth per unit", again, whole], cells)
+    return Document((headline,), (Section(table=table, notes=notes),))
 
 
 def _whole(row: ShadowPrice) -> str:
