@@ -210,35 +210,30 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
     def unquoted(word: str) -> str:
         return word.replace('"', "") if isinstance(word, Raw) else word
 
-    def image(engine: HostedReplica) -> str:
-        options = deployment.options
-        return compose_text(
-            options.image or facts.image(options.target, options.version, deployment.engine, engine.pool.vendor)
-        )
-
-    def env(engine: HostedReplica, host: Host) -> dict[str, str]:
-        devices = [_visible(engine)] if engine.pool.vendor == "amd" else []
-        devices += [("NVIDIA_IMEX_CHANNELS", "0")] if engine.pool.nvlink else []  # the container's door to other nodes
-        return {name: unquoted(value) for name, value in [*devices, *_env(deployment, engine, host)]}
-
-    def command(engine: HostedReplica, rank: int) -> list[str]:
-        return ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
+    def container(engine: HostedReplica) -> dict[str, Any]:
+        pool, rank, options = engine.pool, engine.hosts.index(host), deployment.options
+        env = [_visible(engine)] if pool.vendor == "amd" else []
+        env += [("NVIDIA_IMEX_CHANNELS", "0")] if pool.nvlink else []  # the container's door to other nodes
+        words = ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
+        image = options.image or facts.image(options.target, options.version, deployment.engine, pool.vendor)
+        return {
+            "engine": engine,
+            "rank": rank,
+            "image": compose_text(image),
+            "env": {name: unquoted(value) for name, value in [*env, *_env(deployment, engine, host)]},
+            "command": words,
+        }
 
     hosts = hosts_of(engines)
     return objects(
         "plain/compose.yaml",
         fleet=deployment,
-        engines=engines,
-        host=host,
+        containers=[container(engine) for engine in engines if host in engine.hosts],
         fact=facts.fact,
-        image=image,
-        env=env,
-        command=command,
         weights=compose_text(deployment.weights),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
         router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],
-        heads=[engine for engine in engines if host == engine.hosts[0]],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
