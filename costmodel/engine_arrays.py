@@ -22,12 +22,11 @@ from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
 
-EXPANDING = 0.85
-"""Share of the 16-bit peak left to kernels that expand 8-bit or 4-bit weights on the way (W8A16, W4A16) [1]; fitted:
-TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, long prompts under two engines."""
-
 EXPANDING_EXPERTS = 0.35
-"""The same of grouped kernels for routed experts [1]; fitted to the same rows."""
+"""Share of the 16-bit peak left to grouped kernels that expand 8-bit or 4-bit weights of routed experts on the way
+(W8A16, W4A16) [1]; fitted: TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, long prompts
+under two engines. Dense matrices keep the whole peak: on A100 those of INT8 take 1.01 and of INT4 1.05 times as long as
+16-bit ones (kernels/gemm_2026.csv, 2,048 rows and more)."""
 
 _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
@@ -276,7 +275,6 @@ def _matrix_rates(
     apart = part is Part.EXPERTS or module  # whose conversions their own curves have
     eager = not conditions.graphs and not module
     experts = max(group.feed_forward.experts for group in model.layers)
-    expanding = EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     shares: list[float] = []
     peaks: list[float] = []
@@ -293,7 +291,8 @@ def _matrix_rates(
             compute = _with_fused_cast(compute, wide, known_scales=has_known_scales(model, weight_dtype))
         weight_only = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
         pairs.append((compute, weight_only if weight_dtype != unit_dtype else compute))
-        shares.append(expanding if weight_dtype != ACTIVATION_DTYPE == unit_dtype else 1.0)
+        expanded = part is Part.EXPERTS and weight_dtype != ACTIVATION_DTYPE == unit_dtype
+        shares.append(EXPANDING_EXPERTS if expanded else 1.0)
         peaks.append(config.accelerator.peak_flops[unit_dtype] * shares[-1])
     rates = _kernel_rates([config.accelerator for config in configs], peaks, pairs, conditions, eager=eager)
     if part is not Part.EXPERTS:
