@@ -30,7 +30,7 @@ from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.speculation import with_draft
 from costmodel.step import StepLoad, prompt_chunks, step_time
-from costmodel.transfer import hand_over_cards
+from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
@@ -87,7 +87,8 @@ class EngineTable:
     usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
     talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
     domain (S,): accelerators with one layout of KV blocks, in one precision.
-    link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
+    link (S,): scale-out bandwidth that one copy of a request's KV reaches (`TRANSFER_EFFICIENCY`); one data-parallel
+    rank alone holds it [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
     prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
@@ -358,7 +359,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         ranks=ranks,
         first_token=np.array([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
-        link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        link=cards * TRANSFER_EFFICIENCY * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
