@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import utilization  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.bench import Bench, confirmed_once, make_bench  # noqa: E402  # noqa: E402
+from optimizer.verification.bench import Bench, confirmed, make_bench  # noqa: E402  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
@@ -65,7 +65,7 @@ def rules(bench: Bench, fleet: Fleet) -> str:
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:
-        last = confirmed_once(bench, chosen, 1)
+        last = confirmed(bench, chosen, 1)[0]
         fresh = last.judgement.classes[0].attainment
         then = f"; its confirmation {last.outcome}, {fresh.share:.1%} ({fresh.low:.1%} to {fresh.high:.1%})"
     return (

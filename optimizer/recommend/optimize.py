@@ -42,16 +42,15 @@ from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import (
-    MOST_BETWEEN,
     MOST_CONFIRMED,
     Bench,
     Verdict,
-    confirmed_once,
+    confirmed,
     make_bench,
     miss_words,
     sure_verdict,
 )
-from optimizer.verification.judge import MOST_RUNS, Outcome
+from optimizer.verification.judge import Outcome
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
@@ -394,8 +393,7 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        number = MOST_CONFIRMED + 1  # to which no fleet was put before
-        verdict = confirmed_once(bench, winner, number, MOST_RUNS, MOST_BETWEEN)
+        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 2)  # to which no fleet was put before
         if verdict.held:
             return replace(best, winner=verdict)
     return best

@@ -5,7 +5,6 @@ Every other question (safe, nearest miss, narrower precision, stated fleet) is t
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +47,6 @@ from optimizer.verification.bench import (
     fleet_key,
     goodput_of,
     make_bench,
-    without_room,
 )
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
@@ -480,21 +478,17 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
-    number = next(numbers, None)
-    while number is not None:
+    loop = Loop(bench, fleets, near, eligible, armed)
+    for number in range(1, MOST_CONFIRMED + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
-        verdict = without_room(bench, winner, number)
-        if verdict is None:
-            verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
-            number = None if verdict.held else next(numbers, None)
+        verdict, _ = confirmed(bench, winner, number, runs=effort.runs)
         if verdict.held:
             result = loop.result(verdict)
             tunes = effort.tune is not None and not bench.late()
-            return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
+            return _tuned_result(loop, result, verdict, effort) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
 
@@ -518,15 +512,15 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
     instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     volume = min(volume, objective.max_volume) if by_price else volume
-    numbers, nearest = itertools.count(1), None
-    for served_volume in (volume * (1.0 - step) for step in STEPS_DOWN):
+    nearest = None
+    for number, served_volume in enumerate((volume * (1.0 - step) for step in STEPS_DOWN), 1):
         if served_volume <= 0.0 or (by_price and served_volume < objective.min_volume):
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
         bench = make_bench(instance, served_volume, effort.runs, effort.brake.stopped)
         verdict = bench.verdict(fleet)
-        verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
+        verdict = confirmed(bench, verdict, number)[0] if verdict.held else verdict
         if verdict.held:
             return bench, SearchResult(winner=verdict)
         nearest = verdict
@@ -567,23 +561,17 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned_result(
-    loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]
-) -> SearchResult:
-    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
-
-    numbers: of the confirmations that are left.
-    """
+def _tuned_result(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort) -> SearchResult:
+    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was."""
     bench, wish = loop.bench, effort.tune or Wish()
     effort.report("tuning", 0.8)
     best = tuned(bench, winner, wish)
-    verdict, number, lean = winner, None, winner
+    verdict = winner
     if best.winner is not winner:
         loop.take(best.winner)
         lean = loop.run() or best.winner
-        number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
-    if number is not None and not bench.late():
-        verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
+        if fleet_key(lean.fleet) != fleet_key(winner.fleet) and not bench.late():
+            verdict, _ = confirmed(bench, lean, winner.confirmation + 1, runs=effort.runs)
     if verdict.held and verdict is not winner:
         return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)

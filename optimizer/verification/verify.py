@@ -176,7 +176,7 @@ class Loop:
         bench = self.bench
         while (candidate := self._next()) is not None:
             untold = bench.late() and not bench.judged(candidate.fleet)
-            verdict = None if untold else bench.candidate(candidate.fleet)
+            verdict = None if untold else bench.verdict(candidate.fleet)
             if verdict is None or (bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation):
                 self.undecided = candidate.fleet
                 break
@@ -275,7 +275,7 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
     """The result with its winner less one replica in each pool, as that was judged, or is now if there is time."""
     fewer = [] if result.winner is None else fewer_replicas(bench.instance, result.winner.fleet, 1)
     fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
-    one_less = [(what, bench.candidate(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
+    one_less = [(what, bench.verdict(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
     keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
     others = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
     return replace(result, one_less=tuple(one_less), others=others)
