@@ -41,7 +41,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
-from optimizer.search.search import SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
+from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, Picks, at_best_split, cheapest_held
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import (
@@ -314,8 +314,6 @@ LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_poo
 """Limits of the constraints with their units, in the order in which they are lifted."""
 INVENTORY: Final = "inventory "
 """Before the name of a GPU type, the name of the limit on how many of it can be had."""
-LESS_SO: Final = 1e-3
-"""What the dearest GPU's price counts for beside a limit: it decides between fleets that take as much of it."""
 LITTLE: Final = 0.01
 """Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
@@ -481,7 +479,7 @@ def least_demand(problem: Problem) -> Problem:
 def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
 
-    Of fleets that are as near, the one that costs less.
+    Of fleets that take as much of a limit (ALIKE), the one that costs less.
     """
     limits, offers = limited.constraints, limited.offers
     ceilings: list[tuple[float | None, FloatArray]] = [
@@ -496,7 +494,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     if not share.any() or in_money or free.problem.constraints.budget is not None:
         return free  # prices in dollars say it all, whole nodes included
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
-    share = share + share.max() * LESS_SO * usd / usd.max()
+    share = share + share.max() * ALIKE * usd / usd.max()
     singly = tuple(
         replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
         for offer, price in zip(free.problem.offers, share, strict=True)

@@ -5,6 +5,7 @@ Every other question (safe, nearest miss, narrower precision, stated fleet) is t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from optimizer.verification.bench import (
     goodput_of,
     make_bench,
 )
-from optimizer.verification.judge import OutOfTimeError
+from optimizer.verification.judge import TOLERANCE, OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
@@ -62,14 +63,9 @@ MOST_NEAR = 24
 """Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
 
-LOOSER: Final = (1.25, 2.0)
-"""Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
-LESS: Final = (0.8, 0.5)
-"""Factors on the request rate with which near fleets hold [1]."""
-THOROUGH_RUNS: Final = 4
-"""Full runs that confirm a fleet at least, at the highest effort."""
-STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
-"""How far below the goodput of one run volumes are tried, as shares of it."""
+EASIER: Final = (1.25, 2.0)
+"""Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
+second [1]."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
@@ -101,7 +97,7 @@ class Effort:
     @property
     def runs(self) -> int:
         """Full runs that confirm a fleet at least."""
-        return THOROUGH_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
+        return 2 * LEAST_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
 
     @property
     def inner(self) -> Effort:
@@ -387,8 +383,8 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     The fleets are judged against what was asked for. usable: see `evaluated`.
     """
     problem, fleets = instance.problem, dict[object, Fleet]()
-    easier = [with_looser_slos(problem, factor) for factor in LOOSER]
-    easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
+    easier = [with_looser_slos(problem, factor) for factor in EASIER]
+    easier += [replace(problem, workload=scale_rate(problem.workload, 1.0 / factor)) for factor in EASIER]
     for easier_problem in easier:
         solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
         if solution is not None:
@@ -505,15 +501,16 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
-    """The largest multiple of the demand, `volume` or STEPS_DOWN below it, at which the fleet is confirmed.
+    """The largest multiple of the demand at which the fleet is confirmed: `volume`, or a share of it below.
 
-    Raises OutOfTimeError where it is late before one is.
+    The first step down is the tolerance to which `volume` is known, each further one is twice as far. Raises
+    OutOfTimeError where it is late before one is.
     """
     instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     volume = min(volume, objective.max_volume) if by_price else volume
-    nearest = None
-    for number, served_volume in enumerate((volume * (1.0 - step) for step in STEPS_DOWN), 1):
+    nearest, served_volume, step = None, volume, TOLERANCE
+    for number in itertools.count(1):
         if served_volume <= 0.0 or (by_price and served_volume < objective.min_volume):
             break
         if effort.brake.stopped():
@@ -523,7 +520,7 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
         verdict = confirmed(bench, verdict, number)[0] if verdict.held else verdict
         if verdict.held:
             return bench, SearchResult(winner=verdict)
-        nearest = verdict
+        nearest, served_volume, step = verdict, volume * (1.0 - step), 2.0 * step
     return bench, SearchResult(nearest=nearest or bench.verdict(fleet))
 
 
@@ -562,7 +559,7 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
 
 
 def _tuned_result(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort) -> SearchResult:
-    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was."""
+    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm it; else as it was."""
     bench, wish = loop.bench, effort.tune or Wish()
     effort.report("tuning", 0.8)
     best = tuned(bench, winner, wish)

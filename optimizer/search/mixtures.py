@@ -33,7 +33,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
+from optimizer.fleets.evaluate import LIGHT, Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -54,15 +54,8 @@ from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_e
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-SIZES = 8
-"""Sizes of the pool of dearer engines that are tried, of each two engines."""
-USUAL = 0.75
-"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
-IDLE = 1e-6
-"""Multiple of the demand at which an engine idles."""
-CUTS = 7
-"""Cuts that are looked at for the same pools."""
-
+TRIED = 6
+"""Sizes of the pool of dearer engines that are tried, of each two engines, and cuts between the same pools."""
 
 Parts = Sequence[tuple[int, Fleet]]
 """Classes and their fleets."""
@@ -150,7 +143,7 @@ class Mixing:
         self.usual, self.preferred = np.zeros((2, self.search.settings.size))
         for setting, whole in enumerate(self.need.sum(axis=1)):
             few, enough = self.search.pool_sizes.get(setting, (0, None))
-            self.usual[setting] = min(USUAL, whole / (few + 1)) if enough is None else min(whole / enough, 1.0)
+            self.usual[setting] = min(whole / (enough or few + 1), 1.0)
             self.preferred[setting] = 0.0 if enough is None else 1.0 + self.usual[setting]
 
     @property
@@ -202,7 +195,7 @@ class Mixing:
         rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
-                sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
+                sizes = np.unique(np.rint(np.linspace(1, most, min(TRIED, most))).astype(np.int64)).tolist()
                 rows += [((first, size), second) for size in sizes]
         return rows
 
@@ -309,7 +302,7 @@ class Mixing:
         """The fleet with a cut between two pools at which it holds; None where none is."""
         counts = picks[0][1], picks[1][1]
         low, high = order.bracket(counts)
-        for number in range(CUTS):
+        for number in range(TRIED):
             place = order.place((low, high), counts, balanced=number == 0) if low < high else None
             pools = None if place is None else self._pools(stage, picks, order, place)
             if place is None or pools is None or self.left <= 0 or self.search.late():
@@ -342,7 +335,7 @@ class Mixing:
         first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
         if Evaluation(instance, fleet, (first, second, *rest)).holds:
             return False, False
-        idle = [self.search.state(setting, 1, IDLE) for setting, _ in picks]
+        idle = [self.search.state(setting, 1, LIGHT) for setting, _ in picks]
         alone = [Evaluation(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
         missing = [not misses.holds for misses in alone]
         if any(missing):
@@ -497,10 +490,7 @@ SEARCHES = 24
 MORE = 5e-3
 """Share by which another fleet must be able to have more than the best to be sought [1]."""
 
-LEAST = 1e-6
-"""Multiple of the demand, or that per dollar an hour, which is nothing."""
-
-BEYOND = (1.16, 1.08, 1.04, 1.02)
+BEYOND = (1.08, 1.02)
 """Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
 serves a little more may be nothing to go on from."""
 
@@ -535,7 +525,7 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
     waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
     for _ in range(SEARCHES):
         most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
-        if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
+        if -most <= value * (1.0 + MORE) or search.late():
             break
         volume = _between(low, high) if math.isfinite(most) or not by_price else low
         below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more

@@ -62,9 +62,6 @@ WHOLE = 0.9
 rounding would miss where the whole fleet does not."""
 SHORT = 4
 """A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
-SETTLED = 20.0
-"""Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
-of it still share, its interval counts (`share_of`) [1]."""
 FULL, AFTER, HALF = 1.5, 10, 0.5
 """Requests of a crowd over those that fill the memory, as some end before all are in; requests of its run over those of
 the crowd, so that a fleet which ends a tenth more than come has drained it by the second half; occupancy of the fullest
@@ -76,11 +73,10 @@ MOST_CONFIRMED = 8
 """Confirmations of one search; fleets that are refuted so often are no chance."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
-BUSY = 0.95
-"""Busy share of a resource, by formula, from which a fleet is near its capacity: 1 / (1 - rho)^2 is 400 there [1]."""
 MORE = 1.05
-"""Rate at which it must keep up, over the planned one; 2 % of the requests piling up is what counts as falling behind,
-so that what passes has 3 % or so left."""
+"""Rate at which a fleet near its capacity must keep up, over the planned one; 2 % of the requests piling up is what
+counts as falling behind, so that what passes has 3 % or so left. Near is where some resource, by formula, is too
+busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
@@ -206,11 +202,13 @@ class Slice:
     def gives_way(self, number: int) -> Judgement | None:
         """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
 
-        Only where the formulas say that some resource is busy for more than BUSY of the time: a queue just beyond its
-        capacity grows so slowly that its runs end before most requests are late.
+        Only where the formulas say that some resource is too busy for that: a queue just beyond its capacity grows so
+        slowly that its runs end before most requests are late.
         """
         states = ((pool, pool_state(self.instance, pool, self.volume)) for pool in self.fleet.pools)
-        if all(busy <= BUSY for pool, state in states for busy in utilization(self.instance, pool, state).values()):
+        if all(
+            busy * MORE <= 1.0 for pool, state in states for busy in utilization(self.instance, pool, state).values()
+        ):
             return None
         run = Run.of(self.drawn(self.full, number, MORE), self.engines)
         judgement = judge_runs(self.instance, self.engines, [run])
@@ -314,10 +312,11 @@ class Bench:
             portion = self.part(fleet)
             runs = portion.runs(portion.short, 0, 1)
             judgement = judge_runs(self.instance, portion.engines, runs)
-            load = self.instance, portion.fleet, portion.volume
-            longest = max(RELAXATIONS * memory(*load), SETTLED * settling(*load)) if judgement.proven else math.inf
-            clear = longest <= portion.short and fullest(portion.engines, runs) <= HALF
-            clear = clear and judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
+            clear = (
+                judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
+                and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
+                and fullest(portion.engines, runs) <= HALF
+            )
             self.looks[key] = self.settled(fleet, judgement, held=clear)
         return self.looks[key]
 

@@ -30,7 +30,7 @@ from optimizer.fleets.fleet import (
     with_replicas,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
-from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
+from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 from .judge import Outcome
@@ -45,13 +45,9 @@ GROWTH = 0.03
 PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
-NEAR = 0.15
-"""Share by which a class may miss for settings to be tried that the formulas promise no more of [1]."""
-NOTABLE = 1e-3
-"""Share by which a fleet must miss less to count as nearer [1]; assumed: a short run tells no less."""
 PROMISING = 0.5
-"""Share of every goal that the formulas must predict of a neighbor for it to be simulated [1]; assumed: they err by
-less."""
+"""Share of every goal that the formulas must predict of a neighbor for it to be simulated, and that a fleet must reach
+in simulation for settings to be tried that they predict no more of [1]; assumed: they err by less."""
 MOST_SHAPES = 6
 """Fleets of other shapes that are simulated for one that holds [1]; assumed: the likeliest come
 first."""
@@ -112,7 +108,7 @@ class Waiting:
         self.candidates.sort(key=lambda candidate: candidate.cost)
         if not self.candidates or self.candidates[0].cost >= below:
             return None
-        most = self.candidates[0].cost * (1.0 + TIED)
+        most = self.candidates[0].cost * (1.0 + ALIKE)
         fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
         best = preferred(self.instance, fleets)
         candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
@@ -247,7 +243,7 @@ class Loop:
             if look.judgement.proven:
                 return fleet, look
             choice = fleet if look.judgement.held and miss.judgement.refuted else choice
-            if look.distance < (center.distance[0], center.distance[1] - NOTABLE):
+            if look.distance < center.distance:
                 center, options = look, other_settings(bench, look)
         return choice, center
 
@@ -320,14 +316,14 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     if miss.stuck:
         limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
-    own, near = promise(instance, fleet), not miss.judgement.overloaded and miss.shortfall <= NEAR
+    own, classes = promise(instance, fleet), miss.judgement.classes
+    near = not miss.judgement.overloaded and all(item.attainment.share >= PROMISING * item.goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
-    rated_fleets = sorted(
-        ((promise(instance, candidate), candidate) for candidate in settings), key=lambda row: -min(row[0], 1.0)
-    )
+    rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
+    rated_fleets.sort(key=lambda row: -row[0])
     return [
         candidate for share, candidate in rated_fleets if share >= PROMISING and (near or own >= 1.0 or share > own)
     ]
