@@ -59,10 +59,7 @@ MOST_LOOKS = 20_000
 """Fleets that are looked at in one search; a guard against spaces of thousands of engine shapes."""
 
 SAME_COST = 1e-6
-"""Relative difference below which costs count as equal."""
-
-TIE = 1e-9
-"""Relative difference up to which figures that were worked out in different ways are the same."""
+"""Relative difference below which costs count as equal, and figures that were worked out in different ways."""
 
 NO_DEARER = 1.0 + 2.0 * SAME_COST
 """Factor on a cost below which those that are equal to it are found too."""

@@ -8,7 +8,6 @@ the loop goes on. No fleet is judged twice, and the neighbors of each are finite
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -278,26 +277,24 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more replicas in the pools to blame, cheapest first; none after ROUNDS.
+    """The fleet with more replicas in all the pools to blame; none after ROUNDS.
 
-    Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
-    if they allow no more.
+    Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
+    more.
     """
     if not miss.blamed or rounds >= ROUNDS:
         return []
-    pools = miss.fleet.pools
-    growth = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+    counts = [pool.replicas for pool in miss.fleet.pools]
+    growth = {k: max(1, math.ceil(counts[k] * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+
+    def grown(more: dict[int, int]) -> Fleet:
+        return miss.fleet.resized([count + more.get(k, 0) for k, count in enumerate(counts)])
+
     for more in (growth, dict.fromkeys(growth, 1)):
-        larger: dict[frozenset[int], Fleet] = {}
-        for size in range(len(more), 0, -1):
-            for worst_pools in map(frozenset, itertools.combinations(more, size)):
-                fleet = miss.fleet
-                for index in worst_pools:
-                    fleet = with_replicas(fleet, index, pools[index].replicas + more[index])
-                if not any(worst_pools < grown for grown in larger) and allowed(instance, fleet):
-                    larger[worst_pools] = fleet
-        if larger:
-            return sorted(larger.values(), key=lambda fleet: fleet_cost(instance, fleet))
+        for options in ([more], [{k: count} for k, count in more.items()]):
+            fleets = [fleet for fleet in map(grown, options) if allowed(instance, fleet)]
+            if fleets:
+                return sorted(fleets, key=lambda fleet: fleet_cost(instance, fleet))
     return []
 
 
