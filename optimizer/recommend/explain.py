@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray
+from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
@@ -23,7 +23,7 @@ from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import (
     COLOCATED,
@@ -481,18 +481,12 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
 
     Of fleets that take as much of a limit (ALIKE), the one that costs less.
     """
-    limits, offers = limited.constraints, limited.offers
-    ceilings: list[tuple[float | None, FloatArray]] = [
-        (limits.max_gpus, np.ones(len(offers))),
-        (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
-        (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
-    ]
-    share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
-    short = [1.0 / max(offer.stock, 0.5) for offer in offers]
-    share = share + short
-    in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
-    if not share.any() or in_money or free.problem.constraints.budget is not None:
+    budget, limits = limited.constraints.budget, [(most, weight) for _, most, weight in gpu_limits(limited)]
+    if not limits or free.problem.constraints.budget is not None:
         return free  # prices in dollars say it all, whole nodes included
+    if budget is not None:
+        limits.append((budget, np.array([offer.usd_per_hour for offer in limited.offers])))
+    share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * ALIKE * usd / usd.max()
     singly = tuple(
