@@ -257,7 +257,7 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     rivals = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rivals)
+    best = with_cheaper_rival(bench, best, rivals, effort.runs)
     if result.instance.problem.objective.goal is Goal.MIN_COST:
         best = with_one_replica_less(bench, best)
     winner = best.winner or winner
@@ -315,7 +315,7 @@ def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
         plan = draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
         return _with_extras(plan, instance, solution.fleet, cost, effort)
     winner = replace(solution.verdict, cost=cost)
-    bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
+    bench = make_bench(instance, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
     effort.report("simulating other rates", 0.9)
@@ -384,16 +384,16 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield replace(rival, search=search)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival], runs: int) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
-    A search under a restriction may find a fleet that the free search passed over.
+    A search under a restriction may find a fleet that the free search passed over. runs: that confirm it at least.
     """
     winners = [rival.search.winner for rival in rivals if rival.search is not None]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 2)  # to which no fleet was put before
+        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 2, runs=runs)  # to which no fleet was put
         if verdict.held:
             return replace(best, winner=verdict)
     return best

@@ -492,7 +492,7 @@ def cheapest_confirmed(
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
     rate = result.instance.problem.workload.request_rate
-    bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
+    bench = make_bench(result.instance, result.volume, effort.brake.stopped)
     try:
         goodput = goodput_of(bench, result.fleet, rate * bench.volume, held=False)
         return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
@@ -515,9 +515,9 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
-        bench = make_bench(instance, served_volume, effort.runs, effort.brake.stopped)
+        bench = make_bench(instance, served_volume, effort.brake.stopped)
         verdict = bench.verdict(fleet)
-        verdict = confirmed(bench, verdict, number)[0] if verdict.held else verdict
+        verdict = confirmed(bench, verdict, number, runs=effort.runs)[0] if verdict.held else verdict
         if verdict.held:
             return bench, SearchResult(winner=verdict)
         nearest, served_volume, step = verdict, volume * (1.0 - step), 2.0 * step

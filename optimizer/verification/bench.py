@@ -178,14 +178,14 @@ class Slice:
         """Runs `first` up to `last`, `requests` each; a number has its requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
-    def until_decided(self, least: int, late: Late) -> Judgement:
-        """What full runs say, `least` at least; where these are long, a shorter one may show a miss before."""
+    def until_decided(self, late: Late) -> Judgement:
+        """What full runs say; where these are long, a shorter one may show a miss before."""
         requests = self.full
         if requests >= 2 * self.requests:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, least=least, late=late)
+        rule = until_decided(requests, least=LEAST_RUNS, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
@@ -273,9 +273,8 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
-    multiple of the demand; least: full runs of a fleet that holds; late: whether no more runs are to be made. Kept are
-    the verdicts on all fleets, looks of a short run each, trials at other rates, replays of recorded requests, and
-    engines.
+    multiple of the demand; late: whether no more runs are to be made. Kept are the verdicts on all fleets, looks of a
+    short run each, trials at other rates, replays of recorded requests, and engines.
     """
 
     instance: Instance
@@ -283,7 +282,6 @@ class Bench:
     requests: int
     probability: float = 0.5
     volume: float = 1.0
-    least: int = LEAST_RUNS
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
@@ -324,8 +322,8 @@ class Bench:
         portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = portion.until_decided(self.least, self.late)
-        is_proven = judgement.proven and len(judgement.runs) >= self.least
+        judgement = portion.until_decided(self.late)
+        is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
         return self.settled(fleet, judgement, stuck=stuck, held=is_proven)
 
@@ -398,17 +396,17 @@ class Bench:
 
         def at(volume: float) -> Judgement:
             load = replace(portion, volume=volume)
-            judgement = load.until_decided(self.least, self.late)
+            judgement = load.until_decided(self.late)
             stuck = load.stays_behind(judgement.runs, 0) if judgement.proven else None
             return stuck or judgement
 
         return self.trials.setdefault(key, Trials(self.instance, at, self.late))
 
 
-def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
+def make_bench(instance: Instance, volume: float = 1.0, late: Late = never) -> Bench:
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
-    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
+    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, late=late)
 
 
 def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = True) -> Goodput:
@@ -492,7 +490,7 @@ def tail_of(number: int, look: int = 1) -> float:
 
 
 def confirmed(
-    bench: Bench, candidate: Verdict, number: int, *, runs: int = 0, most: int = MOST_RUNS
+    bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAST_RUNS, most: int = MOST_RUNS
 ) -> tuple[Verdict, Judgement]:
     """The fleet on the fresh requests of one confirmation, and what its runs say; kept is the verdict on it.
 
@@ -501,7 +499,7 @@ def confirmed(
     the wider (`tail_of`).
     """
     portion, instance, first = bench.part(candidate.fleet), bench.instance, APART * number
-    count, fresh = max(len(candidate.judgement.runs), bench.least, runs), list[Run]()
+    count, fresh = max(len(candidate.judgement.runs), runs), list[Run]()
     most = max(min(most, MOST_JUDGED // portion.full), count)
     for look in itertools.count(1):
         fresh += portion.runs(portion.full, first + len(fresh), first + count)
