@@ -495,12 +495,12 @@ def confirmed(
     """The fleet on the fresh requests of one confirmation, and what its runs say; kept is the verdict on it.
 
     It has as many full runs as it was chosen by, `runs` at least, and twice as many while its share reaches every goal
-    but not the lower end of its interval, `most` at most. The plan's interval is the usual one of 95 %; what decides is
-    the wider (`tail_of`).
+    but not the lower end of its interval: once, or as far as MOST_JUDGED requests and `most` runs go. The plan's
+    interval is the usual one of 95 %; what decides is the wider (`tail_of`).
     """
     portion, instance, first = bench.part(candidate.fleet), bench.instance, APART * number
     count, fresh = max(len(candidate.judgement.runs), runs), list[Run]()
-    most = max(min(most, MOST_JUDGED // portion.full), count)
+    most = min(most, max(MOST_JUDGED // portion.full, 2 * count))
     for look in itertools.count(1):
         fresh += portion.runs(portion.full, first + len(fresh), first + count)
         judgement = judge_runs(instance, portion.engines, fresh)
