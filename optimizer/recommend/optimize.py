@@ -50,7 +50,7 @@ from optimizer.verification.bench import (
     miss_words,
     sure_verdict,
 )
-from optimizer.verification.judge import Outcome
+from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS, Outcome
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
@@ -393,7 +393,8 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 2, runs=runs)  # to which no fleet was put
+        enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
+        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 1, runs=enough)  # which no fleet was put to
         if verdict.held:
             return replace(best, winner=verdict)
     return best
