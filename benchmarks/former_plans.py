@@ -25,7 +25,7 @@ from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.plans.records import ClassJudgement  # noqa: E402
-from optimizer.verification.bench import Bench, confirmed_once, make_bench  # noqa: E402
+from optimizer.verification.bench import Bench, confirmed, make_bench  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
@@ -71,7 +71,7 @@ def rules(bench: Bench, fleet: Fleet) -> str:
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:
-        last = confirmed_once(bench, chosen, 1)
+        last = confirmed(bench, chosen, 1)[0]
         fresh = last.judgement.classes[0]
         then = f"; its confirmation {last.outcome}, {share_words(fresh)}"
     return (

@@ -35,7 +35,6 @@ from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- 
 from optimizer.verification.bench import make_bench  # noqa: E402
 from optimizer.verification.judge import WORST  # noqa: E402
 from optimizer.verification.tune import (  # noqa: E402
-    FRONT_START_UP,
     MISS,
     TAIL,
     Knob,
@@ -45,7 +44,6 @@ from optimizer.verification.tune import (  # noqa: E402
     Tuner,
     Value,
     Values,
-    estimator,
     front_of,
     knobs_of,
 )
@@ -174,7 +172,7 @@ def at_random(knobs: Sequence[int], value: Value, start: Point, budget: int, see
     """Points drawn evenly."""
     import optuna
 
-    return searching(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
+    return searching(knobs, value, seed).looks_of(start, budget, optuna.samplers.RandomSampler(seed=seed))
 
 
 def by_descent(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
@@ -187,8 +185,8 @@ def by_descent(knobs: Sequence[int], value: Value, start: Point, budget: int, se
 
 
 def by_tpe_alone(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """The estimator without neighbors, learning after 10 trials; what it proposes twice is drawn anew."""
-    return searching(knobs, value, seed).looks_of(estimator(seed, 10), start, budget)
+    """The estimator without neighbors; what it proposes twice is drawn anew."""
+    return searching(knobs, value, seed).looks_of(start, budget)
 
 
 def by_nsga(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
@@ -196,17 +194,12 @@ def by_nsga(knobs: Sequence[int], value: Value, start: Point, budget: int, seed:
     import optuna
 
     sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=20)
-    return searching(knobs, value, seed).looks_of(sampler, start, budget)
+    return searching(knobs, value, seed).looks_of(start, budget, sampler)
 
 
 def by_tpe(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """What production uses for one objective."""
-    return searching(knobs, value, seed, near=True).looks_of(estimator(seed), start, budget)
-
-
-def by_tpe_for_fronts(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """What production uses for two objectives."""
-    return searching(knobs, value, seed, near=True).looks_of(estimator(seed, FRONT_START_UP), start, budget)
+    """What production uses."""
+    return searching(knobs, value, seed, near=True).looks_of(start, budget)
 
 
 SAMPLERS: dict[str, Sampler] = {
@@ -219,7 +212,7 @@ FRONT_SAMPLERS: dict[str, Sampler] = {
     "random": at_random,
     "NSGA-II": by_nsga,
     "TPE alone": by_tpe_alone,
-    "TPE and neighbours": by_tpe_for_fronts,
+    "TPE and neighbours": by_tpe,
 }
 
 

@@ -39,7 +39,7 @@ def colocated(instance: Instance, replicas: int) -> Fleet:
 def test_the_requests_of_the_proof_meet_the_other_router() -> None:
     instance = served(Balancing.FEWEST_TOKENS)
     bench = make_bench(instance)
-    winner = bench.candidate(colocated(instance, 3))
+    winner = bench.verdict(colocated(instance, 3))
     assert winner.held
     other = by_requests(bench, winner)
     assert other is not None
@@ -53,7 +53,7 @@ def test_the_requests_of_the_proof_meet_the_other_router() -> None:
 def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> None:
     for balancing, replicas in ((Balancing.FEWEST_TOKENS, 1), (Balancing.FEWEST_REQUESTS, 3)):
         bench = make_bench(served(balancing))
-        winner = bench.candidate(colocated(bench.instance, replicas))
+        winner = bench.verdict(colocated(bench.instance, replicas))
         assert by_requests(bench, winner) is None
 
 

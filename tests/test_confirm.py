@@ -22,11 +22,9 @@ from optimizer.plans.plan import Binding
 from optimizer.plans.records import Outcome, Simulation
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
-    MOST_CONFIRMED,
     Bench,
     Verdict,
     confirmed,
-    confirmed_once,
     crowd_of,
     crowded,
     fleet_key,
@@ -36,7 +34,6 @@ from optimizer.verification.bench import (
     memory,
     run_length,
     settling,
-    without_room,
 )
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import MOST_RUNS, Judgement, Run, judge_runs, simulated_fleet
@@ -70,9 +67,9 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_an
         chosen, held = Verdict(fleet, 1.0, judgement(TRUTH, goal, 1.0, goal), True), 0
         for seed in range(1 if least else 6):
             bench = Bench(instance, seed, run_length(instance, 1.0))
-            found = confirmed_once(bench, chosen, 1)
+            found, _ = confirmed(bench, chosen, 1)
             assert found.confirmation == 1
-            assert found.judgement.classes[0].counted == 2 * 0.9 * benches.LEAST_REQUESTS
+            assert found.judgement.classes[0].counted % (2 * 0.9 * benches.LEAST_REQUESTS) == 0
             assert bench.verdicts == {fleet_key(fleet): found}
             assert found.outcome is (Outcome.MEETS if found.held else found.outcome)
             assert (not found.blamed) is found.held
@@ -80,31 +77,18 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_an
         assert least <= held <= most
 
 
-def test_a_fleet_that_is_left_between_gets_a_second_confirmation_of_more_runs() -> None:
+def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> None:
     instance, fleet = marginal(TRUTH - 0.012)
-    chosen = Verdict(fleet, 1.0, judgement(TRUTH, 0.9, 1.0), True)
-    for seed in range(20):
-        numbers, bench = iter(range(1, MOST_CONFIRMED + 1)), Bench(instance, seed, 2000)
-        if confirmed_once(bench, chosen, 1).outcome is Outcome.UNDECIDED:
-            break
-    found = confirmed(bench, chosen, numbers)
-    assert found.confirmation == 2
-    assert next(numbers) == 3
-    assert found.judgement.classes[0].counted == MOST_RUNS * 0.9 * 2000
-    assert confirmed(bench, chosen, iter([1])).confirmation == 1  # none is left
-
-
-def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
-    """TRUTH at the planned rate leaves room for a goal far below it; one that is just kept gets the first half only."""
-    half = MOST_CONFIRMED // 2
-    benches = {goal: Bench(marginal(goal)[0], 3, 10_000) for goal in (0.8, 0.921)}
-    for goal, number, roomy in ((0.8, half + 1, True), (0.921, half, True), (0.921, MOST_CONFIRMED, False)):
-        bench, (_, fleet) = benches[goal], marginal(goal)
-        found = without_room(bench, bench.candidate(fleet), number)
-        assert (found is None) == roomy
-        if found is not None:
-            assert not found.held
-            assert bench.candidate(fleet) is found
+    chosen, runs = Verdict(fleet, 1.0, judgement(TRUTH, 0.9, 1.0), True), set[int]()
+    for seed in range(4):
+        bench = Bench(instance, seed, 2000)
+        found, last = confirmed(bench, chosen, 1)
+        runs.add(len(last.runs))
+        assert last.classes[0].counted == len(last.runs) * 0.9 * 2000
+        assert found.held or not last.classes[0].held or len(last.runs) == MOST_RUNS
+        assert len(confirmed(bench, chosen, 1, most=2)[1].runs) == 2
+    assert runs <= {2, 4, 8, 16, 32}
+    assert max(runs) > 2
 
 
 # --- fleets whose memory is critical: those that do not come out of a crowd are not said to hold

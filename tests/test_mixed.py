@@ -19,7 +19,7 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_vo
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import MORE, best_serving, goodput_gap, leanest
 from optimizer.search.search import (
-    AS_MUCH,
+    ALIKE,
     FleetSearch,
     Picks,
     cheapest_held,
@@ -356,8 +356,8 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
     survivors = [one for one in rivals if all(pool_survives(instance, each) for each in one.pools)]
     assert all(pool_survives(instance, each) for each in fleet.pools) is bool(survivors)
     best = max(goodput_volume(instance, one) for one in survivors or rivals)
-    assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * AS_MUCH)
-    assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * AS_MUCH)
+    assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * ALIKE)
+    assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
 
 
 def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:

@@ -27,7 +27,6 @@ from optimizer.verification.tune import (
     Value,
     Values,
     Wish,
-    estimator,
     front,
     front_of,
     tuned,
@@ -41,11 +40,9 @@ from tests.small_fleets import pool
 SIZES = (4, 3, 5)
 
 
-def by_tpe(
-    sizes: tuple[int, ...], value: Value, start: Point, budget: int, seed: int, *, start_up: int = 20, **changes: Any
-) -> Looks:
+def by_tpe(sizes: tuple[int, ...], value: Value, start: Point, budget: int, seed: int, **changes: Any) -> Looks:
     axes = {str(knob): range(size) for knob, size in enumerate(sizes)}
-    return Search(axes, value, seed, near=True, **changes).looks_of(estimator(seed, start_up), start, budget)
+    return Search(axes, value, seed, near=True, **changes).looks_of(start, budget)
 
 
 # --- samplers -------------------------------------------------------------------------------------------------------

@@ -55,10 +55,8 @@ class Oracle:
     def judged(self, fleet: Fleet) -> bool:
         return fleet_key(fleet) in self.verdicts
 
-    def candidate(self, fleet: Fleet) -> Verdict:
+    def verdict(self, fleet: Fleet) -> Verdict:
         return self.verdicts.setdefault(fleet_key(fleet), self.look(fleet))
-
-    verdict = candidate
 
     def look(self, fleet: Fleet) -> Verdict:
         """What a judgement would say, which is not made by that."""
@@ -172,14 +170,14 @@ def simulated(share_of: Callable[[Fleet], float]) -> Iterator[list[Fleet]]:
         looks.append(fleet)
         return miss(roomy(), fleet, share_of(fleet))
 
-    def candidate(bench: Bench, fleet: Fleet) -> Verdict:
+    def verdict_of(bench: Bench, fleet: Fleet) -> Verdict:
         seen = any(fleet_key(fleet) == fleet_key(looked) for looked in looks)
         verdict = replace(miss(roomy(), fleet, share_of(fleet)), held=not seen or share_of(fleet) >= GOAL)
         return bench.verdicts.setdefault(fleet_key(fleet), verdict)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bench, "look", look)
-        patch.setattr(Bench, "candidate", candidate)
+        patch.setattr(Bench, "verdict", verdict_of)
         yield looks
 
 

@@ -177,18 +177,30 @@ def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     return np.asarray(offer_prices(problem, gpus).sum(axis=-1))
 
 
+def gpu_limits(problem: Problem) -> list[tuple[str, float, FloatArray]]:
+    """Limits on the GPUs of a fleet: name, the most, and what a GPU of each offer takes of it, (offers,).
+
+    Inventory [GPU], power [W] and max_gpus [GPU]; the budget is none, as whole nodes may be billed.
+    """
+    offers, limits, one_each = problem.offers, problem.constraints, np.eye(len(problem.offers))
+    rows = [
+        (f"inventory {offer.accelerator.name}", offer.stock, row)
+        for offer, row in zip(offers, one_each, strict=True)
+        if offer.inventory is not None
+    ]
+    if limits.power is not None:
+        rows.append(("power", limits.power, np.array([offer.accelerator.tdp for offer in offers])))
+    if limits.max_gpus is not None:
+        rows.append(("max_gpus", float(limits.max_gpus), np.ones(len(offers))))
+    return rows
+
+
 def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> BoolArray:
     """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
-    limits = problem.constraints
-    good = (gpus <= np.array([offer.stock for offer in problem.offers])).all(axis=-1)
-    if limits.budget is not None:
-        good &= gpu_cost(problem, gpus) <= limits.budget * (1.0 + 1e-9)
-    if limits.power is not None:
-        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
-        good &= gpus @ tdp <= limits.power * (1.0 + 1e-9)
-    if limits.max_gpus is not None:
-        good &= gpus.sum(axis=-1) <= limits.max_gpus
-    return np.asarray(good)
+    good, budget = np.ones(gpus.shape[:-1], dtype=np.bool_), problem.constraints.budget
+    for _, most, weight in gpu_limits(problem):
+        good &= gpus @ weight <= most * (1.0 + 1e-9)
+    return good if budget is None else good & (gpu_cost(problem, gpus) <= budget * (1.0 + 1e-9))
 
 
 def pool_gpus(instance: Instance, pool: FleetPool) -> int:

@@ -33,7 +33,8 @@ from search_spaces.problem import Balancing
 from .fleet import FleetPool
 
 KEPT = 6000
-"""States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""
+"""States that are kept, and mean engines, which pools share that differ in their batch limit alone: searches come back
+to a pool and its load again and again, and scenarios share most of them."""
 
 SETTLED = 1e-8
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
@@ -41,9 +42,6 @@ SETTLED = 1e-8
 MOST_ROUNDS = 5_000
 """Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
 each round, mostly in ten to twenty)."""
-
-ENGINES_KEPT = 2000
-"""Mean engines that are kept: pools that differ in their batch limit alone share most of their state."""
 
 MOST_CACHE_ROUNDS, SAME_CHANCE = 30, 2e-3
 """Rounds of what a prefix cache finds, and change of a chance at which it has settled [1]."""
@@ -604,7 +602,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 
 
-@lru_cache(maxsize=ENGINES_KEPT)
+@lru_cache(maxsize=KEPT)
 def _mean_engine(engines: _Engines) -> _Mean | None:
     """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
     per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work

@@ -40,7 +40,7 @@ from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import (
-    TIE,
+    SAME_COST,
     Engines,
     FleetSearch,
     cheapest_held,
@@ -604,7 +604,7 @@ class Levels:
 
     def level_of(self, rates: FloatArray) -> IntArray:
         """Number of the lowest level that serves each rate."""
-        return np.searchsorted(self.rates * (1.0 + TIE), rates).astype(np.int64)
+        return np.searchsorted(self.rates * (1.0 + SAME_COST), rates).astype(np.int64)
 
 
 def level_rates(rates: FloatArray, count: int) -> FloatArray:
@@ -644,7 +644,7 @@ def make_levels(
             side_by_side(pair)
             for low in range(level)
             for pair in product(
-                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - TIE)))]
+                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME_COST)))]
             )
         )
         usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
@@ -701,7 +701,7 @@ def search_levels(
             out = [
                 engines_of(miss.instance, miss.fleet)
                 for miss in misses
-                if miss.group == group and miss.whole_rate <= rate * (1.0 + TIE)
+                if miss.group == group and miss.whole_rate <= rate * (1.0 + SAME_COST)
             ]
             cheapest = (_cheapest(group, search, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())

@@ -20,9 +20,9 @@ from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, 
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
-from optimizer.plans.records import JudgedFleet, Outcome
-from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests, sure_verdict
-from optimizer.verification.judge import MOST_RUNS, Judgement
+from optimizer.plans.records import JudgedFleet
+from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
+from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
@@ -89,16 +89,10 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
 
     plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
     """
-    candidate = bench.candidate(subject.fleet)
-    simulation = None if plan is None else plan.simulation
-    if simulation is not None and simulation.confirmation:
-        return on_fresh_requests(
-            bench, candidate, simulation.confirmation, simulation.replications, simulation.requests
-        )
-    verdict, judgement = on_fresh_requests(bench, candidate, 1)
-    if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
-        verdict, judgement = on_fresh_requests(bench, candidate, 2, MOST_RUNS, MOST_BETWEEN)
-    return verdict, judgement
+    candidate, simulation = bench.verdict(subject.fleet), None if plan is None else plan.simulation
+    if simulation is None or not simulation.confirmation:
+        return confirmed(bench, candidate, 1)
+    return confirmed(bench, candidate, simulation.confirmation, runs=simulation.replications)
 
 
 def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:

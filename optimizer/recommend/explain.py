@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray
+from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
@@ -23,7 +23,7 @@ from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import (
     COLOCATED,
@@ -41,7 +41,7 @@ from optimizer.loads.instance import (
 from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
-from optimizer.search.search import SAME_COST, FleetSearch, Picks, cheapest_held, evaluated
+from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import (
@@ -314,8 +314,6 @@ LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_poo
 """Limits of the constraints with their units, in the order in which they are lifted."""
 INVENTORY: Final = "inventory "
 """Before the name of a GPU type, the name of the limit on how many of it can be had."""
-LESS_SO: Final = 1e-3
-"""What the dearest GPU's price counts for beside a limit: it decides between fleets that take as much of it."""
 LITTLE: Final = 0.01
 """Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
@@ -481,22 +479,16 @@ def least_demand(problem: Problem) -> Problem:
 def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
 
-    Of fleets that are as near, the one that costs less.
+    Of fleets that take as much of a limit (ALIKE), the one that costs less.
     """
-    limits, offers = limited.constraints, limited.offers
-    ceilings: list[tuple[float | None, FloatArray]] = [
-        (limits.max_gpus, np.ones(len(offers))),
-        (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
-        (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
-    ]
-    share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
-    short = [1.0 / max(offer.stock, 0.5) for offer in offers]
-    share = share + short
-    in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
-    if not share.any() or in_money or free.problem.constraints.budget is not None:
+    budget, limits = limited.constraints.budget, [(most, weight) for _, most, weight in gpu_limits(limited)]
+    if not limits or free.problem.constraints.budget is not None:
         return free  # prices in dollars say it all, whole nodes included
+    if budget is not None:
+        limits.append((budget, np.array([offer.usd_per_hour for offer in limited.offers])))
+    share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
-    share = share + share.max() * LESS_SO * usd / usd.max()
+    share = share + share.max() * ALIKE * usd / usd.max()
     singly = tuple(
         replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
         for offer, price in zip(free.problem.offers, share, strict=True)

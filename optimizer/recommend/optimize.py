@@ -42,16 +42,15 @@ from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import NO_DEARER, SAME_COST, evaluated, unmixed
 from optimizer.verification.bench import (
-    MOST_BETWEEN,
     MOST_CONFIRMED,
     Bench,
     Verdict,
-    confirmed_once,
+    confirmed,
     make_bench,
     miss_words,
     sure_verdict,
 )
-from optimizer.verification.judge import MOST_RUNS
+from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
@@ -258,7 +257,7 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     rivals = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rivals)
+    best = with_cheaper_rival(bench, best, rivals, effort.runs)
     if result.instance.problem.objective.goal is Goal.MIN_COST:
         best = with_one_replica_less(bench, best)
     winner = best.winner or winner
@@ -316,7 +315,7 @@ def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
         plan = draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
         return _with_extras(plan, instance, solution.fleet, cost, effort)
     winner = replace(solution.verdict, cost=cost)
-    bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
+    bench = make_bench(instance, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
     effort.report("simulating other rates", 0.9)
@@ -385,17 +384,17 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield replace(rival, search=search)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival], runs: int) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
-    A search under a restriction may find a fleet that the free search passed over.
+    A search under a restriction may find a fleet that the free search passed over. runs: that confirm it at least.
     """
     winners = [rival.search.winner for rival in rivals if rival.search is not None]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        number = MOST_CONFIRMED + 1  # to which no fleet was put before
-        verdict = confirmed_once(bench, winner, number, MOST_RUNS, MOST_BETWEEN)
+        enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
+        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 1, runs=enough)  # which no fleet was put to
         if verdict.held:
             return replace(best, winner=verdict)
     return best

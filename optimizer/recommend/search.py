@@ -48,9 +48,8 @@ from optimizer.verification.bench import (
     fleet_key,
     goodput_of,
     make_bench,
-    without_room,
 )
-from optimizer.verification.judge import OutOfTimeError
+from optimizer.verification.judge import TOLERANCE, OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
@@ -64,14 +63,9 @@ MOST_NEAR = 24
 """Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
 
-LOOSER: Final = (1.25, 2.0)
-"""Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
-LESS: Final = (0.8, 0.5)
-"""Factors on the request rate with which near fleets hold [1]."""
-THOROUGH_RUNS: Final = 4
-"""Full runs that confirm a fleet at least, at the highest effort."""
-STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
-"""How far below the goodput of one run volumes are tried, as shares of it."""
+EASIER: Final = (1.25, 2.0)
+"""Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
+second [1]."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
@@ -103,7 +97,7 @@ class Effort:
     @property
     def runs(self) -> int:
         """Full runs that confirm a fleet at least."""
-        return THOROUGH_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
+        return 2 * LEAST_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
 
     @property
     def inner(self) -> Effort:
@@ -389,8 +383,8 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     The fleets are judged against what was asked for. usable: see `evaluated`.
     """
     problem, fleets = instance.problem, dict[object, Fleet]()
-    easier = [with_looser_slos(problem, factor) for factor in LOOSER]
-    easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
+    easier = [with_looser_slos(problem, factor) for factor in EASIER]
+    easier += [replace(problem, workload=scale_rate(problem.workload, 1.0 / factor)) for factor in EASIER]
     for easier_problem in easier:
         solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
         if solution is not None:
@@ -479,21 +473,17 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, loop = iter(range(1, MOST_CONFIRMED + 1)), Loop(bench, fleets, near, eligible, armed)
-    number = next(numbers, None)
-    while number is not None:
+    loop = Loop(bench, fleets, near, eligible, armed)
+    for number in range(1, MOST_CONFIRMED + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
-        verdict = without_room(bench, winner, number)
-        if verdict is None:
-            verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
-            number = None if verdict.held else next(numbers, None)
+        verdict, _ = confirmed(bench, winner, number, runs=effort.runs)
         if verdict.held:
             result = loop.result(verdict)
             tunes = effort.tune is not None and not bench.late()
-            return _tuned_result(loop, result, verdict, effort, numbers) if tunes else result
+            return _tuned_result(loop, result, verdict, effort) if tunes else result
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
 
@@ -501,7 +491,7 @@ def cheapest_confirmed(
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
     rate = result.instance.problem.workload.request_rate
-    bench = make_bench(result.instance, result.volume, effort.runs, effort.brake.stopped)
+    bench = make_bench(result.instance, result.volume, effort.brake.stopped)
     try:
         goodput = goodput_of(bench, result.fleet, rate * bench.volume, held=False)
         return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
@@ -510,25 +500,26 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
-    """The largest multiple of the demand, `volume` or STEPS_DOWN below it, at which the fleet is confirmed.
+    """The largest multiple of the demand at which the fleet is confirmed: `volume`, or a share of it below.
 
-    Raises OutOfTimeError where it is late before one is.
+    The first step down is the tolerance to which `volume` is known, each further one is twice as far. Raises
+    OutOfTimeError where it is late before one is.
     """
     instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
     volume = min(volume, objective.max_volume) if by_price else volume
-    numbers, nearest = itertools.count(1), None
-    for served_volume in (volume * (1.0 - step) for step in STEPS_DOWN):
+    nearest, served_volume, step = None, volume, TOLERANCE
+    for number in itertools.count(1):
         if served_volume <= 0.0 or (by_price and served_volume < objective.min_volume):
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
-        bench = make_bench(instance, served_volume, effort.runs, effort.brake.stopped)
+        bench = make_bench(instance, served_volume, effort.brake.stopped)
         verdict = bench.verdict(fleet)
-        verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
+        verdict = confirmed(bench, verdict, number, runs=effort.runs)[0] if verdict.held else verdict
         if verdict.held:
             return bench, SearchResult(winner=verdict)
-        nearest = verdict
+        nearest, served_volume, step = verdict, volume * (1.0 - step), 2.0 * step
     return bench, SearchResult(nearest=nearest or bench.verdict(fleet))
 
 
@@ -566,23 +557,17 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned_result(
-    loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]
-) -> SearchResult:
-    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
-
-    numbers: of the confirmations that are left.
-    """
+def _tuned_result(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort) -> SearchResult:
+    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm it; else as it was."""
     bench, wish = loop.bench, effort.tune or Wish()
     effort.report("tuning", 0.8)
     best = tuned(bench, winner, wish)
-    verdict, number, lean = winner, None, winner
+    verdict = winner
     if best.winner is not winner:
         loop.take(best.winner)
         lean = loop.run() or best.winner
-        number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
-    if number is not None and not bench.late():
-        verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
+        if fleet_key(lean.fleet) != fleet_key(winner.fleet) and not bench.late():
+            verdict, _ = confirmed(bench, lean, winner.confirmation + 1, runs=effort.runs)
     if verdict.held and verdict is not winner:
         return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)

@@ -37,6 +37,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
+from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
 from search_spaces.checks import impossible_faults
@@ -66,23 +67,15 @@ LEVELS = 3
 MOST_MORE = 100.0
 """Times the demand up to which it is asked how much more could be served."""
 
-LEAST_SHARE = 1e-9
-"""Share of the demand down to which it is asked how little of it can be served [1]."""
+SLACK = 1e-6
+"""Relative difference by which the bound takes a limit or a load for easier than the evaluation, whose batches and
+normal distributions are no more exact [1]."""
 
-SLACK = 1e-8
-"""Share of requests beyond a goal that the evaluation lets be late, and a little more [1]."""
+HALF = 0.5 - SLACK
+"""Share of requests that is late at steps longer than the limit [1]."""
 
-HALF = 0.5 - 1e-6
-"""Share of requests that is late at steps longer than the limit, as exactly as the normal distribution is known [1]."""
-
-NEARLY = 1.0 - 1e-6
-"""Factor on what a batch adds to a step, as the evaluation finds its batch no more exactly."""
-
-WITHIN = 1.0 + 2e-9
-"""Factor on a limit up to which the evaluation lets it be reached, and a little more."""
-
-HANDED = 0.98
-"""Share of a flow for which a prefill pool finds decode pools at least: as `fleet.ROUTED` has it, and a little less."""
+HANDED = 1.0 - 2.0 * UNMATCHED
+"""Share of a flow for which a prefill pool finds decode pools at least."""
 
 
 def keeping_up(instance: Instance, settings: EngineSettings) -> FloatArray:
@@ -129,7 +122,7 @@ def lines_below(instance: Instance, settings: EngineSettings) -> Lines:
     height = (base[:, None, :] - rise[:, :, None] * batch[:, None, :]).min(axis=2)
     able = height > 0.0
     height, rise = np.where(able, height, height[:, :1]), np.where(able, rise, 0.0)
-    return Lines(height, rise * NEARLY)
+    return Lines(height, rise * (1.0 - SLACK))
 
 
 def prompt_work(instance: Instance, settings: EngineSettings) -> FloatArray:
@@ -196,7 +189,7 @@ def sending_work(instance: Instance, settings: EngineSettings) -> FloatArray:
 def late_tokens(instance: Instance, settings: EngineSettings, above: float) -> FloatArray:
     """Share of each flow that is late for TPOT where quiet steps are longer than `above` [s], (settings, flows)."""
     flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
-    limit = flows.tpot * WITHIN
+    limit = flows.tpot * (1.0 + SLACK)
     late = ((step > limit) | (above >= limit)) & (flows.osl > 1.0)
     return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
 
@@ -209,7 +202,7 @@ def late_first_tokens(instance: Instance, settings: EngineSettings) -> FloatArra
         idle_ttft(policy, _colocated_prompt(instance)[settings.shape, settings.chunk]),
         idle_ttft(policy, *_handed_over(instance, settings)),
     )
-    late = fastest > flows.ttft * WITHIN
+    late = fastest > flows.ttft * (1.0 + SLACK)
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
@@ -274,10 +267,9 @@ def most_volume(instance: Instance, settings: EngineSettings, seconds: float = m
 def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None:
     """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
 
-    Looked for from a hundredth of it down to LEAST_SHARE.
+    Looked for from a hundredth of it down to a hundred-millionth.
     """
-    share = 1.0
-    while (share := share / MOST_MORE) >= LEAST_SHARE:
+    for share in (1.0 / MOST_MORE**step for step in range(1, 5)):
         more = most_volume(at_volume(instance, share), settings)
         if more is not None:
             return more * share
@@ -329,7 +321,7 @@ def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArra
 def _bands(instance: Instance, settings: EngineSettings) -> Iterator[tuple[EngineSettings, FloatArray, FloatArray]]:
     """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
     flows, prefills = instance.flows, settings.role == PREFILL
-    limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * WITHIN
+    limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * (1.0 + SLACK)
     bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, LEVELS)).astype(np.int64)])
     first, later, late_first = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
     time, nothing = prefill_work(instance, first), np.zeros((first.size, flows.isl.size))

@@ -5,12 +5,11 @@ the demand, however it is split (`keeping_up`), are left out; the others are eva
 they would be than such engines usually bear. Where the most of the second engines hold, the fewest that do are taken,
 as more engines never miss more. What holds is mixed further at once, one of its pools at a time.
 
-What engines need of each length differs, so the best shares are neighbors in the order of comparative advantage,
-need_i / need_j: one pool serves the flows before a cut, the other those behind it, and a flow that the cut goes through
-is shared. Where the gateway knows thresholds of length only, the order is that length, and no length is shared; for
-others a cut by length is tried last, as routers know it best. Moving the cut gives one pool more to do and the other
-less: so where one misses too much even beside an idle one, the cut has to move away from it, and where both do, no cut
-holds.
+What engines need of each length differs, so one pool serves the prompts up to a cut by length, the other those behind,
+and a length that the cut goes through is shared. Where the gateway knows thresholds of length only, no length is
+shared; for others a cut between two lengths is tried last, as routers know it best. Moving the cut gives one pool more
+to do and the other less: so where one misses too much even beside an idle one, the cut has to move away from it, and
+where both do, no cut holds.
 
 The fleet of most goodput, or of most goodput per dollar, among those that hold when they are evaluated.
 
@@ -33,7 +32,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
+from optimizer.fleets.evaluate import LIGHT, Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -54,15 +53,8 @@ from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_e
 
 LOOKS = 160
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-SIZES = 8
-"""Sizes of the pool of dearer engines that are tried, of each two engines."""
-USUAL = 0.75
-"""Busy share of engines that keep up at which they hold, where it is not known [1]."""
-IDLE = 1e-6
-"""Multiple of the demand at which an engine idles."""
-CUTS = 7
-"""Cuts that are looked at for the same pools."""
-
+TRIED = 6
+"""Sizes of the pool of dearer engines that are tried, of each two engines, and cuts between the same pools."""
 
 Parts = Sequence[tuple[int, Fleet]]
 """Classes and their fleets."""
@@ -150,7 +142,7 @@ class Mixing:
         self.usual, self.preferred = np.zeros((2, self.search.settings.size))
         for setting, whole in enumerate(self.need.sum(axis=1)):
             few, enough = self.search.pool_sizes.get(setting, (0, None))
-            self.usual[setting] = min(USUAL, whole / (few + 1)) if enough is None else min(whole / enough, 1.0)
+            self.usual[setting] = min(whole / (enough or few + 1), 1.0)
             self.preferred[setting] = 0.0 if enough is None else 1.0 + self.usual[setting]
 
     @property
@@ -202,7 +194,7 @@ class Mixing:
         rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
-                sizes = np.unique(np.rint(np.linspace(1, most, min(SIZES, most))).astype(np.int64)).tolist()
+                sizes = np.unique(np.rint(np.linspace(1, most, min(TRIED, most))).astype(np.int64)).tolist()
                 rows += [((first, size), second) for size in sizes]
         return rows
 
@@ -216,8 +208,7 @@ class Mixing:
         need = self.need * stage.route
         first, second = (need[firsts[:, 0]] / firsts[:, 1:], need[seconds] / np.maximum(most, 1)[:, None])
         keeps_up = (most > 0) & (balance(first, second) <= 1.0)
-        bears = self.usual[firsts[:, 0], None], self.usual[seconds, None]
-        busy = balance(first / bears[0], second / bears[1], first / np.maximum(second, 1e-300))
+        busy = balance(first / self.usual[firsts[:, 0], None], second / self.usual[seconds, None])
         for at in np.flatnonzero(keeps_up).tolist():
             heapq.heappush(self.waiting, (float(busy[at]), place, *rows[at]))
 
@@ -266,12 +257,10 @@ class Mixing:
 
     def _improve(self, stage: Stage, first: Pick, second: int) -> bool:
         """Take a first pool and the fewest engines of another setting that hold, if that costs less."""
-        by_length = self._by_length(stage, first[0], second)
-        advantage = np.argsort(self.need[first[0]] / np.maximum(self.need[second], 1e-300), kind="stable")
-        is_by_length = self.problem.constraints.routing is Routing.THRESHOLD
-        best_order = by_length if is_by_length else self._order(stage, first[0], second, advantage)
+        threshold = self.problem.constraints.routing is Routing.THRESHOLD
 
-        def fleet_with(count: int, order: Order = best_order) -> Fleet | None:
+        def fleet_with(count: int, *, whole: bool = threshold) -> Fleet | None:
+            order = self._by_length(stage, first[0], second, whole=whole)
             return self._fleet_at_cut(stage, (first, (second, count)), order)
 
         most = int(self._most(stage, np.array([first]), np.array([second]))[0])
@@ -284,32 +273,30 @@ class Mixing:
             return fleets[count] is None
 
         count = bisection(0, most, misses)[1]
-        self.best = fleet_with(count, by_length) or fleets[count]
+        self.best = fleet_with(count, whole=True) or fleets[count]
         self.cost = math.inf if self.best is None else fleet_cost(self.search.instance, self.best)
         return True
 
-    def _by_length(self, stage: Stage, first: int, second: int) -> Order:
-        """The flows by prompt length, from the end that suits the first pool, to be cut between two lengths only."""
+    def _by_length(self, stage: Stage, first: int, second: int, *, whole: bool) -> Order:
+        """The flows by prompt length, from the end that suits the first pool; whole: to be cut between lengths only."""
         isl, price = (
             self.search.instance.flows.isl,
             self.search.instance.tables.usd_per_hour[self.search.settings.shape],
         )
-        short = isl < isl.mean()
-        paid = [price[setting] * self.need[setting] * stage.route for setting in (first, second)]
+        short, need = isl < isl.mean(), [self.need[setting] * stage.route for setting in (first, second)]
+        paid = [price[setting] * work for setting, work in zip((first, second), need, strict=True)]
         takes_short = paid[0][short].sum() * paid[1].sum() <= paid[1][short].sum() * paid[0].sum()
         length = isl if takes_short else -isl
-        cuts = np.flatnonzero(np.diff(np.sort(length))) + np.float64(1.0)
-        return self._order(stage, first, second, np.argsort(length, kind="stable"), cuts)
-
-    def _order(self, stage: Stage, first: int, second: int, flows: IntArray, cuts: FloatArray | None = None) -> Order:
-        ahead, behind = (self.need[setting, flows] * stage.route[flows] for setting in (first, second))
+        flows = np.argsort(length, kind="stable")
+        cuts = np.flatnonzero(np.diff(length[flows])) + np.float64(1.0) if whole else None
+        ahead, behind = (work[flows] for work in need)
         return Order(flows, cuts, np.append(0.0, np.cumsum(ahead)), np.append(np.cumsum(behind[::-1])[::-1], 0.0))
 
     def _fleet_at_cut(self, stage: Stage, picks: tuple[Pick, Pick], order: Order) -> Fleet | None:
         """The fleet with a cut between two pools at which it holds; None where none is."""
         counts = picks[0][1], picks[1][1]
         low, high = order.bracket(counts)
-        for number in range(CUTS):
+        for number in range(TRIED):
             place = order.place((low, high), counts, balanced=number == 0) if low < high else None
             pools = None if place is None else self._pools(stage, picks, order, place)
             if place is None or pools is None or self.left <= 0 or self.search.late():
@@ -342,7 +329,7 @@ class Mixing:
         first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
         if Evaluation(instance, fleet, (first, second, *rest)).holds:
             return False, False
-        idle = [self.search.state(setting, 1, IDLE) for setting, _ in picks]
+        idle = [self.search.state(setting, 1, LIGHT) for setting, _ in picks]
         alone = [Evaluation(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
         missing = [not misses.holds for misses in alone]
         if any(missing):
@@ -357,12 +344,13 @@ class Mixing:
         return fleet if can_hand_over(instance, fleet) and still_holds(instance, fleet) else None
 
 
-def balance(first: FloatArray, second: FloatArray, order: FloatArray | None = None) -> FloatArray:
-    """Busy share of two pools where both are as busy, the first with the flows of least `order`, all (rows, flows).
+def balance(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Busy share of two pools where both are as busy, however flows are split: the least that there is, (rows,).
 
-    first, second: share of the time that each flow would keep a pool busy; order: comparative advantage by default.
+    The first has the flows of comparative advantage. first, second (rows, flows): share of the time that each flow
+    would keep a pool busy.
     """
-    by = np.argsort(first / np.maximum(second, 1e-300) if order is None else order, axis=1, kind="stable")
+    by = np.argsort(first / np.maximum(second, 1e-300), axis=1, kind="stable")
     nothing = np.zeros((first.shape[0], 1))
     before = np.hstack([nothing, np.cumsum(np.take_along_axis(first, by, axis=1), axis=1)])
     behind = np.hstack([np.cumsum(np.take_along_axis(second, by, axis=1)[:, ::-1], axis=1)[:, ::-1], nothing])
@@ -497,10 +485,7 @@ SEARCHES = 24
 MORE = 5e-3
 """Share by which another fleet must be able to have more than the best to be sought [1]."""
 
-LEAST = 1e-6
-"""Multiple of the demand, or that per dollar an hour, which is nothing."""
-
-BEYOND = (1.16, 1.08, 1.04, 1.02)
+BEYOND = (1.08, 1.02)
 """Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
 serves a little more may be nothing to go on from."""
 
@@ -535,7 +520,7 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
     waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
     for _ in range(SEARCHES):
         most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
-        if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
+        if -most <= value * (1.0 + MORE) or search.late():
             break
         volume = _between(low, high) if math.isfinite(most) or not by_price else low
         below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more

@@ -48,6 +48,7 @@ else:
 from functools import cached_property
 
 from costmodel.arrays import BoolArray
+from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
 from search_spaces.problem import Billing, Offer, Problem
 
@@ -317,24 +318,15 @@ def _by_stock(offer: Offer) -> bool:
 
 def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
     """Every limit on the whole fleet that is in force."""
-    problem, tables = instance.problem, instance.tables
-    ceiling = problem.constraints
-    limits = []
+    problem, tables, budget = instance.problem, instance.tables, instance.problem.constraints.budget
+    limits = [Limit(name, most, tables.gpus * weight[tables.offer]) for name, most, weight in gpu_limits(problem)]
     for index, offer in enumerate(problem.offers):
-        gpus = tables.gpus * (tables.offer == index)
-        name, size = offer.accelerator.name, offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-        if offer.inventory is not None:
-            limits.append(Limit(f"inventory {name}", offer.stock, gpus))
         if _by_stock(offer):
-            owned_stock = offer.owned, offer.owned_usd_per_hour
-            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour, *owned_stock))
-    if ceiling.budget is not None:
-        limits.append(Limit("budget", ceiling.budget, engine_cost(instance)))
-    if ceiling.power is not None:
-        tdp = np.array([offer.accelerator.tdp for offer in problem.offers])
-        limits.append(Limit("power", ceiling.power, tables.gpus * tdp[tables.offer]))
-    if ceiling.max_gpus is not None:
-        limits.append(Limit("max_gpus", float(ceiling.max_gpus), tables.gpus))
+            size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
+            prices = size, size * offer.usd_per_hour, offer.owned, offer.owned_usd_per_hour
+            limits.append(Limit(f"nodes {offer.accelerator.name}", 0.0, tables.gpus * (tables.offer == index), *prices))
+    if budget is not None:
+        limits.append(Limit("budget", budget, engine_cost(instance)))
     return tuple(limits)
 
 

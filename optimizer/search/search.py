@@ -6,9 +6,9 @@ up to `FleetSearch.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
 Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
-over from their stages. Then those that keep up with the demand, late or not, with a replica fewer in any pool. Of what
-is left the one with the most room for more load; then the first, which has the fewest pools.
+without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
+more load; then the first, which has the fewest pools.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ MOST_LOOKS = 20_000
 """Fleets that are looked at in one search; a guard against spaces of thousands of engine shapes."""
 
 SAME_COST = 1e-6
-"""Relative difference below which costs count as equal."""
-
-TIE = 1e-9
-"""Relative difference up to which figures that were worked out in different ways are the same."""
+"""Relative difference below which costs count as equal, and figures that were worked out in different ways."""
 
 NO_DEARER = 1.0 + 2.0 * SAME_COST
 """Factor on a cost below which those that are equal to it are found too."""
@@ -70,20 +67,9 @@ NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
 at times."""
 
-AS_MUCH = 2e-3
-"""Relative difference up to which two fleets have as much room."""
-
-TIED = 1e-3
-"""Relative difference below which fleets that wait to be simulated cost the same: less than any prediction tells."""
-
-AMPLE = 1.1
-"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines."""
-
-ROOM_STEP = 1.25
-"""Factor between the multiples of the demand at which a fleet is tried until it does not keep its goals."""
-
-MOST_ROOM = 1e9
-"""Multiple of the demand beyond which nobody looks for room."""
+ALIKE = 2e-3
+"""Relative difference up to which fleets have as much room, or cost as much while they wait to be simulated: less than
+any prediction tells."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -431,7 +417,7 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
                 pools[index] = less
                 break
     smaller = Fleet(tuple(pools))
-    return smaller if holds_at(instance, smaller, most / (1.0 + AS_MUCH)) else fleet
+    return smaller if holds_at(instance, smaller, most / (1.0 + ALIKE)) else fleet
 
 
 def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
@@ -466,19 +452,12 @@ def priced(instance: Instance, problem: Problem) -> Instance:
 
 
 def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """The fleet that keeps its goals at the highest multiple of the demand; the first of such that have as much.
-
-    fleets: that all hold at the demand itself, the one that is preferred first. The room of the best so far is known
-    between `low` and `high`, and found more exactly only as far as it takes to tell that another has less, or more.
-    """
-    best, low, high = fleets[0], 1.0, MOST_ROOM
-    for rival in fleets[1:]:
-        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and holds_at(instance, rival, more):
-            if high <= more or (high < MOST_ROOM and holds_at(instance, rival, high)):
-                best, low, high = rival, max(more, high), MOST_ROOM
-                break
-            middle = min(low * ROOM_STEP, (low + high) / 2.0)
-            low, high = (middle, high) if holds_at(instance, best, middle) else (low, middle)
+    """The fleet that keeps its goals at the highest multiple of the demand; the first of such that have as much."""
+    best, *rivals = fleets
+    room = max(goodput_volume(instance, best), 1.0) if rivals else 1.0
+    for rival in rivals:
+        if holds_at(instance, rival, room * (1.0 + ALIKE)):
+            best, room = rival, goodput_volume(instance, rival)
     return best
 
 
@@ -488,15 +467,10 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     def stages(fleet: Fleet) -> float:
         return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
 
-    def plain(fleet: Fleet) -> bool:
-        return stages(fleet) <= len(fleet.pools)
-
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
-    able = able or list(fleets)
-    able.sort(key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    if not all(map(plain, able)):
-        able = [fleet for fleet in able if plain(fleet) and holds_at(instance, fleet, AMPLE)] or able
+    able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
+    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
     survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
     return roomiest(instance, survivors or able)
 

@@ -3,16 +3,17 @@
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
 over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
 an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
-What the search chooses is confirmed on requests that no choice was made by, the k-th time with a chance of
-LEVEL / 2^k that a fleet which misses passes. Why so: docs/theory/verification.md.
+What the search chooses is confirmed on requests that no choice was made by, in runs that are doubled likewise. The j-th
+look of the k-th confirmation lets a fleet that misses pass with a chance of LEVEL / 2^(k + j), so that all of them
+together do with LEVEL. Why so: docs/theory/verification.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -60,11 +61,6 @@ WHOLE = 0.9
 rounding would miss where the whole fleet does not."""
 SHORT = 4
 """A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
-SETTLED = 20.0
-"""Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
-of it still share, its interval counts (`share_of`) [1]."""
-CLEAR = 0.001
-"""Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 FULL, AFTER, HALF = 1.5, 10, 0.5
 """Requests of a crowd over those that fill the memory, as some end before all are in; requests of its run over those of
 the crowd, so that a fleet which ends a tenth more than come has drained it by the second half; occupancy of the fullest
@@ -72,19 +68,14 @@ engine up to which memory is no concern, and share of a run in which the crowd m
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
-POWER = 0.9
-"""Chance at least that a fleet is confirmed which is as good as the runs showed by which it was chosen [1]."""
 MOST_CONFIRMED = 8
 """Confirmations of one search; fleets that are refuted so often are no chance."""
-MOST_BETWEEN = 2 * MOST_JUDGED
-"""Requests of the second confirmation of a fleet that the first left between."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
-BUSY = 0.95
-"""Busy share of a resource, by formula, from which a fleet is near its capacity: 1 / (1 - rho)^2 is 400 there [1]."""
 MORE = 1.05
-"""Rate at which it must keep up, over the planned one; 2 % of the requests piling up is what counts as falling behind,
-so that what passes has 3 % or so left."""
+"""Rate at which a fleet near its capacity must keep up, over the planned one; 2 % of the requests piling up is what
+counts as falling behind, so that what passes has 3 % or so left. Near is where some resource, by formula, is too
+busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
@@ -185,14 +176,14 @@ class Slice:
         """Runs `first` up to `last`, `requests` each; a number has its requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
-    def until_decided(self, least: int, late: Late) -> Judgement:
-        """What full runs say, `least` at least; where these are long, a shorter one may show a miss before."""
+    def until_decided(self, late: Late) -> Judgement:
+        """What full runs say; where these are long, a shorter one may show a miss before."""
         requests = self.full
         if requests >= 2 * self.requests:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, least=least, late=late)
+        rule = until_decided(requests, least=LEAST_RUNS, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
@@ -206,20 +197,19 @@ class Slice:
         demand = crowded(self.drawn(max(self.requests, AFTER * count), number), count)
         return lasting(self.instance, self.engines, Run.of(demand, self.engines))
 
-    def at_more(self, number: int, more: float) -> Judgement:
-        """What a full run of requests `number` at `more` times the rate says."""
-        return judge_runs(self.instance, self.engines, [Run.of(self.drawn(self.full, number, more), self.engines)])
-
     def gives_way(self, number: int) -> Judgement | None:
         """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
 
-        Only where the formulas say that some resource is busy for more than BUSY of the time: a queue just beyond its
-        capacity grows so slowly that its runs end before most requests are late.
+        Only where the formulas say that some resource is too busy for that: a queue just beyond its capacity grows so
+        slowly that its runs end before most requests are late.
         """
         states = ((pool, pool_state(self.instance, pool, self.volume)) for pool in self.fleet.pools)
-        if all(busy <= BUSY for pool, state in states for busy in utilization(self.instance, pool, state).values()):
+        if all(
+            busy * MORE <= 1.0 for pool, state in states for busy in utilization(self.instance, pool, state).values()
+        ):
             return None
-        judgement = self.at_more(number, MORE)
+        run = Run.of(self.drawn(self.full, number, MORE), self.engines)
+        judgement = judge_runs(self.instance, self.engines, [run])
         return judgement if judgement.overloaded else None
 
 
@@ -281,9 +271,8 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
-    multiple of the demand; least: full runs of a fleet that holds; late: whether no more runs are to be made. Kept are
-    the verdicts on all fleets, looks of a short run each, trials at other rates, replays of recorded requests, and
-    engines.
+    multiple of the demand; late: whether no more runs are to be made. Kept are the verdicts on all fleets, looks of a
+    short run each, trials at other rates, replays of recorded requests, and engines.
     """
 
     instance: Instance
@@ -291,7 +280,6 @@ class Bench:
     requests: int
     probability: float = 0.5
     volume: float = 1.0
-    least: int = LEAST_RUNS
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
@@ -306,15 +294,7 @@ class Bench:
         return fleet_key(fleet) in self.verdicts
 
     def verdict(self, fleet: Fleet) -> Verdict:
-        """Judge a fleet in full runs, or return the verdict that it has."""
-        key = fleet_key(fleet)
-        verdict = self.verdicts.get(key)
-        if verdict is None or (verdict.held and len(verdict.judgement.runs) < self.least):
-            self.verdicts[key] = self._judge(fleet)
-        return self.verdicts[key]
-
-    def candidate(self, fleet: Fleet) -> Verdict:
-        """Judge a fleet that is confirmed before it is taken, by a short run where that is clear; or repeat it."""
+        """Judge a fleet, by a short run where that is clear, else by full ones; or return the verdict that it has."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
             look = self.look(fleet)
@@ -328,10 +308,11 @@ class Bench:
             portion = self.part(fleet)
             runs = portion.runs(portion.short, 0, 1)
             judgement = judge_runs(self.instance, portion.engines, runs)
-            load = self.instance, portion.fleet, portion.volume
-            longest = max(RELAXATIONS * memory(*load), SETTLED * settling(*load)) if judgement.proven else math.inf
-            clear = longest <= portion.short and fullest(portion.engines, runs) <= HALF
-            clear = clear and judge_runs(self.instance, portion.engines, runs, tail=CLEAR).proven
+            clear = (
+                judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
+                and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
+                and fullest(portion.engines, runs) <= HALF
+            )
             self.looks[key] = self.settled(fleet, judgement, held=clear)
         return self.looks[key]
 
@@ -339,8 +320,8 @@ class Bench:
         portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = portion.until_decided(self.least, self.late)
-        is_proven = judgement.proven and len(judgement.runs) >= self.least
+        judgement = portion.until_decided(self.late)
+        is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
         return self.settled(fleet, judgement, stuck=stuck, held=is_proven)
 
@@ -413,17 +394,17 @@ class Bench:
 
         def at(volume: float) -> Judgement:
             load = replace(portion, volume=volume)
-            judgement = load.until_decided(self.least, self.late)
+            judgement = load.until_decided(self.late)
             stuck = load.stays_behind(judgement.runs, 0) if judgement.proven else None
             return stuck or judgement
 
         return self.trials.setdefault(key, Trials(self.instance, at, self.late))
 
 
-def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
+def make_bench(instance: Instance, volume: float = 1.0, late: Late = never) -> Bench:
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
-    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
+    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, late=late)
 
 
 def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = True) -> Goodput:
@@ -497,88 +478,41 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
 # --- confirmation -----------------------------------------------------------------------------------------------------
 
 
-def tail_of(number: int) -> float:
-    """Chance of the k-th confirmation that a share lies below its interval [1].
+def tail_of(number: int, look: int = 1) -> float:
+    """Chance of the j-th look of the k-th confirmation that a share lies below its interval [1].
 
-    >>> tail_of(1), tail_of(2)
-    (0.0125, 0.00625)
+    >>> tail_of(1), tail_of(1, 2), tail_of(2)
+    (0.00625, 0.003125, 0.003125)
     """
-    return LEVEL / 2.0**number
+    return LEVEL / 2.0 ** (number + look)
 
 
-def confirmed(bench: Bench, candidate: Verdict, numbers: Iterator[int], least: int = 0) -> Verdict:
-    """The fleet on fresh requests, held where they confirm it; it takes the place of what the bench knew.
-
-    Where its share reaches every goal but not the lower end of its interval, a second one of more runs may tell.
-    numbers: of the confirmations that are left; least: full runs of each, if more than the bench has.
-    """
-    verdict = confirmed_once(bench, candidate, next(numbers), least)
-    between = verdict.outcome is Outcome.UNDECIDED and verdict.judgement.held and not verdict.stuck
-    number = next(numbers, None) if between else None
-    return verdict if number is None else confirmed_once(bench, candidate, number, MOST_RUNS, MOST_BETWEEN)
-
-
-def without_room(bench: Bench, candidate: Verdict, number: int) -> Verdict | None:
-    """The fleet as one that missed, where it lacks room for the confirmation of that number; None where it has it.
-
-    The second half of the confirmations is for fleets with room, ever more of it: near a capacity, or just at a goal,
-    runs flatter one fleet after another. The requests are none of those that it was chosen by, nor of a confirmation.
-    """
-    times = number - MOST_CONFIRMED // 2
-    if times <= 0:
-        return None
-    judgement = bench.part(candidate.fleet).at_more(APART * (MOST_CONFIRMED + number), MORE**times)
-    if judgement.held:
-        return None
-    bench.verdicts[fleet_key(candidate.fleet)] = verdict = bench.settled(candidate.fleet, judgement, held=False)
-    return verdict
-
-
-def confirmed_once(bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
-    """The fleet on the requests of one confirmation: see `on_fresh_requests`."""
-    return on_fresh_requests(bench, candidate, number, runs, most)[0]
-
-
-def on_fresh_requests(
-    bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED
+def confirmed(
+    bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAST_RUNS, most: int = MOST_RUNS
 ) -> tuple[Verdict, Judgement]:
-    """The verdict of one confirmation, and what its runs say, which are kept whether the fleet holds or not.
+    """The fleet on the fresh requests of one confirmation, and what its runs say; kept is the verdict on it.
 
-    number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
-    the usual one of 95 %; what decides is the wider.
+    It has as many full runs as it was chosen by, `runs` at least, and twice as many while its share reaches every goal
+    but not the lower end of its interval: once, or as far as MOST_JUDGED requests and `most` runs go. The plan's
+    interval is the usual one of 95 %; what decides is the wider (`tail_of`).
     """
-    portion, instance, tail = bench.part(candidate.fleet), bench.instance, tail_of(number)
-    first, count = APART * number, enough(bench, portion, candidate, tail, runs=runs, most=most)
-    fresh, last = portion.runs(portion.full, first, first + count), first + MOST_RUNS
-    judgement = judge_runs(instance, portion.engines, fresh)
-    is_proven = judge_runs(instance, portion.engines, fresh, tail=tail).proven
+    portion, instance, first = bench.part(candidate.fleet), bench.instance, APART * number
+    count, fresh = max(len(candidate.judgement.runs), runs), list[Run]()
+    most = min(most, max(MOST_JUDGED // portion.full, 2 * count))
+    for look in itertools.count(1):
+        fresh += portion.runs(portion.full, first + len(fresh), first + count)
+        judgement = judge_runs(instance, portion.engines, fresh)
+        is_proven = judge_runs(instance, portion.engines, fresh, tail=tail_of(number, look)).proven
+        if is_proven or not judgement.held or 2 * count > most:
+            break
+        count *= 2
+    last = first + MOST_RUNS
     stuck = portion.stays_behind(fresh, last) if is_proven else None
     behind = portion.gives_way(last) if is_proven and stuck is None else None
     holds = is_proven and behind is None
     verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
-
-
-def enough(
-    bench: Bench, portion: Slice, candidate: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED
-) -> int:
-    """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
-
-    A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
-    chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
-    """
-    before, full = candidate.judgement.runs, portion.full
-    least, wanted_runs = max(len(before), bench.least), float(runs)
-    if before:
-        wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
-        judgement = judge_runs(bench.instance, portion.engines, before, tail=tail)
-        short = max(
-            (item.attainment - item.attainment_low) / max(item.attainment - item.attainment_goal, 1e-9)
-            for item in judgement.classes
-        )
-        wanted_runs = max(wanted_runs, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
-    return min(max(least, math.ceil(wanted_runs)), max(least, min(most // full, MOST_RUNS)))
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
@@ -602,15 +536,16 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
 def sure_verdict(bench: Bench, fleet: Fleet, most: int = MOST_RUNS) -> Verdict:
     """The verdict on a fleet that was stated, or that formulas chose, on the requests that confirm a plan.
 
-    A short run may refute it before; else these may be its first full runs. One that misses a goal passes with 1.9 %
-    at most. most: full runs after which one that straddles a goal is taken for a miss.
+    A short run may refute it before; else these may be its first full runs. One that misses a goal passes with half of
+    LEVEL at most. most: full runs after which one that straddles a goal is taken for a miss.
     """
     key = fleet_key(fleet)
     known = bench.verdicts.get(key)
     if known is None or (known.held and not known.confirmation):
-        verdict, numbers = bench.look(fleet), (1, 2) if most > bench.least else (1,)
-        is_refuted = verdict.judgement.missed or verdict.replayed
-        bench.verdicts[key] = verdict if is_refuted else confirmed(bench, verdict, iter(numbers))
+        look = bench.look(fleet)
+        if not (look.judgement.missed or look.replayed):
+            return confirmed(bench, look, 1, most=most)[0]
+        bench.verdicts[key] = look
     return bench.verdicts[key]
 
 

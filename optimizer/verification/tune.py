@@ -42,16 +42,14 @@ if TYPE_CHECKING:
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
-"""What the sampler that is used is called (`Search`, `estimator`)."""
+"""What the sampler that is used is called (`Search`)."""
 LOOKS = 60
 """Simulations that tuning may make."""
 JUDGED = 5
 """Of the best looks so many are judged, and so many of a front."""
 NOTABLE = 0.01
-"""What a dearer fleet must take off the tail at least [limits]: a short run tells no less."""
-GAIN = 0.001
-"""By how much less a look must be worth than the start to be judged: short runs tell no more, and a 20th of a limit
-buys nothing."""
+"""What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
+less."""
 
 Point = tuple[int, ...]
 Values = tuple[float, ...]
@@ -59,10 +57,6 @@ Looks = dict[Point, Values]
 """Values of every point that was looked at, in order."""
 Value = Callable[[Point], Values | None]
 """Looks at a point; None: it is not allowed."""
-START_UP = 20
-"""Trials after which the estimator learns from those before; until then it draws evenly."""
-FRONT_START_UP = 10
-"""The same where there are two values: the front has many points to learn from (benchmarks/tuning.py)."""
 ASKED = 20
 """Points that are asked for at most, for each look, where few are allowed; and draws of known points in a row, for each
 knob, after which the first that is not known is taken."""
@@ -225,9 +219,9 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
     if wish.study is not None:
         search.storage, search.name = open_storage(wish.study), tuner.name
         search.attributes, search.recall = tuner.attributes, tuner.recall
-    search.looks_of(estimator(bench.seed, FRONT_START_UP if wish.front else START_UP), tuner.start, wish.looks)
+    search.looks_of(tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
-    enough, most = tuner.worth(looks[0]) - GAIN, looks[0].cost * NO_DEARER
+    enough, most = tuner.worth(looks[0]) - TAIL * NOTABLE, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
     verdicts = (
         bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:JUDGED] if not bench.late()
@@ -289,13 +283,6 @@ def front_of(looks: Mapping[Point, Values]) -> list[Point]:
     return front
 
 
-def estimator(seed: int, start_up: int = START_UP) -> optuna.samplers.TPESampler:
-    """The tree-structured Parzen estimator of tuning, with categorical knobs; start_up: looks that it draws evenly."""
-    import optuna
-
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=start_up, multivariate=False)
-
-
 @dataclass(slots=True)
 class Search:
     """One search of the best point: by turns a neighbor of the best, enqueued, and what a sampler proposes.
@@ -340,10 +327,11 @@ class Search:
         most = min(math.prod(self.sizes), ASKED * budget)
         return len(self.looks) >= budget or len(self.history) >= most or self.stopped()
 
-    def looks_of(self, sampler: optuna.samplers.BaseSampler, start: Point, budget: int) -> Looks:
-        """Look at the start and at what a study with that sampler proposes; at nothing where it is not allowed.
+    def looks_of(self, start: Point, budget: int, sampler: optuna.samplers.BaseSampler | None = None) -> Looks:
+        """Look at the start and at what a study proposes; at nothing where it is not allowed.
 
-        Points that earlier runs of the study looked at join the looks.
+        Points that earlier runs of the study looked at join the looks. sampler: by default the tree-structured Parzen
+        estimator with categorical knobs.
         """
         import optuna
         from optuna.trial import TrialState
@@ -354,7 +342,7 @@ class Search:
             return self.looks
         study = optuna.create_study(
             storage=self.storage,
-            sampler=sampler,
+            sampler=sampler or optuna.samplers.TPESampler(seed=self.seed),
             directions=["minimize"] * len(first),
             study_name=self.name,
             load_if_exists=self.storage is not None,

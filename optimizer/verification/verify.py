@@ -8,7 +8,6 @@ the loop goes on. No fleet is judged twice, and the neighbors of each are finite
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from optimizer.fleets.fleet import (
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.plans.records import Outcome
-from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
+from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
@@ -45,13 +44,9 @@ GROWTH = 0.03
 PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
-NEAR = 0.15
-"""Share by which a class may miss for settings to be tried that the formulas promise no more of [1]."""
-NOTABLE = 1e-3
-"""Share by which a fleet must miss less to count as nearer [1]; assumed: a short run tells no less."""
 PROMISING = 0.5
-"""Share of every goal that the formulas must predict of a neighbor for it to be simulated [1]; assumed: they err by
-less."""
+"""Share of every goal that the formulas must predict of a neighbor for it to be simulated, and that a fleet must reach
+in simulation for settings to be tried that they predict no more of [1]; assumed: they err by less."""
 MOST_SHAPES = 6
 """Fleets of other shapes that are simulated for one that holds [1]; assumed: the likeliest come
 first."""
@@ -112,7 +107,7 @@ class Waiting:
         self.candidates.sort(key=lambda candidate: candidate.cost)
         if not self.candidates or self.candidates[0].cost >= below:
             return None
-        most = self.candidates[0].cost * (1.0 + TIED)
+        most = self.candidates[0].cost * (1.0 + ALIKE)
         fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
         best = preferred(self.instance, fleets)
         candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
@@ -176,7 +171,7 @@ class Loop:
         bench = self.bench
         while (candidate := self._next()) is not None:
             untold = bench.late() and not bench.judged(candidate.fleet)
-            verdict = None if untold else bench.candidate(candidate.fleet)
+            verdict = None if untold else bench.verdict(candidate.fleet)
             if verdict is None or (bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation):
                 self.undecided = candidate.fleet
                 break
@@ -247,7 +242,7 @@ class Loop:
             if look.judgement.proven:
                 return fleet, look
             choice = fleet if look.judgement.held and miss.judgement.refuted else choice
-            if look.distance < (center.distance[0], center.distance[1] - NOTABLE):
+            if look.distance < center.distance:
                 center, options = look, other_settings(bench, look)
         return choice, center
 
@@ -275,33 +270,31 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
     """The result with its winner less one replica in each pool, as that was judged, or is now if there is time."""
     fewer = [] if result.winner is None else fewer_replicas(bench.instance, result.winner.fleet, 1)
     fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
-    one_less = [(what, bench.candidate(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
+    one_less = [(what, bench.verdict(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
     keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
     others = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
     return replace(result, one_less=tuple(one_less), others=others)
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more replicas in the pools to blame, cheapest first; none after ROUNDS.
+    """The fleet with more replicas in all the pools to blame; none after ROUNDS.
 
-    Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
-    if they allow no more.
+    Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
+    more.
     """
     if not miss.blamed or rounds >= ROUNDS:
         return []
-    pools = miss.fleet.pools
-    growth = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+    counts = [pool.replicas for pool in miss.fleet.pools]
+    growth = {k: max(1, math.ceil(counts[k] * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+
+    def grown(more: dict[int, int]) -> Fleet:
+        return miss.fleet.resized([count + more.get(k, 0) for k, count in enumerate(counts)])
+
     for more in (growth, dict.fromkeys(growth, 1)):
-        larger: dict[frozenset[int], Fleet] = {}
-        for size in range(len(more), 0, -1):
-            for worst_pools in map(frozenset, itertools.combinations(more, size)):
-                fleet = miss.fleet
-                for index in worst_pools:
-                    fleet = with_replicas(fleet, index, pools[index].replicas + more[index])
-                if not any(worst_pools < grown for grown in larger) and allowed(instance, fleet):
-                    larger[worst_pools] = fleet
-        if larger:
-            return sorted(larger.values(), key=lambda fleet: fleet_cost(instance, fleet))
+        for options in ([more], [{k: count} for k, count in more.items()]):
+            fleets = [fleet for fleet in map(grown, options) if allowed(instance, fleet)]
+            if fleets:
+                return sorted(fleets, key=lambda fleet: fleet_cost(instance, fleet))
     return []
 
 
@@ -320,14 +313,16 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     if miss.stuck:
         limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
-    own, near = promise(instance, fleet), not miss.judgement.overloaded and miss.shortfall <= NEAR
+    own, classes = promise(instance, fleet), miss.judgement.classes
+    near = not miss.judgement.overloaded and all(
+        item.attainment >= PROMISING * item.attainment_goal for item in classes
+    )
     fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
-    rated_fleets = sorted(
-        ((promise(instance, candidate), candidate) for candidate in settings), key=lambda row: -min(row[0], 1.0)
-    )
+    rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
+    rated_fleets.sort(key=lambda row: -row[0])
     return [
         candidate for share, candidate in rated_fleets if share >= PROMISING and (near or own >= 1.0 or share > own)
     ]

@@ -29,7 +29,7 @@ from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import engine_counts
-from optimizer.search.search import SAME_COST, TIE, Engines, settled
+from optimizer.search.search import SAME_COST, Engines, settled
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
@@ -506,8 +506,8 @@ class Along:
             return best
         cost = self.own.cost + self.bought(self.own) * (value - self.price)
         budget = self.problem.constraints.budget
-        affordable = budget is None or cost <= budget * (1.0 + TIE)
-        cheap = best.cost is None or cost <= best.cost + TIE * abs(cost)
+        affordable = budget is None or cost <= budget * (1.0 + SAME_COST)
+        cheap = best.cost is None or cost <= best.cost + SAME_COST * abs(cost)
         return replace(self.own, cost=cost) if affordable and cheap else best
 
     def bought(self, best: Answer) -> float:
@@ -528,7 +528,7 @@ class Along:
         middle = self._crossing(low_point, high_point) if has_costs else (low + high) / 2.0
         apart = min(middle - low, high - middle) > self.least if has_costs else high - low > self.least
         between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
-        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - TIE)
+        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - SAME_COST)
         if between is None or (has_costs and not cheaper):
             middle = middle if has_costs else self._change(low_point, high_point)
             yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))

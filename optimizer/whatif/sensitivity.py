@@ -39,7 +39,7 @@ from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, w
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from optimizer.search.search import TIE
+from optimizer.search.search import SAME_COST
 from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
@@ -217,7 +217,7 @@ def sensitivity(
     for offer in problem.offers:
         with suppress(InputError):
             break_evens.append(_break_even(problem, offer, own))
-    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
+    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=SAME_COST)
     return Sensitivity(
         share=SHARE,
         complete=complete,
@@ -407,7 +407,7 @@ def _in_whole_fleets(
     for count in WIDER if here is not None else ():
         more = float(count) if unit == "GPU" else upper * count / 100.0
         there = answer(with_limit(problem, name, upper + more), effort).cost
-        if here is not None and there is not None and there < here * (1.0 - TIE):
+        if here is not None and there is not None and there < here * (1.0 - SAME_COST):
             return more, here - there
     return None, None
 
