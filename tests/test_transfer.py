@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
 from costmodel.errors import InputError
-from costmodel.transfer import (
-    hand_over_cards,
-    kv_transfer_time,
-    transfer_bandwidth,
-)
+from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from search_spaces.models import load_model
 from tests.toy import llama_8b, llama_70b, toy_config, windowed
 
