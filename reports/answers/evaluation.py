@@ -140,11 +140,11 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
-    still = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    still = "are enough" if more else still
+    meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
+    enough = "are enough" if more else meets
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
-        f"{_replica_words(less, 'fewer')} {still}" if less else "",
+        f"{_replica_words(less, 'fewer')} {enough}" if less else "",
     )
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
     return f"{join_words(changes)}, for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"

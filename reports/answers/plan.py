@@ -9,7 +9,7 @@ from typing import Final
 
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, Plan
-from optimizer.plans.records import EnginePool, Outcome
+from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -340,7 +340,7 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
     for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[Outcome(fleet.outcome)]
+        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
         figures = fleet.cost_usd_per_hour, fleet.tail
         rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)
