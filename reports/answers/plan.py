@@ -9,7 +9,7 @@ from typing import Final
 
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, Plan
-from optimizer.plans.records import EnginePool
+from optimizer.plans.records import EnginePool, Outcome
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -331,7 +331,7 @@ def front_section(plan: Plan) -> Section:
         and fleet.cost_usd_per_hour > own * (1 + 1e-9)
         and names == {item.name for item in fleet.latencies}
     ]
-    faster = next((fleet for fleet in dearer_fleets if fleet.outcome == "meets" and fleet.tail < own_tail), None)
+    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
     gain = "no dearer fleet that meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
