@@ -39,7 +39,7 @@ from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.fleets.build_plan import engine_pools  # noqa: E402
 from optimizer.fleets.evaluate import promise  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost, prefill_seqs, with_replicas  # noqa: E402  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost, prefill_seqs, with_replicas  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402

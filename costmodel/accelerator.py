@@ -253,9 +253,10 @@ POWER: Final = PowerModel(
 
 
 def mean_power(tdp: float, busy: float, mfu: float, mbu: float, model: PowerModel = POWER) -> float:
-    """Mean power of one board [W].
+    """Mean power of one board [W]: P / TDP = idle + min((1 - idle) u, active u + compute MFU + memory MBU).
 
-    tdp [W]; busy: share of the time in which a step runs [1]; mfu, mbu: shares of peak over the whole time [1].
+    So a GPU never draws less than it does idle, never more than its TDP while a step runs, and idle power otherwise.
+    tdp [W]; busy: u, share of the time in which a step runs [1]; mfu, mbu: shares of peak over the whole time [1].
 
     A decode of one request that streams weights at 65 % of the bandwidth, a full decode batch, and long prompts:
 

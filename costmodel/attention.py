@@ -235,9 +235,9 @@ class LatentAttention(TokenMixer):
             if self.query_rank
             else (Matrix("q", self.hidden, query_width, Sharding.COLUMN, Part.ATTENTION),)
         )
-        made = Matrix("kv_a", self.hidden, self.latent_rank + self.rope_dim, down, Part.ATTENTION)
+        compression = Matrix("kv_a", self.hidden, self.latent_rank + self.rope_dim, down, Part.ATTENTION)
         latent = (
-            *(() if self.reads_earlier_kv else (made,)),
+            *(() if self.reads_earlier_kv else (compression,)),
             Matrix(
                 "kv_b", self.latent_rank, self.heads * (self.nope_dim + self.value_dim), Sharding.COLUMN, Part.ATTENTION
             ),

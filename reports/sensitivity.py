@@ -20,15 +20,7 @@ from optimizer.plans.records import (
 )
 from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
 from reports.document import Chart, Column, Detail, Section, Table, table_of
-from reports.numbers import (
-    MISSING,
-    hourly,
-    listed,
-    money,
-    percent,
-    signed_percent,
-    significant,
-)
+from reports.numbers import MISSING, hourly, listed, money, percent, signed_percent, significant
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
 from reports.words import command_of, fleet_line, own_pools

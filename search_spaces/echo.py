@@ -173,20 +173,13 @@ def fleet_text() -> str:
     return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
 
 
-def workload_yaml_text(
-    mapping: Mapping[str, Any],
-    name: str,
-    model: str,
-    accelerators: Sequence[str] = ("A100-80", "H100", "H200"),
-    notes: Sequence[str] = (),
-) -> str:
+def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
     Args:
         mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
         name: name of the problem, and where its lengths came from unless the mapping says so.
         model: catalog name, Hugging Face id, or path to a config.json.
-        accelerators: names to start with.
         notes: sentences that become comments above the demand.
     """
     scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
@@ -220,7 +213,7 @@ def workload_yaml_text(
         "  tpot: 50ms",
         "  attainment: 0.9",
         "",
-        f"accelerators: [{', '.join(_text(accelerator) for accelerator in accelerators)}]",
+        'accelerators: ["A100-80", "H100", "H200"]',
     ]
     return "\n".join(lines) + "\n"
 

@@ -48,15 +48,7 @@ from .problem import (
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
-from .schema import (
-    WORKLOAD_SCHEMA,
-    AcceleratorSection,
-    Context,
-    LinkSection,
-    ObjectiveSection,
-    SloClass,
-    WorkloadFile,
-)
+from .schema import WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, ObjectiveSection, SloClass, WorkloadFile
 from .search_space import search_space
 from .target_names import NO_TARGET
 from .yaml_source import MAX_DEPTH, parse_value, read_source

@@ -569,9 +569,9 @@ def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str]
         try:
             settings = CONFIG_MAPPING[config["model_type"]].from_dict(plain)
             text = settings.get_text_config(decoder=True)
-            known = type(text) in AutoModelForCausalLM._model_mapping
-            model = (AutoModelForCausalLM if known else AutoModelForImageTextToText).from_config(
-                text if known else settings
+            is_causal = type(text) in AutoModelForCausalLM._model_mapping
+            model = (AutoModelForCausalLM if is_causal else AutoModelForImageTextToText).from_config(
+                text if is_causal else settings
             )
         except Exception as error:
             reason = " ".join(str(error).split())[:160]

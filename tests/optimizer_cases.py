@@ -67,7 +67,7 @@ def workload(
 
 def slo(ttft: float = 2.0, tpot: float = 0.05, attainment: float = 0.9, **more: Any) -> Slo:
     """A service level that an 8B model on an H100 meets with ease."""
-    limits = limits_of(ttft=ttft, tpot=tpot, **{metric: more.pop(metric, None) for metric in [*Metric][2:]})
+    limits = limits_of(ttft=ttft, tpot=tpot, **{metric: more.pop(metric) for metric in Metric if metric in more})
     return Slo(more.pop("name", "default"), limits, attainment, **more)
 
 

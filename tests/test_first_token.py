@@ -1,4 +1,4 @@
-"""What ttfts a first token beyond its prompt: cards, the step in progress, the wait for an engine, put together."""
+"""What delays a first token beyond its prompt: cards, the step in progress, the wait for an engine, put together."""
 
 from __future__ import annotations
 

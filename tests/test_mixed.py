@@ -18,16 +18,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import MORE, best_serving, goodput_gap, leanest
-from optimizer.search.search import (
-    ALIKE,
-    FleetSearch,
-    Picks,
-    cheapest_held,
-    evaluated,
-    pool_survives,
-    settled,
-    unmixed,
-)
+from optimizer.search.search import ALIKE, FleetSearch, Picks, cheapest_held, evaluated, pool_survives, settled, unmixed
 from optimizer.verification.verify import Waiting
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload

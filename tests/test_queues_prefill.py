@@ -245,10 +245,10 @@ class TestRouter:
 class TestSeats:
     def test_a_seat_is_waited_for_beside_everything_else(self) -> None:
         alone = prompt_wait(prompts(0.4))
-        full = alone.or_for(ExponentialWait(0.3, 5.0))
+        full = alone.with_slot(ExponentialWait(0.3, 5.0))
         assert full.seconds[-1] >= 50.0
         for slack in (0.05, 2.0):
             before = alone.chance * float(alone.exceeds(slack))
             late = full.chance * float(full.exceeds(slack))
             assert late == pytest.approx(before + 0.3 * (1.0 - before) * np.exp(-slack / 5.0), abs=0.02)
-        assert alone.or_for(ExponentialWait(0.0, 5.0)) is alone
+        assert alone.with_slot(ExponentialWait(0.0, 5.0)) is alone

@@ -1,23 +1,16 @@
-"""KV hand-over: bytes, times, overlap."""
+"""KV hand-over: bytes and times."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
 from costmodel.errors import InputError
-from costmodel.transfer import (
-    hand_over_cards,
-    kv_transfer_time,
-    transfer_bandwidth,
-)
+from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from search_spaces.models import load_model
 from tests.toy import llama_8b, llama_70b, toy_config, windowed
-
-times = st.floats(0.0, 1e3)
 
 
 def test_bytes_follow_the_model() -> None:

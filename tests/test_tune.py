@@ -19,18 +19,7 @@ from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
-from optimizer.verification.tune import (
-    Looks,
-    Point,
-    Search,
-    ShortRun,
-    Value,
-    Values,
-    Wish,
-    front,
-    front_of,
-    tuned,
-)
+from optimizer.verification.tune import Looks, Point, Search, ShortRun, Value, Values, Wish, front, front_of, tuned
 from reports.answers.plan import front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload

@@ -27,13 +27,7 @@ from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
 from costmodel.routing import largest_of
 
-from .erlang import (
-    conditional_wait,
-    gamma_exceeds,
-    normal_exceeds,
-    peakedness,
-    poisson_exceeds,
-)
+from .erlang import conditional_wait, gamma_exceeds, normal_exceeds, peakedness, poisson_exceeds
 from .waits import ExponentialWait
 
 MOST_FEEDBACK = 0.9

@@ -37,7 +37,7 @@ busy.
    as long as the longest of k, and the others idle (`pipeline_idle`): as the last stages of a flow shop whose jobs take
    as long on every machine (Pinedo, Scheduling, chapter 6). The router sees whether an engine has prompts, not in which
    stage (`all_busy`).
-5. A full batch (`waits.Wait.or_for`). While all seats of engines that decode too are taken, prompts wait for one
+5. A full batch (`waits.Wait.with_slot`). While all seats of engines that decode too are taken, prompts wait for one
    (`decode.Seats`), beside the wait for the prompts ahead, whichever is longer.
 """
 

@@ -60,8 +60,8 @@ class Wait:
         """P(wait > slack) of those who wait; 1 where there is no slack at all [1]."""
         return np.asarray(np.interp(slack, self.seconds, self.late, left=1.0, right=0.0))
 
-    def or_for(self, slot: ExponentialWait) -> Self:
-        """The wait for whichever comes last, what this is for or a slot."""
+    def with_slot(self, slot: ExponentialWait) -> Self:
+        """The wait for this and for a slot, beside each other: until the later of both is there."""
         if slot.chance <= 1e-9:
             return self
         seconds, late = self.seconds, self.chance * self.late

@@ -6,15 +6,7 @@ and reads its result.
 
 from __future__ import annotations
 
-from .fleet import (
-    FirstToken,
-    HandOver,
-    KvStore,
-    Limits,
-    Router,
-    SimulatedFleet,
-    SimulatedPool,
-)
+from .fleet import FirstToken, HandOver, KvStore, Limits, Router, SimulatedFleet, SimulatedPool
 from .metrics import EngineUse, Result
 from .run import prepare, simulate
 from .steps import UNLIMITED, StepModel, StepNumbers, StepWork

@@ -21,7 +21,7 @@ least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
 class Chosen(NamedTuple):
     """Prompt tokens of one step.
 
-    prompts: chunks; tokens; longest: of them; first, second: sums of terms (`chunk_terms`); pairs, reach: as in
+    prompts: chunks; tokens; longest: of them; first, second: sums of terms (`add_chunk`); pairs, reach: as in
     `StepContent`.
     """
 

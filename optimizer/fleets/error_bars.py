@@ -21,10 +21,7 @@ from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
-from search_spaces.serving_error import (
-    is_seen,
-    shipped_errors,
-)
+from search_spaces.serving_error import is_seen, shipped_errors
 
 from .evaluate import QUANTILES, evaluate
 from .fleet import Fleet, pool_config

@@ -83,13 +83,13 @@ class Evaluation:
         finite = np.isfinite(time)
         if not finite.any():
             return np.zeros(time.shape), np.zeros(time.shape)
-        part = ((np.arange(SLICES + 1) / SLICES) ** 2)[:, None]
-        edges = np.where(finite, time, 1.0)[..., None, :] * part
+        places = ((np.arange(SLICES + 1) / SLICES) ** 2)[:, None]
+        edges = np.where(finite, time, 1.0)[..., None, :] * places
         later = self.exceeds(Metric.TPOT, (edges[..., -1:, :] - edges) / np.maximum(self.instance.flows.gaps, 1e-12))
         later[..., -1, :] = 1.0
         left = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
         late = np.diff(later, axis=-2) * self.exceeds(Metric.TTFT, left)
-        most = part[1:] > 0.5
+        most = places[1:] > 0.5
         by_later = later[..., 0, :] + np.where(most, 0.0, late).sum(axis=-2)
         return finite * np.where(most, late, 0.0).sum(axis=-2), finite * by_later
 

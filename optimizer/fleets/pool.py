@@ -33,8 +33,8 @@ from search_spaces.problem import Balancing
 from .fleet import FleetPool
 
 KEPT = 6000
-"""States that are kept, and mean engines, which pools share that differ in their batch limit alone: searches come back
-to a pool and its load again and again, and scenarios share most of them."""
+"""States that are kept, and mean engines: searches come back to a pool and its load again and again, scenarios share
+most of them, and pools that differ in their batch limit alone share a mean engine."""
 
 SETTLED = 1e-8
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
@@ -597,7 +597,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
     steps = _steps(mean, engines.seats, full_step)
     stable = mean.running <= engines.seats and memory < 1.0 and wait.load < 1.0
     if stable:
-        wait = wait.or_for(_seats(mean, steps, engines.seats, full_step).wait())
+        wait = wait.with_slot(_seats(mean, steps, engines.seats, full_step).wait())
     back = mean.running / mean.rate / (1.0 - mean.mixed_engine.feedback)
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 

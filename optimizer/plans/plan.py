@@ -28,14 +28,7 @@ from enum import StrEnum
 from html import escape
 from typing import Any, Literal, Self
 
-from pydantic import (
-    AliasChoices,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AliasChoices, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric

@@ -71,7 +71,7 @@ def evaluate(
     cost = fleet_cost(subject.instance, subject.fleet)
     cheapest_cost = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
-        outcome=str(verdict.outcome),
+        outcome=verdict.outcome,
         stuck=verdict.stuck,
         replayed=verdict.replayed,
         plan=plan,

@@ -41,15 +41,7 @@ from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeSta
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import NO_DEARER, SAME_COST, evaluated, unmixed
-from optimizer.verification.bench import (
-    MOST_CONFIRMED,
-    Bench,
-    Verdict,
-    confirmed,
-    make_bench,
-    miss_words,
-    sure_verdict,
-)
+from optimizer.verification.bench import MOST_CONFIRMED, Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish

@@ -279,10 +279,8 @@ class Mixing:
 
     def _by_length(self, stage: Stage, first: int, second: int, *, whole: bool) -> Order:
         """The flows by prompt length, from the end that suits the first pool; whole: to be cut between lengths only."""
-        isl, price = (
-            self.search.instance.flows.isl,
-            self.search.instance.tables.usd_per_hour[self.search.settings.shape],
-        )
+        instance, shapes = self.search.instance, self.search.settings.shape
+        isl, price = instance.flows.isl, instance.tables.usd_per_hour[shapes]
         short, need = isl < isl.mean(), [self.need[setting] * stage.route for setting in (first, second)]
         paid = [price[setting] * work for setting, work in zip((first, second), need, strict=True)]
         takes_short = paid[0][short].sum() * paid[1].sum() <= paid[1][short].sum() * paid[0].sum()

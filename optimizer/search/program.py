@@ -31,12 +31,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from optimizer.fleets.fleet import gpu_limits
+from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
+from search_spaces.problem import Billing, Offer, Problem
 
 if TYPE_CHECKING:  # to import it takes a second and a half
     from ortools.math_opt.model_pb2 import ModelProto
@@ -45,12 +49,6 @@ if TYPE_CHECKING:  # to import it takes a second and a half
     Program: TypeAlias = ModelProto
 else:
     Program = Any
-from functools import cached_property
-
-from costmodel.arrays import BoolArray
-from optimizer.fleets.fleet import gpu_limits
-from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
-from search_spaces.problem import Billing, Offer, Problem
 
 NEGLIGIBLE = 1e-9
 """Coefficients below this are rounding noise to the solvers, whose feasibility tolerance is coarser."""

@@ -248,7 +248,7 @@ class Verdict:
     @property
     def overall(self) -> float:
         """Share of all requests that count within their SLOs [1]."""
-        classes = [item for item in self.judgement.classes if item.counted]
+        classes = self.judgement.classes
         return sum(item.attainment * item.counted for item in classes) / max(sum(item.counted for item in classes), 1)
 
     @property

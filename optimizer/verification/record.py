@@ -14,12 +14,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import (
-    MEANING,
-    binding,
-    engine_pools,
-    with_latencies,
-)
+from optimizer.fleets.build_plan import MEANING, binding, engine_pools, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
@@ -41,16 +36,7 @@ from search_spaces.recorded import STRETCHES
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import (
-    Judgement,
-    OutOfTimeError,
-    Run,
-    counted,
-    in_time,
-    judge_demands,
-    pooled,
-    simulated_fleet,
-)
+from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 

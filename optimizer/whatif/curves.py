@@ -36,16 +36,7 @@ from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
 
-from .answer import (
-    Answer,
-    Case,
-    ScenarioEffort,
-    answer,
-    answer_to,
-    is_simple,
-    own_value,
-    unproven,
-)
+from .answer import Answer, Case, ScenarioEffort, answer, answer_to, is_simple, own_value, unproven
 
 MOST_STEPS: Final = 300
 """Of a curve; more are a range too wide."""

@@ -44,17 +44,7 @@ from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
 
-from .answer import (
-    Answer,
-    Case,
-    ScenarioEffort,
-    answer,
-    answer_of_plan,
-    answer_to,
-    break_of,
-    is_simple,
-    own_value,
-)
+from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, answer_to, break_of, is_simple, own_value
 from .curves import break_even
 
 STEP_TIME: Final = "step_time_quantile"

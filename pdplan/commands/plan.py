@@ -13,15 +13,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import check_files, read_fleet, read_plan, show_view, view_of, view_options
-from pdplan.options import (
-    PATH,
-    Choice,
-    alternative_option,
-    console_options,
-    force_option,
-    pairs,
-    pass_console,
-)
+from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console
 from search_spaces.target_names import TARGET_NAMES
 
 if TYPE_CHECKING:

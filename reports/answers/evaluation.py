@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.records import JudgedFleet, Outcome
 from reports.document import Document, Section, said
 from reports.figures import class_table, fleet_table, limit_sentences
 from reports.json_text import json_text
@@ -55,7 +55,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     limits = sorted(tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
-    risk = "" if evaluation.outcome == "misses" else risk_sentence(plan)
+    risk = "" if evaluation.outcome is Outcome.MISSES else risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
         twice_sentence(evaluation),
@@ -75,11 +75,11 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     return Document(
         headline=said(
             headline(evaluation),
-            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome == "misses"),
+            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome is Outcome.MISSES),
             *plan.price_remarks,
         ),
         sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
-        positive=evaluation.outcome == "meets",
+        positive=evaluation.outcome is Outcome.MEETS,
         next_step=next_step,
     )
 
@@ -87,14 +87,14 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
 def headline(evaluation: FleetEvaluation) -> str:
     """Say whether the fleet meets its SLOs, and what it costs."""
     plan, slos = evaluation.plan, _slos(evaluation.plan)
-    verbs = {"meets": f"meets {slos}", "misses": f"misses {slos}"}
+    verbs = {Outcome.MEETS: f"meets {slos}", Outcome.MISSES: f"misses {slos}"}
     verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
     price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month){_token_price(evaluation)}"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
     class_results = [] if plan.simulation is None else plan.simulation.classes
     if (
-        evaluation.outcome == "misses"
+        evaluation.outcome is Outcome.MISSES
         and not but
         and all(c.attainment_high >= c.attainment_goal for c in class_results)
     ):
@@ -107,9 +107,9 @@ def _token_price(evaluation: FleetEvaluation) -> str:
     """The price per token at the demand; where the fleet cannot serve that, at the highest rate within its SLOs."""
     plan, price = evaluation.plan, evaluation.plan.usd_per_million_output_tokens
     goodput = plan.goodput_rps
-    if price is None or (evaluation.outcome == "misses" and not (is_number(goodput) and goodput > 0.0)):
+    if price is None or (evaluation.outcome is Outcome.MISSES and not (is_number(goodput) and goodput > 0.0)):
         return ""
-    if evaluation.outcome != "misses" or goodput >= plan.demand_rps:
+    if evaluation.outcome is not Outcome.MISSES or goodput >= plan.demand_rps:
         return f": {money(price)} per million output tokens"
     return f": {money(price * plan.demand_rps / goodput)} per million output tokens at the {rate(goodput)} it can serve"
 
@@ -140,11 +140,11 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
-    still = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    still = "are enough" if more else still
+    meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
+    enough = "are enough" if more else meets
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
-        f"{_replica_words(less, 'fewer')} {still}" if less else "",
+        f"{_replica_words(less, 'fewer')} {enough}" if less else "",
     )
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
     return f"{join_words(changes)}, for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
@@ -176,7 +176,7 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
         needs += f". With one fewer in {join_words(stuck)} it does not recover from such a burst"
     if twice.stated.held:
         return f"{at} meets {_slos(plan)} too {result}.{f' {needs}.' if twice.spare else ''}"
-    verb = "is not shown to meet" if twice.stated.outcome == "undecided" else "misses"
+    verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
     return f"{at} {verb} {_slos(plan)} {result}. {needs}."
 
 
@@ -195,7 +195,7 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     fleet = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
     if abs(saving) <= SAME_PRICE * cost:
         return f"Cheapest fleet found{basis}: {fleet}, the same price."
-    if saving < 0.0 and evaluation.outcome == "meets":
+    if saving < 0.0 and evaluation.outcome is Outcome.MEETS:
         return f"Cheapest fleet: this one; the search found{basis} {fleet}."
     change = signed_percent(-saving / cost)
     if saving < 0.0:

@@ -30,17 +30,7 @@ from reports.figures import (
 )
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import Deployability, backend_sentence, deploy_sentence, next_command
-from reports.numbers import (
-    MISSING,
-    count,
-    duration,
-    hourly,
-    money,
-    monthly,
-    percent,
-    rate,
-    signed_percent,
-)
+from reports.numbers import MISSING, count, duration, hourly, money, monthly, percent, rate, signed_percent
 from reports.sensitivity import sensitivity_section
 from reports.text import clean, moment, sentence
 from reports.views.html import render_document
@@ -341,7 +331,7 @@ def front_section(plan: Plan) -> Section:
         and fleet.cost_usd_per_hour > own * (1 + 1e-9)
         and names == {item.name for item in fleet.latencies}
     ]
-    faster = next((fleet for fleet in dearer_fleets if fleet.outcome == "meets" and fleet.tail < own_tail), None)
+    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
     gain = "no dearer fleet that meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
@@ -350,7 +340,7 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
     for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[Outcome(fleet.outcome)]
+        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
         figures = fleet.cost_usd_per_hour, fleet.tail
         rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)

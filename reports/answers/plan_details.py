@@ -18,17 +18,7 @@ from reports.deploy.readme import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
 from reports.next_steps import Deployability, deployment
-from reports.numbers import (
-    MISSING,
-    count,
-    duration,
-    hourly,
-    is_number,
-    percent,
-    rate,
-    signed_percent,
-    significant,
-)
+from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread

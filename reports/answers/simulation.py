@@ -20,17 +20,7 @@ from optimizer.verification.judge import TOLERANCE, Curve, Judgement, RatePoint,
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import (
-    count,
-    duration,
-    is_number,
-    latencies,
-    percent,
-    percent_beside,
-    rate,
-    si,
-    significant,
-)
+from reports.numbers import count, duration, is_number, latencies, percent, percent_beside, rate, si, significant
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
 from reports.words import marked, misses_used

@@ -36,22 +36,22 @@ class Checked:
         return len(self.differs) or len(self.breaks)
 
 
-def checked_directory(plan: Plan, directory: Path, base: Path | None = None, target: str | None = None) -> Checked:
+def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> Checked:
     """Whether the files of a directory deploy a plan as it was evaluated.
 
-    The choices that the plan does not make are those of the directory's own record. base: folder from which files
-    that the plan's problem names are looked up; target: what the deployment is for, None: as its record says. Raises
-    InputError for a directory that holds no deployment, or one for another target.
+    The choices that the plan does not make are those of the directory's own record. target: what the
+    deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
+    another target.
     """
     if not (directory / RECORD).exists():
         raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
     options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
     if target not in {None, options.target}:
         raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
-    plan_files = deployment_files(plan, options, base)
+    plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     rest = strays([*plan_files, SUMS], there)
-    return checked_files(describe(plan, options, base), plan_files, _present(directory, plan_files, rest), rest)
+    return checked_files(describe(plan, options), plan_files, _present(directory, plan_files, rest), rest)
 
 
 def checked_files(

@@ -389,7 +389,7 @@ class Deployment:
 
     @property
     def leaves_nodes(self) -> bool:
-        """Whether the engines of some pool do so."""
+        """Whether much leaves the nodes of some pool."""
         return any(self.needs_rdma(pool) for pool in self.pools)
 
     @property

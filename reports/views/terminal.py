@@ -41,8 +41,8 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _paint(text: str, *, color: bool, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
-    return click.style(text, fg=fg, bold=bold or None, dim=dim or None) if color else text
+def _paint(text: str, *, color: bool, fg: str | None = None, bold: bool = False) -> str:
+    return click.style(text, fg=fg, bold=bold or None) if color else text
 
 
 def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
