@@ -370,8 +370,8 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         share = least_use(best, price, months)
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
         sentences.append(
-            f"What decides: for a GPU in use all day, {contract_name(purchase, best)} costs "
-            f"{hourly(hourly_price(best, months))}, on demand {hourly(price)}; {pays}."
+            f"What decides: a GPU in use all day costs {hourly(hourly_price(best, months))} with "
+            f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
         )
     return sentences
 
