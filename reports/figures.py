@@ -380,14 +380,14 @@ def latency_table(plan: Plan) -> Table:
     )
     rows = []
     for item in plan.classes:
-        for label, times, limit, between in _latencies(plan, item):
+        for label, times, limit, between in latencies(plan, item):
             quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
             span = MISSING if between is None else spread(between, duration)
             rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
     return without_empty(table_of(columns, rows))
 
 
-def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
+def latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
     """Name, quantiles, limit [s] and error bar of each latency of a class; the whole request has them if simulated."""
     bars = item.error_bars
     rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
@@ -449,7 +449,7 @@ def limit_sentences(plan: Plan) -> list[str]:
     sentences = []
     for item in plan.classes:
         goal = goal_label(item.attainment_goal)
-        for label, times, limit, _ in _latencies(plan, item):
+        for label, times, limit, _ in latencies(plan, item):
             if label not in {"TTFT", "TPOT"}:
                 value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
                 sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")

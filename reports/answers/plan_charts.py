@@ -37,6 +37,7 @@ from reports.figures import (
     dearest_first,
     goal_label,
     goal_words,
+    latencies,
     length_map,
     pool_label,
     worst_tail,
@@ -143,20 +144,18 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     if not panels:
         return None
     return Chart(
-        title=f"{name}: {_tail_words(item, goal_label(goal))}",
+        title=f"{name}: {_tail_words(plan, item, goal_label(goal))}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
         drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
 
 
-def _tail_words(item: ClassResult, label: str) -> str:
-    metrics = [("TTFT", item.ttft_s, item.ttft_limit_s)]
-    if words.has_tpot(item):
-        metrics += [("TPOT", item.tpot_s, item.tpot_limit_s), *words.other_metrics(item)]
+def _tail_words(plan: Plan, item: ClassResult, label: str) -> str:
     return ", ".join(
-        f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
-        for metric, values, limit in metrics
+        f"{metric} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
+        for metric, times, limit, _ in latencies(plan, item)
+        if times is not None
     )
 
 

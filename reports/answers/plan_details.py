@@ -37,7 +37,7 @@ WORDS: Final = (
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
     ("goodput", "the highest request rate at which every SLO is met"),
-    ("load", "of a pool: its load over the most that it can take within the SLO, and in brackets what then runs out"),
+    ("load", "the share of a pool's capacity within the SLO that is used, and in brackets what runs out first"),
     (
         "3 x H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
