@@ -6,9 +6,9 @@ up to `FleetSearch.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
 Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
-keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
-more load; then the first, which has the fewest pools.
+without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
+over from their stages. Then those that keep up with the demand, late or not, with a replica fewer in any pool. Of what
+is left the one with the most room for more load; then the first, which has the fewest pools.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ at times."""
 ALIKE = 2e-3
 """Relative difference up to which fleets have as much room, or cost as much while they wait to be simulated: less than
 any prediction tells."""
+
+AMPLE = 1.1
+"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines; assumed, as of how much
+predictions err."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -470,7 +474,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
     able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
+    plain = [fleet for fleet in able if stages(fleet) == len(fleet.pools)]
+    if len(plain) < len(able):
+        able = [fleet for fleet in plain if holds_at(instance, fleet, AMPLE)] or able
     survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
     return roomiest(instance, survivors or able)
 
