@@ -187,15 +187,15 @@ def examples() -> None:
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
         made = make_instance(problem)
-        known = evaluated(at_quantile(made, slow_end(problem.confidence)))
-        fleet = unmixed(known)
+        search = evaluated(at_quantile(made, slow_end(problem.confidence)))
+        fleet = unmixed(search)
         if not fleet.pools:
             continue
-        cost, cpu = fleet_cost(known.instance, fleet), time.process_time()
-        floor = least_cost(known.instance, known.settings, ceiling=cost) or 0.0
+        cost, cpu = fleet_cost(search.instance, fleet), time.process_time()
+        floor = least_cost(search.instance, search.settings, ceiling=cost) or 0.0
         print(
             f"{path.stem}: {cost:.2f} $/h, floor {floor:.2f}, gap {1.0 - floor / cost:.2%},"
-            f" {known.settings.size} settings, CPU of the floor {time.process_time() - cpu:.1f} s",
+            f" {search.settings.size} settings, CPU of the floor {time.process_time() - cpu:.1f} s",
             flush=True,
         )
 

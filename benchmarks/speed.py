@@ -79,14 +79,14 @@ def pricing_rate(example: Path) -> None:
     shapes, flows = len(instance.tables.shapes), instance.flows.isl.size
     steps = instance.tables.mixed_base.size + instance.tables.prefill_time.size + 2 * instance.tables.kv_held.size
     start = time.perf_counter()
-    known = evaluated(instance)
-    unmixed(known)
+    search = evaluated(instance)
+    unmixed(search)
     seconds = time.perf_counter() - start
     print(f"engine shapes                     {shapes:>12,}")
     print(f"buckets                           {flows:>12,}")
     print(f"step evaluations                  {steps:>12,}   in {tables:.3f} s = {steps / tables / 1e6:.2f} million/s")
-    print(f"engine settings                   {known.settings.size:>12,}")
-    looked = len(known.reached)
+    print(f"engine settings                   {search.settings.size:>12,}")
+    looked = len(search.reached)
     print(f"fleets evaluated for the cheapest {looked:>12,}   in {seconds:.3f} s = {looked / seconds:.0f}/s")
 
 

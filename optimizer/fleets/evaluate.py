@@ -195,8 +195,8 @@ class Evaluation:
     @property
     def classes(self) -> list[ClassLatencies]:
         """What each SLO class gets, in the type of a simulated one."""
-        limited = {metric for slo in self.instance.problem.slos for metric in slo.limits} - set(SHOWN_ALWAYS)
-        metrics = {metric: self.quantiles(metric) for metric in Metric if metric in limited}
+        limited = self.instance.flows.limits
+        metrics = {metric: self.quantiles(metric) for metric in limited if metric not in SHOWN_ALWAYS}
         return [
             ClassLatencies(
                 name=slo.name,

@@ -32,6 +32,9 @@ TRACE_OF_A_ROUTE = 1e-12
 SHORT_PROMPTS = 0.1
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
 
+INVENTORY = "inventory "
+"""Before the name of a GPU type, the name of the limit on how many of it can be had."""
+
 
 @dataclass(frozen=True, slots=True)
 class FleetPool:
@@ -184,7 +187,7 @@ def gpu_limits(problem: Problem) -> list[tuple[str, float, FloatArray]]:
     """
     offers, limits, one_each = problem.offers, problem.constraints, np.eye(len(problem.offers))
     rows = [
-        (f"inventory {offer.accelerator.name}", offer.stock, row)
+        (f"{INVENTORY}{offer.accelerator.name}", offer.stock, row)
         for offer, row in zip(offers, one_each, strict=True)
         if offer.inventory is not None
     ]

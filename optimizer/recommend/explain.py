@@ -23,7 +23,7 @@ from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import (
     COLOCATED,
@@ -312,8 +312,6 @@ def _worth(name: str, base: float, price: float | None) -> str:
 
 LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
 """Limits of the constraints with their units, in the order in which they are lifted."""
-INVENTORY: Final = "inventory "
-"""Before the name of a GPU type, the name of the limit on how many of it can be had."""
 LITTLE: Final = 0.01
 """Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)

@@ -21,7 +21,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
+from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
@@ -35,7 +35,7 @@ from optimizer.plans.records import (
     Sensitivity,
     unpriced,
 )
-from optimizer.recommend.explain import INVENTORY, LIMIT_UNITS, stated_limits, with_limit
+from optimizer.recommend.explain import LIMIT_UNITS, stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
