@@ -10,9 +10,6 @@ from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.policy import Policy
 from costmodel.simulator import (
-    FirstToken,
-    HandOver,
-    KvStore,
     Limits,
     Pages,
     Router,
@@ -112,16 +109,14 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
         kv_seconds_per_token=float(rng.choice([0.0, 1e-5])),
         nics=int(rng.integers(1, 4)),
     )
-    store = KvStore(int(rng.integers(5, 300)), 1e-6, 2e-6, 1e-4) if paged and rng.random() < 0.5 else None
     if not disaggregated:
-        return SimulatedFleet((pool,), store=store)
-    first = list(FirstToken)[int(rng.integers(3))]
-    hand_over, pulled = HandOver(1e-3, int(rng.choice([1, 8])), first), replace(policy, pulls=bool(rng.random() < 0.5))
+        return SimulatedFleet((pool,))
+    pulled = replace(policy, pulls=bool(rng.random() < 0.5))
     pools = (
         replace(pool, role=Role.PREFILL),
         replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
     )
-    return SimulatedFleet(pools, hand_over, store=store)
+    return SimulatedFleet(pools)
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:

@@ -1,4 +1,4 @@
-"""Prefix caches of engines by the hash blocks of a trace ("pages"), and the store of KV that they share; compiled.
+"""Prefix caches of engines by the hash blocks of a trace ("pages"); compiled.
 
 As in vLLM's V1 engine, pages are found by a prompt's leading ones, referenced while a request holds them, unreferenced
 from the last to the first when it leaves, and kept until their memory is needed, the longest unused first. A page that
@@ -6,20 +6,12 @@ two requests computed at the same time is kept once.
 
 Blocks: `engine.free` counts all that no request holds, cached or not. Each request is charged all of its blocks;
 whoever references a page that another request holds already is given the page's blocks back.
-
-The store, in DRAM or SSD (Mooncake), keeps `store_pages` pages, the longest unused go first. Each prompt writes it, and
-reads where that is quicker: a prompt that comes to an engine looks for the pages behind those that the engine's own
-cache has; n tokens of them take their turn on the store's bandwidth, shared by all, and on the engine's own (the later
-of both ends counts), then the request joins the queue. It is done where it takes less time than the prompt would
-without them, by the step model. Writing takes no time; memory to stage pages in is not limited.
 """
 
 from __future__ import annotations
 
 from .compiled import compiled
-from .decodes import free_blocks
-from .records import ZERO, Engine, Request, Slot, World
-from .step_times import add_chunk, mixed_time, no_prompts
+from .records import Engine, Request, Slot, World
 
 
 @compiled
@@ -53,31 +45,20 @@ def take_page(w: World, cache: int, page: int) -> None:
 
 
 @compiled
-def keep_pages(w: World, cache: int, most: int) -> int:
-    """Drop the longest unused pages until `most` unreferenced ones are left; how many were dropped."""
-    drop_count = 0
-    while w.cached[cache].references > most:
+def evict(w: World, engine: Engine, free: int) -> None:
+    """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
+    cache = engine.cache
+    while cache >= 0 and w.cached[cache].references > free // engine.page_blocks:
         page = w.cached[cache].next
         take_page(w, cache, page)
         w.cached[cache + 1 + page].references = -1
-        drop_count += 1
-    return drop_count
 
 
 @compiled
-def evict(w: World, engine: Engine, free: int) -> None:
-    """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
-    if engine.cache >= 0:
-        engine.use.evicted += keep_pages(w, engine.cache, free // engine.page_blocks)
-
-
-@compiled
-def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged_end: int) -> int:
-    """How many of the prompt's first pages are cached or staged; the last token of a prompt is always computed."""
+def leading_pages(w: World, cache: int, request: Request) -> int:
+    """How many of the prompt's first pages are cached; the last token of a prompt is always computed."""
     count, most = 0, min(request.pages, (request.isl - 1) // w.rules.page)
-    while count < most and (
-        staged_from <= count < staged_end or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
-    ):
+    while count < most and w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0:
         count += 1
     return count
 
@@ -87,7 +68,7 @@ def find_prefix(w: World, engine: Engine, slot: Slot) -> int:
     """Set the tokens of a waiting prompt that need not be computed; blocks shared with running requests."""
     evict(w, engine, engine.free)
     request = w.requests[slot.request]
-    count = leading_pages(w, engine.cache, request, slot.staged_from, slot.staged)
+    count = leading_pages(w, engine.cache, request)
     shared = 0
     for k in range(count):
         if w.cached[engine.cache + 1 + w.pages[request.page_at + k]].references > 0:
@@ -129,60 +110,3 @@ def release_pages(w: World, engine: Engine, slot: Slot) -> None:
         else:
             append_page(w, engine.cache, page)
     slot.held_pages = 0
-
-
-@compiled
-def store_pages(w: World, request: Request) -> None:
-    """Write a computed prompt's pages, or note that they were used, from the last to the first."""
-    for k in range(request.pages - 1, -1, -1):
-        use_page(w, w.pages[request.page_at + k])
-    keep_pages(w, w.rules.store, w.rules.store_pages)
-
-
-@compiled
-def use_page(w: World, page: int) -> None:
-    """Make a page the latest used one of the store."""
-    if w.cached[w.rules.store + 1 + page].references >= 0:
-        take_page(w, w.rules.store, page)
-    append_page(w, w.rules.store, page)
-
-
-@compiled
-def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
-    """Begin to read the pages that the store has and the engine lacks, if that is quicker. When it ends, or -1.
-
-    The time saved is that of the prompt alone after `own` pages of its engine, less that after the others too.
-    """
-    request, rules = w.requests[slot.request], w.rules
-    if engine.cache < 0:
-        return -1.0
-    evict(w, engine, free_blocks(w, engine, t))
-    own = leading_pages(w, engine.cache, request, ZERO, ZERO)
-    count, most = own, min(request.pages, (request.isl - 1) // rules.page)
-    while count < most and w.cached[rules.store + 1 + w.pages[request.page_at + count]].references >= 0:
-        count += 1
-    tokens = (count - own) * rules.page
-    if tokens == 0:
-        return -1.0
-    all_end = max(t, rules.store_free) + tokens * rules.store_read
-    own_end = max(t, engine.store_free) + tokens * engine.store_read
-    ready = max(all_end, own_end) + rules.store_latency
-    past = own * rules.page
-    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
-        return -1.0
-    rules.store_free = all_end
-    engine.store_free = own_end
-    engine.use.fetched += tokens
-    slot.staged_from = own
-    slot.staged = count
-    for k in range(count - 1, own - 1, -1):
-        use_page(w, w.pages[request.page_at + k])
-    return float(ready)
-
-
-@compiled
-def lone_prompt(w: World, engine: Engine, slot: Slot, past: int) -> float:
-    """Time of a step with what the prompt has after so many cached tokens, and nothing else [s]."""
-    model = w.models[w.lanes[engine.first_lane].model]
-    rest = add_chunk(model, w.tables, no_prompts(), slot.prompt - past, past)
-    return mixed_time(model, w.tables, rest, ZERO, ZERO)

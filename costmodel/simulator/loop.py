@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
+from .blocks import evict, hold_pages, leading_pages, release_pages
 from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
@@ -23,7 +23,6 @@ from .fleet import AFFINE
 from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
 from .records import (
     ARRIVAL,
-    FETCHED,
     HAND_OVER,
     IDLE,
     ONE,
@@ -43,10 +42,10 @@ from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake
 from .step_times import least_bytes, least_flop
 from .steps import GRIDS, StepWork
 
-ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
-"""Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
-that engine has over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of
-hash blocks, the engine that has most of the prompt, if any has."""
+LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(3)
+"""Routers, in the order of `Router`: fewest requests; fewest prompt tokens to compute; by prefix unless that engine has
+over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of hash blocks, the
+engine that has most of the prompt, if any has."""
 TIE = 1 << 20
 """Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
 SLACK = 1.0 + 1e-9
@@ -71,13 +70,10 @@ def run_loop(world: Any, until: float) -> int:
         if t > until:
             break
         event_count += 1
-        come = -1
         if kind == ARRIVAL:
-            come = arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
+            arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
         elif kind == HAND_OVER:
-            come = receive(w, subject, t)
-        elif kind == FETCHED:
-            come = subject
+            receive(w, subject, t)
         else:
             lane = w.lanes[subject]
             end_step(w, lane, w.engines[lane.engine], t)
@@ -86,8 +82,6 @@ def run_loop(world: Any, until: float) -> int:
                 remove(w, w.rules.computed, s)
                 hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
             start_step(w, lane, t)
-        if come >= 0:
-            enqueue(w, come, t)
     return event_count
 
 
@@ -100,8 +94,8 @@ def next_opened(w: World, first: int) -> int:
 
 
 @compiled
-def arrive(w: World, r: int, e: int, t: float) -> int:
-    """Request r comes at t to engine e, which computes prompts. The slot to queue there now, or -1."""
+def arrive(w: World, r: int, e: int, t: float) -> None:
+    """Request r comes at t to engine e, which computes prompts."""
     request, engine = w.requests[r], w.engines[e]
     lane, s = w.lanes[engine.first_lane], take_slot(w)
     slot = w.slots[s]
@@ -114,16 +108,11 @@ def arrive(w: World, r: int, e: int, t: float) -> int:
     if too_long(engine, lane, slot):
         engine.use.rejected += 1
         give_back(w, s, t)
-        return -1
+        return
     request.engine = lane.engine
     engine.requests += 1
     engine.uncomputed += slot.prompt
-    if w.rules.store >= 0:
-        ready = fetch_pages(w, engine, slot, t)
-        if ready >= 0.0:
-            add_event(w, FETCHED, s, ready)
-            return -1
-    return s
+    enqueue(w, s, t)
 
 
 @compiled
@@ -138,7 +127,6 @@ def take_slot(w: World) -> int:
         rules.slots += 1
     slot = w.slots[s]
     slot.last = -1.0
-    slot.gate_time = -1.0
     slot.chunk = -1
     slot.offset = 0
     slot.joined = -1
@@ -146,8 +134,6 @@ def take_slot(w: World) -> int:
     slot.fresh = 0
     slot.promise = 0
     slot.held_pages = 0
-    slot.staged_from = 0
-    slot.staged = 0
     slot.gated = 0
     slot.reserved = 0
     return s
@@ -177,8 +163,8 @@ def give_back(w: World, s: int, t: float) -> None:
 
 
 @compiled
-def receive(w: World, s: int, t: float) -> int:
-    """The KV of slot s has arrived at its decode engine; the prefill engine's blocks are free. The slot, or -1."""
+def receive(w: World, s: int, t: float) -> None:
+    """The KV of slot s has arrived at its decode engine; the prefill engine's blocks are free."""
     slot = w.slots[s]
     sender, lane = w.lanes[slot.first_lane], w.lanes[slot.lane]
     prefill, engine = w.engines[sender.engine], w.engines[lane.engine]
@@ -191,14 +177,14 @@ def receive(w: World, s: int, t: float) -> int:
     request.decode_engine = lane.engine
     wake_lanes(w, prefill, t)
     if not too_long(engine, lane, slot):
-        return s
+        enqueue(w, s, t)
+        return
     engine.use.rejected += 1
     engine.requests -= 1
     if slot.gated == 1:
         come_in(engine, slot)
         notify(w, engine, t, True)
     give_back(w, s, t)
-    return -1
 
 
 @compiled
@@ -239,9 +225,8 @@ def hand_over(w: World, s: int, e: int, t: float) -> None:
     slot.lane = receiver.first_lane
     receiver.requests += 1
     if receiver.pull == 0:
-        send_kv(w, s, t, w.rules.hidden)
+        send_kv(w, s, t)
         return
-    slot.gate_time = t
     append(w, receiver.gate, s)
     notify(w, receiver, t, w.chains[receiver.gate].head == s)
 
@@ -273,9 +258,6 @@ def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> in
     first, last = pool.first_engine, pool.end_engine
     if last - first == 1:
         return first
-    if pool.router == ROUND_ROBIN:
-        pool.turn += 1
-        return first + (pool.turn - 1) % (last - first)
     turn = 0
     if request.pages > 0:  # where it matters who has what, equal engines take turns, as a router chooses at random
         turn = pool.turn
@@ -310,7 +292,7 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
         total += engine.requests
         if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
-            count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            count = leading_pages(w, engine.cache, request)
             if count * w.rules.page < AFFINE * request.isl:
                 continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
@@ -406,11 +388,9 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         request.prompt_end = t
         request.late = engine.fixed_ttft + (engine.first_token - 1.0) * (t - request.prompt_start)
         engine.uncomputed -= slot.prompt
-    if w.rules.store >= 0:
-        store_pages(w, request)
     processed_tokens = slot.prompt + lane.yields
     engine.use.yielded += lane.yields
-    if lane.yields == 1 or (lane.early and request.first < 0.0):
+    if lane.yields == 1:
         note_token(w, slot, t)
     if processed_tokens < slot.total and not lane.hands_over:
         engine.free += blocks_of(lane, slot.prompt)
@@ -460,7 +440,6 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
     use.peak_running = max(use.peak_running, lane.decodes + lane.prompts)
     use.busy += t - lane.start
-    use.prompt_steps += 1 if prompt_tokens > 0 else 0
     total = use.content
     total.steps += steps
     total.tokens += steps * content.tokens

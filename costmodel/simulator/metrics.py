@@ -46,18 +46,16 @@ class EngineUse:
     """Counters of one engine over the run, which the loop counts up.
 
     pool: index of its pool; work: the least that its steps need (none where step times come without a roofline);
-    content: what all of its steps held; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed, of padding
+    content: what all of its steps held; prompt_tokens, decode_tokens: computed, of padding
     too; yielded: tokens made by the ends of prompts [token]; rejected: requests that could never be held; peak_blocks,
     peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
     Of its prefix cache, where the trace has hash blocks: asked: prompt tokens of admitted requests; hit: of these,
-    found there or fetched; fetched: read from the shared store, also where a request came that no longer needed them
-    [token]; evicted: hash blocks dropped.
+    found there [token].
     """
 
     pool: int
     work: StepWork
     content: StepContent = field(default_factory=lambda: StepContent(*(0,) * 8))
-    prompt_steps: int = 0
     prompt_tokens: int = 0
     decode_tokens: int = 0
     yielded: int = 0
@@ -69,8 +67,6 @@ class EngineUse:
     kv_block_seconds: float = 0.0
     asked: int = 0
     hit: int = 0
-    fetched: int = 0
-    evicted: int = 0
 
     @property
     def steps(self) -> int:

@@ -40,9 +40,8 @@ def _numbers(values: Sequence[int]) -> tuple[int, ...]:
 NONE, ZERO, ONE = _numbers((-1, 0, 1))
 IDLE, STEP, RUN, SLEEP = _numbers(range(4))
 """What a lane does: nothing; one step with prompts; a run of decode steps; waiting for the first pipeline stage."""
-ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
-"""Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
-of the KV store ends."""
+ARRIVAL, HAND_OVER, STEP_END, WAKE = _numbers(range(4))
+"""Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work."""
 GAPS = 512
 """Depth of a lane's stack of gaps."""
 
@@ -94,13 +93,11 @@ class Slot:
     (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
-    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: pages fetched
-    from the store for it; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that
-    wait for it there; gate_time: since when it has waited before the gate.
+    promised to it; held_pages: leading ones that it references in the cache; gated: 1 while it is let in to a decode
+    engine but not admitted; reserved: KV blocks that wait for it there.
     """
 
     last: float
-    gate_time: float
     request: int
     prompt: int
     done: int
@@ -120,8 +117,6 @@ class Slot:
     lane: int
     first_lane: int
     held_pages: int
-    staged_from: int
-    staged: int
     gated: int
     reserved: int
 
@@ -138,8 +133,7 @@ class Lane:
     of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of gaps;
     gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
     `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: whether others decode;
-    yields: tokens that the end of a prompt makes; early: whether the user's first token comes then;
-    stages: of its engine.
+    yields: tokens that the end of a prompt makes, 1 where it decodes too; stages: of its engine.
     """
 
     index: int
@@ -172,7 +166,6 @@ class Lane:
     seqs: int
     hands_over: bool
     yields: int
-    early: bool
     stages: int
 
 
@@ -183,11 +176,10 @@ class Engine:
     waiting: its queue (a `Chain`); free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
     begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
     send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
-    page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read: seconds per
-    token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a `Chain`), coming:
-    those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the routers;
-    first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `Pool`; clock: time up to which kv_block_seconds is
-    summed; use: counters over the run.
+    page_blocks: KV blocks of a page; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
+    `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
+    routers; first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `SimulatedPool`; clock: time up to which
+    kv_block_seconds is summed; use: counters over the run.
     """
 
     waiting: int
@@ -201,8 +193,6 @@ class Engine:
     send: float
     cache: int
     page_blocks: int
-    store_free: float
-    store_read: float
     pull: int
     gate: int
     coming: int
@@ -265,11 +255,8 @@ class Rules:
     fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
     themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
     list of those given back; computed: prompts to hand over (a `Chain`); pools: their number; events: waiting,
-    sequence: of events so far; logged, log_rows: rows of the log used and kept; latency: of a hand-over [s]; hidden:
-    share of a hand-over behind its prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache
-    begins in `World.cached` (-1: none), store_pages: its capacity, store_free: time at which its reads end, store_read:
-    seconds per token of all reads, store_latency: of one [s]; too_fast: steps below their floor; fast_lane, fast_start,
-    fast_time, fast_floor: of the first of these.
+    sequence: of events so far; logged, log_rows: rows of the log used and kept; page: tokens of a page (0: none);
+    too_fast: steps below their floor; fast_lane, fast_start, fast_time, fast_floor: of the first of these.
     """
 
     fast_forward: int
@@ -285,14 +272,7 @@ class Rules:
     sequence: int
     logged: int
     log_rows: int
-    latency: float
-    hidden: float
     page: int
-    store: int
-    store_pages: int
-    store_free: float
-    store_read: float
-    store_latency: float
     too_fast: int
     fast_lane: int
     fast_start: float

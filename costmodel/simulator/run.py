@@ -12,7 +12,7 @@ from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
 
-from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches
+from .fleet import Router, SimulatedFleet, SimulatedPool
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
@@ -133,19 +133,23 @@ def make_world(
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     numbers = [pool.steps.numbers() for pool in fleet.pools]
     models, tables = pack_steps(numbers)
-    cache_pages, cache_at = _caches(trace, fleet, engines)
-    rules = _rules(trace, fleet) | {
+    cache_pages, cache_at = _caches(trace, engines)
+    rules = {
         "fast_forward": int(fast_forward),
         "log_rows": log_rows,
         "edges": len(gap_edges),
-        "store": cache_at[-1],
+        "opened": trace.opened,
+        "count": trace.size,
+        "released": trace.opened if trace.concurrency else -1,
+        "pools": len(fleet.pools),
+        "page": 0 if trace.pages is None else trace.pages.tokens,
     }
     return State(
         requests=_requests(trace),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
-        engines=records(Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at[:-1]}),
+        engines=records(Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at}),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
         rules=records(Rules, 1, rules),
@@ -181,15 +185,15 @@ def _requests(trace: Trace) -> Array:
     return records(Request, trace.size, columns)
 
 
-def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -> tuple[Array, list[int]]:
-    """Prefix caches of the engines that have one and of the store, and where each begins (-1: none).
+def _caches(trace: Trace, engines: list[SimulatedPool]) -> tuple[Array, list[int]]:
+    """Prefix caches of the engines that compute prompts, and where each begins (-1: none).
 
     All are empty but for what the prompts have in common.
     """
     if trace.pages is None:
-        return records(CachedPage, 0, {}), [-1] * (len(engines) + 1)
+        return records(CachedPage, 0, {}), [-1] * len(engines)
     size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
-    has_cache = [caches(pool) for pool in engines] + [fleet.store is not None]
+    has_cache = [pool.role is not Role.DECODE for pool in engines]
     empty = records(CachedPage, size, {})
     empty["references"][0] = common = trace.pages.common
     if common:
@@ -203,7 +207,6 @@ def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -
 def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> Columns:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
-    first, is_colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
     return {
         "policy": [pool.policy for pool in lanes],
         "limits": [pool.limits for pool in lanes],
@@ -215,8 +218,7 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
         "model": np.repeat(np.arange(len(fleet.pools)), [pool.replicas * pool.pipeline for pool in fleet.pools]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
-        "yields": [first is FirstToken.PREFILL or (here and first is FirstToken.DECODE) for here in is_colocated],
-        "early": [here or first is not FirstToken.DECODE for here in is_colocated],
+        "yields": [pool.role is Role.COLOCATED for pool in lanes],
         "stages": [pool.pipeline for pool in lanes],
     }
 
@@ -240,7 +242,6 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
         "nics": [pool.nics for pool in engines],
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
-        "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
         "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_token": [pool.first_token for pool in engines],
         "fixed_ttft": [pool.fixed_ttft for pool in engines],
@@ -258,25 +259,6 @@ def _pools(fleet: SimulatedFleet) -> Columns:
         "router": [list(Router).index(pool.router) for pool in fleet.pools],
         "decode": [pool.role is Role.DECODE for pool in fleet.pools],
     }
-
-
-def _rules(trace: Trace, fleet: SimulatedFleet) -> Columns:
-    columns: Columns = {
-        "opened": trace.opened,
-        "count": trace.size,
-        "released": trace.opened if trace.concurrency else -1,
-        "pools": len(fleet.pools),
-        "latency": fleet.hand_over.latency,
-        "hidden": 1.0 - 1.0 / fleet.hand_over.layers,
-        "page": 0 if trace.pages is None else trace.pages.tokens,
-    }
-    if fleet.store is not None:
-        columns |= {
-            "store_pages": fleet.store.pages,
-            "store_read": fleet.store.seconds_per_token,
-            "store_latency": fleet.store.latency,
-        }
-    return columns
 
 
 def _starts(sizes: Sequence[int] | IntArray) -> IntArray:
