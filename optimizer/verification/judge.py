@@ -281,15 +281,21 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
+def class_quantiles(
+    instance: Instance, runs: Sequence[Run], number: int, metric: Metric, warm_up: float = WARM_UP
+) -> Quantiles:
+    """Quantiles of a metric over the requests of a class that count; infinite where a request never got that far."""
+    masks = counted(instance, runs, number, several=METRICS[metric].scope is Scope.LATER, warm_up=warm_up)
+    return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
+
+
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
-    """One class over all runs; latencies are infinite where a request never got that far."""
+    """One class over all runs."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
-    several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
     def quantiles(metric: Metric) -> Quantiles:
-        masks = several if METRICS[metric].scope is Scope.LATER else counts
-        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
+        return class_quantiles(instance, runs, number, metric, warm_up)
 
     good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
     attainment = share_of(good, tail)

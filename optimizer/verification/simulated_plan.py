@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
 from costmodel.words import percentage, plural
@@ -32,6 +33,7 @@ from .judge import (
     Curve,
     Goodput,
     Judgement,
+    class_quantiles,
     goodput,
     half_width,
     judge_demands,
@@ -42,7 +44,7 @@ from .judge import (
     until_decided,
     until_precise,
 )
-from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
@@ -127,11 +129,11 @@ class SimulationRequest:
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
-    e2e: of each class [s]; behind: the pool that falls behind, None where all keep up;
-    remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
-    prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
-    simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
-    curve: if asked for; cpu_seconds: of all runs [s].
+    gaps: of each class; behind: the pool that falls behind, None where all keep up; remark: requests of a trace that
+    are left out, in words; most: requests that a run can have; hits: share of the prompt tokens of a trace that prefix
+    caches held [1], None where it does not tell; analytic: prediction at the simulated rate with expected step times,
+    None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; cpu_seconds: of all runs
+    [s].
     """
 
     plan: Plan
@@ -140,7 +142,6 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
-    e2e: tuple[Quantiles, ...]
     behind: str | None
     remark: str
     most: int
@@ -156,6 +157,10 @@ class Simulated:
         """Seed of each run; none where its requests were recorded."""
         runs = range(len(self.judgement.runs)) if self.request.trace is None else ()
         return [self.request.seed + SEEDS * number for number in runs]
+
+    def quantiles(self, number: int, metric: Metric) -> Quantiles:
+        """Quantiles of a metric of one class [s]."""
+        return class_quantiles(self.instance, self.judgement.runs, number, metric)
 
     def timeline(self, window: float) -> tuple[Result, float]:
         """Steps of the first run in a window [s] that begins where the warm-up ends, and its beginning [s].
@@ -211,7 +216,6 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
-        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
         remark=remark,
         most=most,

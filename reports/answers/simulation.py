@@ -232,13 +232,12 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
 def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
     sentences, gaps = [], []
-    cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
-    for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
+    for number, (slo, gap) in enumerate(zip(simulation.instance.problem.slos, simulation.gaps, strict=True)):
         name = clean(slo.name, 30)
-        times = {Metric.E2E: e2e} if Metric.E2E in slo.limits else {}
-        for metric, values in (times | dict(item.metrics)).items():
-            limit = duration(slo.limits[metric])
-            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")
+        for metric, limit in slo.limits.items():
+            if metric not in (Metric.TTFT, Metric.TPOT):
+                values, limit_text = _three(simulation.quantiles(number, metric)), duration(limit)
+                sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {values}, limit {limit_text}.")
         longest = latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))
         gaps.append(f"Longest gap between tokens of {name} (ITL max, p50/p99/max): {longest}.")
     return sentences + gaps
@@ -408,7 +407,7 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
         "attainment_goal": case.attainment_goal,
         "verdict": str(case.outcome),
         "held": case.proven,
-        "e2e_s": asdict(simulation.e2e[number]),
+        "e2e_s": asdict(simulation.quantiles(number, Metric.E2E)),
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": analytic,
         "plan": _latencies_json(plan_class),
