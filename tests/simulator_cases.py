@@ -70,7 +70,8 @@ def on_lanes() -> GridSteps:
 
 
 def pages_of(ids: list[list[int]], tokens: int) -> Pages:
-    return Pages(np.array([page for row in ids for page in row]), np.array([len(row) for row in ids]), tokens)
+    numbers = np.unique([page for row in ids for page in row], return_inverse=True)[1]
+    return Pages(numbers, np.array([len(row) for row in ids]), tokens)
 
 
 def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
@@ -85,7 +86,7 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
         for talk, same, tokens in zip(talks.tolist(), shared.tolist(), isl.tolist(), strict=True)
     ]
     pages, together = pages_of(ids, 16) if paged else None, int(rng.choice([0, 0, 7]))
-    return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
+    return replace(make_trace(arrival, isl, osl), concurrency=together, pages=pages)
 
 
 def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> SimulatedFleet:

@@ -143,7 +143,7 @@ def test_loads_and_throughput_add_up() -> None:
     assert run_span(result) == span
     assert (mfu, mbu) == (0.0, 0.0)  # these step times come without a roofline
     assert 0 < kv_occupancy < 0.5
-    assert result.engines[0].steps == len(log)
+    assert result.steps == len(log)
 
 
 def test_what_is_served_leaves_out_filling_and_emptying() -> None:
@@ -201,7 +201,7 @@ def test_the_work_of_a_run_by_hand() -> None:
     assert use.flop == 3 * (10 + 2) + 5 * 4 + 7 * pairs + 11 * 2 + 13 * context
     bytes_ = 17 * 4 + 19 * (5 + 4 + 1 + 1) + 23 * 12 + 29 * 4 + 31 * reach + 37 * 2 + 41 * context
     assert use.hbm_bytes == bytes_
-    assert (use.prompt_tokens, use.output_tokens) == (10, 3)
+    assert (use.content.tokens, use.content.decodes) == (12, 2)
     assert (use.work.peak, use.work.bandwidth) == (1e15, 1e13)
     assert use.busy == pytest.approx(result.finish[0])
     chunks, decodes = (

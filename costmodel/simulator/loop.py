@@ -389,7 +389,6 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         request.late = engine.fixed_ttft + (engine.first_token - 1.0) * (t - request.prompt_start)
         engine.uncomputed -= slot.prompt
     processed_tokens = slot.prompt + lane.yields
-    engine.use.yielded += lane.yields
     if lane.yields == 1:
         note_token(w, slot, t)
     if processed_tokens < slot.total and not lane.hands_over:
@@ -432,9 +431,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     grown: blocks that a run takes after its first step.
     """
     rules, use, content, model = w.rules, engine.use, lane.content, w.models[lane.model]
-    steps, batch, prompt_tokens = max(1, lane.run), content.decodes, content.tokens - content.decodes
-    use.prompt_tokens += prompt_tokens
-    use.decode_tokens += steps * min(batch, lane.live)
+    steps, batch = max(1, lane.run), content.decodes
     if lane.mode == RUN and steps > 1:
         use.kv_block_seconds += grown_block_seconds(w, lane, steps)
     use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
@@ -456,7 +453,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
         row.lane = lane.index
         row.start = lane.start
         row.end = t
-        row.prompt_tokens = prompt_tokens
+        row.prompt_tokens = content.tokens - batch
         row.decodes = batch
         row.context = lane.context
         row.steps = steps

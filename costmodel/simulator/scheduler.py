@@ -267,8 +267,6 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
         request = w.requests[slot.request]
         if request.restarts == 0:  # one that was preempted is not counted again
             request.hit = slot.done
-            engine.use.asked += slot.prompt
-            engine.use.hit += slot.done
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)

@@ -24,9 +24,9 @@ MOST_PAGES = 500_000
 class Pages:
     """Hash blocks of the prompts, as prefix caches see them.
 
-    ids: of all requests one after another, equal where the block and all before it are equal; counts (requests,): how
-    many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored. common: the first
-    so many ids, of the system prompt, are in every cache from the start, as they soon are.
+    ids: numbers from 0 on of all requests one after another, equal where the block and all before it are equal; counts
+    (requests,): how many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored.
+    common: the first so many ids, of the system prompt, are in every cache from the start, as they soon are.
     """
 
     ids: NDArray[np.integer]
@@ -91,38 +91,15 @@ class Trace:
         return min(self.concurrency, self.size) if self.concurrency else self.size
 
 
-def make_trace(
-    arrival: FloatArray,
-    isl: IntArray,
-    osl: IntArray,
-    *,
-    concurrency: int = 0,
-    pages: Pages | None = None,
-    **columns: IntArray | None,
-) -> Trace:
-    """A trace of requests in any order, sorted by arrival (stable).
-
-    columns: cached, pool and decode_pool, as of `Trace`; numbers of pages may be any.
-    """
+def make_trace(arrival: FloatArray, isl: IntArray, osl: IntArray, **columns: IntArray) -> Trace:
+    """A trace of requests in any order, sorted by arrival (stable); columns: cached, pool and decode_pool."""
     order = np.argsort(arrival, kind="stable")
     return Trace(
         arrival=np.asarray(arrival, dtype=np.float64)[order],
         isl=np.asarray(isl, dtype=np.int64)[order],
         osl=np.asarray(osl, dtype=np.int64)[order],
-        **{name: np.asarray(column)[order] for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
-        concurrency=concurrency,
-        pages=None if pages is None else _sorted_pages(pages, order),
+        **{name: column[order] for name, column in columns.items()},  # type: ignore[arg-type]
     )
-
-
-def _sorted_pages(pages: Pages, order: IntArray) -> Pages:
-    """The pages in the order of the requests, numbered 0, 1, ..."""
-    counts = np.asarray(pages.counts, dtype=np.int64)
-    starts = np.cumsum(counts) - counts
-    sizes = counts[order]
-    place = np.repeat(starts[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    _, numbers = np.unique(np.asarray(pages.ids)[place], return_inverse=True)
-    return Pages(np.asarray(numbers, dtype=np.int64), sizes, pages.tokens)
 
 
 def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> FloatArray:
