@@ -104,22 +104,18 @@ class WorkerPools:
 class Steady:
     """A steady state; arrays of shape (deployments, 1).
 
-    ttft, tpot: means [s]; running: decoding requests [1]; admitted: requests that memory lets in [1];
-    rate: requests that end per second [1/s]; decode_step: a step without prompts [s]; prefill: one prompt alone [s];
-    shared: its share of a prefilling worker that all lanes keep busy [s];
-    prefill_share: share of the prefilling workers' time that prompts take [1]; line: part of TTFT spent waiting for
-    memory [s].
+    ttft, tpot: means [s]; running: decoding requests [1]; rate: requests that end per second [1/s]; decode_step: a step
+    without prompts [s]; prefill: one prompt alone [s]; shared: its share of a prefilling worker that all lanes keep
+    busy [s]; line: part of TTFT spent waiting for memory [s].
     """
 
     ttft: FloatArray
     tpot: FloatArray
     running: FloatArray
-    admitted: FloatArray
     rate: FloatArray
     decode_step: FloatArray
     prefill: FloatArray
     shared: FloatArray
-    prefill_share: FloatArray
     line: FloatArray
 
 
@@ -255,18 +251,15 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
         queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
         busy = 0.5 * busy + 0.5 * np.minimum(at_worker * prompt.shared / residence, 1.0)
         running = 0.5 * running + 0.5 * residents * gaps * tpot / residence
-    rate = np.minimum(load.concurrency, residents) / residence
     line = waiting_line(load, residents, residence)
     return Steady(
         ttft=inside + line,
         tpot=tpot,
         running=running,
-        admitted=residents,
-        rate=rate,
+        rate=np.minimum(load.concurrency, residents) / residence,
         decode_step=step,
         prefill=prompt.alone,
         shared=prompt.shared,
-        prefill_share=np.minimum(rate * prompt.shared / pools.prefill_workers, 1.0),
         line=line,
     )
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.metric import Metric
+from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -402,7 +402,8 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
     pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
     energy = sum(pool.energy for pool in pools)
     tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
-    return FleetUse(pools, energy, sum(pool.power for pool in pools), watt_hours_per_1000(energy, tokens))
+    per_1000 = energy / SECONDS_PER_HOUR / (tokens / 1e3) if tokens > 0.0 else math.inf
+    return FleetUse(pools, energy, sum(pool.power for pool in pools), per_1000)
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:

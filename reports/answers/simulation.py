@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import POWER
 from costmodel.metric import METRICS, Metric
+from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
