@@ -14,7 +14,7 @@ from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .engine import EngineConfig, Role
 from .errors import InputError
-from .host import EngineOverhead
+from .policy import EngineOverhead
 from .routing import largest_of
 from .speculation import draft_layer
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer

@@ -1,13 +1,16 @@
-"""Policies: how an engine fills its next step, as a set of answers that the simulator's one scheduler reads.
+"""What a serving engine adds to its kernels: how it fills its steps, its CPU work, and its way with requests.
 
-All are first come, first served, and let running requests go before waiting ones, except that an exclusive policy runs
-waiting prompts before the decodes. Recomputed requests go to the front of the queue.
+A policy is a set of answers that the simulator's one scheduler reads. All are first come, first served, and let running
+requests go before waiting ones, except that an exclusive policy runs waiting prompts before the decodes. Recomputed
+requests go to the front of the queue.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from .accelerator import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,55 @@ POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, 
 """All policies by name."""
 SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 """How the serving engines of the catalog schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOverhead:
+    """CPU time that the GPU waits for.
+
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
+    0 where the engine deals with its requests while the GPU computes.
+    """
+
+    step: float
+    per_request: float
+    origin: Origin
+    source: str
+
+
+NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
+"""For comparison with measured kernels, where no scheduler runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPolicy:
+    """One serving engine's way with requests.
+
+    scheduler: how it fills its steps; token_budget: most prompt tokens in a step [token];
+    memory_fraction: share of HBM that it takes [1];
+    quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
+    overhead: CPU time that a step waits for;
+    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
+    arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
+    handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
+    handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
+    workers [1].
+    """
+
+    scheduler: Policy
+    token_budget: int
+    memory_fraction: float
+    quantized_kv_dtype: str
+    overhead: EngineOverhead
+    launch: float
+    arrival: float
+    handover: float
+    handover_burst: float
+
+    def fixed_ttft(self, handed_over: bool) -> float:
+        """Part of a TTFT that no load changes [s]: arrival, and handover of a request that another engine decodes.
+
+        Nothing is busy or held for it, so it takes no capacity: all tokens of a request come later by as much, and in
+        a closed loop so does the next request.
+        """
+        return self.arrival + (self.handover if handed_over else 0.0)

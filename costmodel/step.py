@@ -8,7 +8,7 @@ Rules
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host = step + per_request x requests counts those of the
-  busiest rank (`host.EngineOverhead`).
+  busiest rank (`policy.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 - Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`costmodel.speculation`). The
   draft layer's time is part of gemm, attention, experts and communication.
@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike
 from .arrays import FloatArray
 from .engine import EngineConfig
 from .engine_arrays import EngineArrays, engine_arrays
-from .host import EngineOverhead
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
@@ -41,6 +40,7 @@ from .kernels import (
     prefill_attention_work,
     send_time,
 )
+from .policy import EngineOverhead
 from .transformer import LayerGroup, Transformer
 
 Tokens = TypeVar("Tokens", float, FloatArray)

@@ -21,7 +21,7 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
-from costmodel.host import NO_OVERHEAD
+from costmodel.policy import NO_OVERHEAD
 from costmodel.queues.steady_state import Steady
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer

@@ -20,9 +20,8 @@ from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
-from costmodel.host import NO_OVERHEAD
 from costmodel.metric import limits_of
-from costmodel.policy import SARATHI, VLLM_V1
+from costmodel.policy import NO_OVERHEAD, SARATHI, VLLM_V1
 from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (

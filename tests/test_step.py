@@ -22,7 +22,6 @@ from costmodel.engine_arrays import (
     kernel_efficiency,
 )
 from costmodel.errors import InputError
-from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import (
     CONVERTED_OUTSIDE,
     ELEMENTWISE_LAUNCH,
@@ -32,6 +31,7 @@ from costmodel.kernels import (
     all_to_all_time,
     attended_pairs,
 )
+from costmodel.policy import NO_OVERHEAD
 from costmodel.routing import touched_experts
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
 from costmodel.transformer import Transformer, WeightScale

@@ -39,7 +39,6 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import EngineArrays, engine_arrays
-from costmodel.host import EngineOverhead
 from costmodel.kernels import (
     NOTHING,
     Work,
@@ -51,6 +50,7 @@ from costmodel.kernels import (
     matrix_work,
     prefill_attention_work,
 )
+from costmodel.policy import EngineOverhead
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import LayerGroup, Transformer
 

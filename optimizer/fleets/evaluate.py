@@ -496,5 +496,5 @@ def _handed_over(
         cards.append(replace(card, chance=card.chance * float(decode_share)))
         step = 0.0 if at.steps is None else at.steps.met(at.rate)
         entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(decode_share)))
-    loading = instance.policy.hand_over_steps
+    loading = float(instance.policy.scheduler.pulls)
     return np.maximum(seconds - hidden_transfer(entries, loading), 0.0), hand_over_waits(cards, entries, loading)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError
-from costmodel.host import EngineOverhead
+from costmodel.policy import EngineOverhead
 from costmodel.transformer import Transformer
 from search_spaces.problem import Balancing, Target, target_of
 from search_spaces.recorded import Recorded
