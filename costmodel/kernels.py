@@ -252,9 +252,16 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     rates = engines.experts
     split = engines.tensor * engines.data / engines.expert
     slots = expert_slots(block.experts, engines.expert)
-    factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew)
-    spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
-    rank_load = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
+    skew, spread = engines.conditions.expert_skew, engines.conditions.expert_spread
+    factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, skew)
+    rank_load = busiest_expert_rank(
+        slots,
+        block.experts_per_token,
+        tokens,
+        engines.expert,
+        factor,
+        spread=sampled_spread(tokens) if spread is None else spread,
+    )
     elements = block.elements_per_expert / split
     outer, between = 2.0 * block.expert_hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     width, cast_width = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])

@@ -201,7 +201,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
             experts += expert_work(engines, group.feed_forward, own.everything).times(count)
         reduction = all_reduce_time(engines, _state_bytes(model, own.tokens))
         communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
-    host = engines.host_step + engines.host_request * (prompt_rows + decodes)
+    host = engines.overhead.step + engines.overhead.per_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
     total = (work.time + communication) * engines.slower + host
 
@@ -245,8 +245,8 @@ def _layer_communication(
     With data ranks, the combine replaces half of the last one; the other half brings every token to all tensor ranks.
     """
     mixer = 0.0 if group.parallel else 1.0
-    if engines.latent_reductions != 1.0 and group.attention.is_latent:
-        reduction = reduction * engines.latent_reductions
+    if engines.conditions.latent_reductions != 1.0 and group.attention.is_latent:
+        reduction = reduction * engines.conditions.latent_reductions
     if group.feed_forward.is_empty:
         return reduction
     if not group.feed_forward.experts:

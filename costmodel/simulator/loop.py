@@ -25,7 +25,6 @@ from .records import (
     ARRIVAL,
     HAND_OVER,
     IDLE,
-    ONE,
     RUN,
     SLEEP,
     STEP,
@@ -71,7 +70,8 @@ def run_loop(world: Any, until: float) -> int:
             break
         event_count += 1
         if kind == ARRIVAL:
-            arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
+            request = w.requests[subject]
+            arrive(w, subject, choose_engine(w, request, w.pools[request.pool], t), t)
         elif kind == HAND_OVER:
             receive(w, subject, t)
         else:
@@ -80,7 +80,8 @@ def run_loop(world: Any, until: float) -> int:
             while w.chains[w.rules.computed].head >= 0:
                 s = w.chains[w.rules.computed].head
                 remove(w, w.rules.computed, s)
-                hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
+                request = w.requests[w.slots[s].request]
+                hand_over(w, s, choose_engine(w, request, w.pools[request.decode_pool], t), t)
             start_step(w, lane, t)
     return event_count
 
@@ -232,28 +233,7 @@ def hand_over(w: World, s: int, e: int, t: float) -> None:
 
 
 @compiled
-def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
-    """Engine of the request's pool, by its router; of several pools that may serve it, the one with fewest requests."""
-    p, count = request.decode_pool if decode == 1 else request.pool, 1
-    if p < 0:
-        count = 0
-        for k in range(w.rules.pools):
-            if w.pools[k].decode == decode:
-                count += 1
-                p = k
-    if count == 1:
-        return choose_in_pool(w, request, w.pools[p], t)
-    best = -1
-    for k in range(w.rules.pools):
-        if w.pools[k].decode == decode:
-            for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
-                if best < 0 or w.engines[e].requests < w.engines[best].requests:
-                    best = e
-    return best
-
-
-@compiled
-def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> int:
+def choose_engine(w: World, request: Request, pool: PoolRecord, t: float) -> int:
     """Engine of the pool, by its router."""
     first, last = pool.first_engine, pool.end_engine
     if last - first == 1:

@@ -71,8 +71,8 @@ class Request:
     isl: int
     osl: int
     cached: int
-    pool: int = -1
-    decode_pool: int = -1
+    pool: int
+    decode_pool: int
     pages: int
     restarts: int
     engine: int = -1
@@ -208,13 +208,12 @@ class Engine:
 
 @dataclass(slots=True, kw_only=True)
 class PoolRecord:
-    """Engines of one pool: first_engine <= e < end_engine; decode: 1 if it decodes only; turn: of a round robin."""
+    """Engines of one pool: first_engine <= e < end_engine; turn: of a round robin."""
 
     first_engine: int
     end_engine: int
     router: int
     turn: int
-    decode: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -254,7 +253,7 @@ class Rules:
 
     fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
     themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
-    list of those given back; computed: prompts to hand over (a `Chain`); pools: their number; events: waiting,
+    list of those given back; computed: prompts to hand over (a `Chain`); events: waiting,
     sequence: of events so far; logged, log_rows: rows of the log used and kept; page: tokens of a page (0: none);
     too_fast: steps below their floor; fast_lane, fast_start, fast_time, fast_floor: of the first of these.
     """
@@ -267,7 +266,6 @@ class Rules:
     slots: int
     free_slot: int = -1
     computed: int
-    pools: int
     events: int
     sequence: int
     logged: int

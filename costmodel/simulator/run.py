@@ -141,11 +141,10 @@ def make_world(
         "opened": trace.opened,
         "count": trace.size,
         "released": trace.opened if trace.concurrency else -1,
-        "pools": len(fleet.pools),
         "page": 0 if trace.pages is None else trace.pages.tokens,
     }
     return State(
-        requests=_requests(trace),
+        requests=_requests(trace, fleet),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
@@ -168,7 +167,7 @@ def make_world(
     )
 
 
-def _requests(trace: Trace) -> Array:
+def _requests(trace: Trace, fleet: SimulatedFleet) -> Array:
     """The requests, none of which has come."""
     columns: Columns = {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
     if trace.pages is not None:
@@ -179,9 +178,12 @@ def _requests(trace: Trace) -> Array:
         next_turn, pause = np.full(trace.size, -1), np.zeros(trace.size)
         next_turn[trace.after[waits]], pause[trace.after[waits]] = waits, trace.pause[waits]
         columns |= {"awaits": (trace.after >= 0).astype(np.int64), "next_turn": next_turn, "pause": pause}
-    for name in ("cached", "pool", "decode_pool"):
-        values = getattr(trace, name)
-        columns |= {} if values is None else {name: values}
+    is_decode = [pool.role is Role.DECODE for pool in fleet.pools]
+    columns |= {
+        "cached": 0 if trace.cached is None else trace.cached,
+        "pool": is_decode.index(False) if trace.pool is None else trace.pool,
+        "decode_pool": len(is_decode) - 1 if trace.decode_pool is None else trace.decode_pool,
+    }
     return records(Request, trace.size, columns)
 
 
@@ -257,7 +259,6 @@ def _pools(fleet: SimulatedFleet) -> Columns:
         "first_engine": starts[:-1],
         "end_engine": starts[1:],
         "router": [list(Router).index(pool.router) for pool in fleet.pools],
-        "decode": [pool.role is Role.DECODE for pool in fleet.pools],
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.lengths import Lengths
 from costmodel.workload import Sessions
 
@@ -33,10 +33,6 @@ class Pages:
     counts: IntArray
     tokens: int
     common: int = 0
-
-    def of(self, requests: BoolArray) -> Pages:
-        """The hash blocks of some of the requests."""
-        return replace(self, ids=self.ids[np.repeat(requests, self.counts)], counts=self.counts[requests])
 
     def merged(self, times: int) -> Pages:
         """Hash blocks that are so many times as long: the last one of each group stands for all of it.
@@ -62,11 +58,12 @@ class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
     arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token]; pool, decode_pool:
-    index of the pool that computes the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts,
-    for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0
-    for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one when a
-    client has the last token of one. after, pause: of the turns of sessions: the request whose end they wait for (-1:
-    none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
+    index of the pool that computes the prompt and of the one that decodes, None in a fleet of one or two pools; pages:
+    hash blocks of the prompts, for engines that cache prefixes (then `cached` comes about and cannot be given);
+    concurrency: of a closed loop, 0 for an open one. In a closed loop the first `concurrency` requests come at their
+    arrival, every other one when a client has the last token of one. after, pause: of the turns of sessions: the
+    request whose end they wait for (-1: none), and how long they come after it [s]; their arrival is when that is
+    expected, and only orders them.
     """
 
     arrival: FloatArray
