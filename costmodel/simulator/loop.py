@@ -70,8 +70,7 @@ def run_loop(world: Any, until: float) -> int:
             break
         event_count += 1
         if kind == ARRIVAL:
-            request = w.requests[subject]
-            arrive(w, subject, choose_engine(w, request, w.pools[request.pool], t), t)
+            arrive(w, subject, t)
         elif kind == HAND_OVER:
             receive(w, subject, t)
         else:
@@ -80,8 +79,7 @@ def run_loop(world: Any, until: float) -> int:
             while w.chains[w.rules.computed].head >= 0:
                 s = w.chains[w.rules.computed].head
                 remove(w, w.rules.computed, s)
-                request = w.requests[w.slots[s].request]
-                hand_over(w, s, choose_engine(w, request, w.pools[request.decode_pool], t), t)
+                hand_over(w, s, t)
             start_step(w, lane, t)
     return event_count
 
@@ -95,9 +93,10 @@ def next_opened(w: World, first: int) -> int:
 
 
 @compiled
-def arrive(w: World, r: int, e: int, t: float) -> None:
-    """Request r comes at t to engine e, which computes prompts."""
-    request, engine = w.requests[r], w.engines[e]
+def arrive(w: World, r: int, t: float) -> None:
+    """Request r comes at t to an engine of the pool that computes its prompt."""
+    request = w.requests[r]
+    engine = w.engines[choose_engine(w, request, w.pools[request.pool], t)]
     lane, s = w.lanes[engine.first_lane], take_slot(w)
     slot = w.slots[s]
     slot.request = r
@@ -220,9 +219,11 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
 
 
 @compiled
-def hand_over(w: World, s: int, e: int, t: float) -> None:
-    """Send the KV of the prompt in slot s to decode engine e, or let it wait before its gate."""
-    slot, receiver = w.slots[s], w.engines[e]
+def hand_over(w: World, s: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to an engine of its decode pool, or let it wait before the engine's gate."""
+    slot = w.slots[s]
+    request = w.requests[slot.request]
+    receiver = w.engines[choose_engine(w, request, w.pools[request.decode_pool], t)]
     slot.lane = receiver.first_lane
     receiver.requests += 1
     if receiver.pull == 0:
