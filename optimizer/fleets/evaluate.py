@@ -331,9 +331,9 @@ def boundary(
     return low, high
 
 
-def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
+def largest_load(good: Callable[[float], bool], most: float = 1e9) -> float:
     """Largest multiple of a load that is still good, `most` at most; 0 if none is."""
-    return min(boundary(good, tolerance, ends=(1e-6, most))[0], most)
+    return min(boundary(good, 1e-3, ends=(1e-6, most))[0], most)
 
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:

@@ -6,7 +6,6 @@ once: few looks are few chances to stop at an interval that chance made narrow (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -376,18 +375,6 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
         if judgement.refuted or (judgement.proven and count >= least) or late():
             return count
         return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
-
-    return rule
-
-
-def until_precise(precision: float, requests: int, most: int) -> Rule:
-    """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
-
-    def rule(judgement: Judgement) -> int:
-        count, width = len(judgement.runs), half_width(judgement)
-        if width <= precision:
-            return count
-        return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
 
     return rule
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,6 @@ from .judge import (
     pool_behind,
     simulated_fleet,
     until_decided,
-    until_precise,
 )
 from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
@@ -241,13 +241,16 @@ def _until_precise(
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     precision = request.until or HALF_WIDTH.high
     requests = full_length(instance, fleet, request.requests, volume)
-    enough = until_precise(precision, requests, MOST_UNTIL)
 
     def wanted(judgement: Judgement) -> int:
-        simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
-        most = max(simulated_requests / MOST_UNTIL, min((precision / max(precision_now, 1e-9)) ** 2, 1.0))
-        tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", 0.9 * most)
-        return enough(judgement)
+        """As many runs as make the widest interval +- precision, as far as MOST_UNTIL requests go."""
+        count, width = len(judgement.runs), half_width(judgement)
+        most = max(count * requests / MOST_UNTIL, min((precision / max(width, 1e-9)) ** 2, 1.0))
+        tell(f"{count * requests:,} requests, ±{percentage(width, 2)}", 0.9 * most)
+        if width <= precision:
+            return count
+        more = max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0)))
+        return min(more, max(MOST_UNTIL // requests, count))
 
     draws = seeded_demands(instance, fleet, requests, request.seed, volume)
     return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
