@@ -38,7 +38,7 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.trace import diurnal_arrivals, gamma_arrivals
 from costmodel.step import StepLoad, step_time, step_time_one
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
@@ -66,13 +66,6 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
     np.testing.assert_allclose(slow, factor * fast, rtol=1e-9)
     assert slow[-1] <= 50 * rates.size / rates.sum() * (1 + 1e-9)
     assert np.all(np.diff(slow) >= 0)
-
-
-def test_drawn_lengths_keep_their_means() -> None:
-    isl, osl, bucket = draw_lengths(np.array([100.3, 900.0]), np.array([10.0, 50.5]), np.array([0.75, 0.25]), 40_000)
-    assert isl.mean() == pytest.approx(0.75 * 100.3 + 0.25 * 900, rel=0.02)
-    assert osl.mean() == pytest.approx(0.75 * 10 + 0.25 * 50.5, rel=0.02)
-    assert set(bucket.tolist()) == {0, 1}
 
 
 def test_percentiles_count_the_unfinished_as_never() -> None:
