@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
+from benchmarks.reference.policies import SARATHI
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
-from costmodel.policy import NO_OVERHEAD, SARATHI, VLLM_V1
+from costmodel.policy import NO_OVERHEAD, VLLM_V1
 from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
@@ -326,7 +327,7 @@ def test_littles_law_holds_on_a_run() -> None:
 SCRIPT = """
 import hashlib
 from tests.simulator_cases import random_fleet, random_trace
-from costmodel.policy import POLICIES
+from benchmarks.reference.policies import POLICIES
 from costmodel.simulator import simulate
 
 digest = hashlib.sha256()
