@@ -66,8 +66,5 @@ class SimulatedPool:
     fixed_ttft: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedFleet:
-    """Pools; the trace says which of them serve a request."""
-
-    pools: tuple[SimulatedPool, ...]
+SimulatedFleet = tuple[SimulatedPool, ...]
+"""Pools; the trace says which of them serve a request."""
