@@ -35,17 +35,21 @@ _SHAPES = re.compile(
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
-    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
+    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|flash_attn|return_|output_att"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones."""
+    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones.
+
+    section: what they leave unsaid besides where they are nested in another model's config.
+    """
 
     defaults: Mapping[str, Any]
     fields: frozenset[str]
     spells: Mapping[str, str]
+    section: Mapping[str, Any]
 
     def over(self, group: Mapping[str, Any]) -> Family:
         """The same with an entry of the table laid over it."""
@@ -55,10 +59,11 @@ class Family:
             {**self.defaults, **group.get("defaults", {})},
             self.fields.union(group.get("fields", ()), spells, roots),
             {**self.spells, **spells},
+            {**self.section, **group.get("section", {})},
         )
 
 
-UNKNOWN = Family({}, frozenset(), {})
+UNKNOWN = Family({}, frozenset(), {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +253,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
     family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
+    if section is not None:
+        family = replace(family, defaults={**family.section, **family.defaults})
     elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
     fields = ConfigFields(name, values, family)

@@ -49,7 +49,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out, and `source` says so. Raises ArchitectureError.
+    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that no
+    token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
@@ -63,7 +64,10 @@ def parse_config(
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
-    groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
+    of_images = fields.layer_numbers("cross_attention_layers", len(layers)) or frozenset()
+    groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
+    skipped = [LayerGroup(1, *layers[number]) for number in of_images]
+    sets = fields.optional("num_mem_blocks", low=1) or 0
     model = Transformer(
         name=name,
         hidden=hidden,
@@ -74,7 +78,7 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        looked_up=_looked_up(fields, hidden, layers),
+        looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
         date=date,
     )
@@ -223,7 +227,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if (fields.optional("experts") or 0) <= 1:  # Jamba and Hunyuan write 1 where there is no mixture
+    if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
     if words is not None:
