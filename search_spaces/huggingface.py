@@ -49,8 +49,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that no
-    token of text is multiplied by. Raises ArchitectureError.
+    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that
+    no token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
