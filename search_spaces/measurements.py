@@ -425,3 +425,40 @@ def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
         token_budget=int(budget) if budget.isdigit() else None,
         looks=int(interval) if interval.isdigit() else by_load,
     )
+
+
+DTYPE_WORDS = (
+    ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
+    ("fp4", re.compile(r"fp4|e2m1")),
+    ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
+    ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
+    ("fp8", re.compile(r"fp8|e4m3|float8|e5m2")),
+    ("int8", re.compile(r"int8|w8a|smoothquant|(^|[_-])sq|q8|8bit")),
+    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
+)
+"""How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
+SERVED_AS = {"w4a16": "fp4", "w8a16": "int8"}
+"""Dtypes of an engine config for formats that only parts of a model can have."""
+
+
+def stored_dtype(word: str) -> str:
+    """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
+
+    >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
+    ['fp4', 'fp8', 'w4a16', 'int4', 'w8a16', 'int8', 'bf16']
+    """
+    plain = word.strip().lower()
+    for dtype, pattern in DTYPE_WORDS:
+        if pattern.search(plain):
+            return dtype
+    raise InputError(f"dtype {shown(word)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
+
+
+def weight_dtype(word: str) -> str:
+    """The same as a dtype that a whole engine may have.
+
+    >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
+    ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
+    """
+    dtype = stored_dtype(word)
+    return SERVED_AS.get(dtype, dtype)
