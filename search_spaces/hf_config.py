@@ -26,6 +26,7 @@ SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
+"""Sections beside the language model that are left out."""
 
 _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
@@ -281,11 +282,6 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
         value = value * ConfigFields(field, values).count("num_hidden_layers")
     values = {**values, field: value}
     return (values if section is None else {**config, section: values}), f"{shown(field)} = {shorten(value)}"
-
-
-def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sections beside the language model that are left out."""
-    return tuple(section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
 
 
 def text_section(config: Mapping[str, Any]) -> str | None:

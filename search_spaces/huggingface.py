@@ -26,12 +26,12 @@ from costmodel.transformer import (
     Transformer,
 )
 from search_spaces.hf_config import (
+    OTHER_SECTIONS,
     SLIDING_HEADS,
     ConfigFields,
     context_length,
     notation,
     open_config,
-    other_towers,
     shorten,
 )
 from search_spaces.hf_quantization import as_stored
@@ -68,6 +68,7 @@ def parse_config(
     groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets = fields.optional("num_mem_blocks", low=1) or 0
+    towers = (section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
     model = Transformer(
         name=name,
         hidden=hidden,
@@ -79,7 +80,7 @@ def parse_config(
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
-        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
+        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers)))),
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
@@ -275,19 +276,13 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     if width is not None and fields.flag("halved_feed_forward"):
         width //= 2
     if width is not None and fields.flag("block_auto_adjust_ff_dim"):
-        width = _adjusted_width(fields, width)
+        # two thirds of it, times a factor, rounded up to a multiple (`Lfm2MLP`)
+        multiple, factor = fields.count("block_multiple_of"), fields.number("block_ffn_dim_multiplier")
+        width = -(-int((1.0 if factor is None else factor) * int(2 * width / 3)) // multiple) * multiple
     ratio = fields.optional("ffn_ratio", low=1)
     if width is None and ratio is None:
         raise fields.missing("intermediate_size")
     return FeedForward(hidden, width or hidden * (ratio or 0), gated)
-
-
-def _adjusted_width(fields: ConfigFields, width: int) -> int:
-    """Two thirds of a width, times a factor, rounded up to a multiple (`Lfm2MLP`)."""
-    multiple = fields.count("block_multiple_of")
-    factor = fields.number("block_ffn_dim_multiplier")
-    scaled = int((1.0 if factor is None else factor) * int(2 * width / 3))
-    return -(-scaled // multiple) * multiple
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
