@@ -97,12 +97,16 @@ def parse_config(
 def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attention, FeedForward]]) -> int:
     """Weights that no token of text is multiplied by: tables, and experts for images (ERNIE-4.5-VL).
 
-    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat).
+    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat; Qwen4-Exp
+    for some layers).
     """
     offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
     positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
     positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
     own = fields.count("vocab_size_per_layer_input") * len(layers) * width if width else 0
+    with_tables = fields.get("ple_layer_ids")
+    if isinstance(with_tables, list) and with_tables:
+        own += len(with_tables) * fields.count("ngram_vocab_size_base") * (fields.optional("ple_embed_dim") or hidden)
     images = 0
     if fields.get("image_width") is not None:
         blocks = [
@@ -152,11 +156,13 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
     """Rank of a product of two matrices, with as many weights as a layer has beside attention and feed-forward.
 
     The gate of the layer's embedding and the projections to and from its width w, 3 x hidden x w; LAuReL's product;
-    AltUp's 2 (n - 1) hidden^2 for n streams, which all layers share (Gemma 3n).
+    AltUp's 2 (n - 1) hidden^2 for n streams, which all layers share (Gemma 3n); two mixers of n streams by a rank r,
+    each 2 n hidden x r + n^2 hidden (Qwen4-Exp).
     """
     embedding, laurel = fields.optional("hidden_size_per_layer_input") or 0, fields.optional("laurel_rank") or 0
     streams = fields.optional("altup_num_inputs", low=1) or 1
-    return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers)
+    mixed, rank = fields.optional("hc_count") or 0, fields.optional("hc_lowrank") or 0
+    return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers + mixed * (2 * rank + mixed))
 
 
 def _patterned_layers(
@@ -505,8 +511,10 @@ def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
         return (False,) * layers
     switches = fields.labels("index_layers", (0, 1), layers)
-    words = switches or fields.sequence("layer_types", layers) or ()
-    return tuple(word in {1, SELECTING} for word in words) or (True,) * layers
+    if switches is not None:
+        return tuple(map(bool, switches))
+    selects = tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or ())
+    return selects if any(selects) else (True,) * layers
 
 
 SELECTING = "minimax_m3_sparse"
