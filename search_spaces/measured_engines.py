@@ -87,14 +87,15 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
         with suppress(OSError):
             if folder is not None and (folder / name / CONFIG_FILE).is_file():
                 return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
-        files = _by_plain_name(folder)
-        names = {_plain(model_name): model_name for model_name in reversed(known_names())}
-        for spelling in _spellings(name):
-            plain = _plain(spelling)
-            if plain in names:
-                return catalog_model(names[plain])
-            if plain in files:
-                return replace(load_model(str(files[plain].resolve())), name=files[plain].name)
+        names = {_spellings(model_name)[0]: model_name for model_name in reversed(known_names())}
+        paths = [] if folder is None else [path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}")]
+        ranked = sorted((rank, path, word) for path in paths for rank, word in enumerate(_spellings(path.name)))
+        files = {word: path for _, path, word in reversed(ranked)}  # the fuller spelling wins
+        for word in _spellings(name):
+            if word in names:
+                return catalog_model(names[word])
+            if word in files:
+                return replace(load_model(str(files[word].resolve())), name=files[word].name)
         there = f"; {shown_path(folder / name / CONFIG_FILE)} is not there either" if folder else "; give --models DIR"
         raise InputError(f"{unknown}{there}") from unknown
 
@@ -110,28 +111,12 @@ def _leaves_its_folder(name: str) -> bool:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Ever shorter names of a model: without organisation, quantiser's suffix, tuner's suffix and maker."""
+    """Ever shorter names of a model in plain letters: less organisation, quantiser's and tuner's suffix, and maker."""
     short = name.rpartition("/")[2].lower()
     bare = QUANTIZED_SUFFIX.sub("", short)
-    plain = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
-    return tuple(dict.fromkeys((short, bare, plain, MAKER_PREFIX.sub("", plain))))
-
-
-def _plain(name: str) -> str:
-    return PLAIN.sub("", name.rpartition("/")[2].lower())
-
-
-def _by_plain_name(folder: Path | None) -> dict[str, Path]:
-    """Folders with a config.json by every spelling of their name; the fuller spelling wins."""
-    if folder is None or not folder.is_dir():
-        return {}
-    folders: dict[str, Path] = {}
-    paths = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}"))
-    for fullness in range(4):
-        for path in paths:
-            for spelling in _spellings(path.name)[fullness : fullness + 1]:
-                folders.setdefault(_plain(spelling), path)
-    return folders
+    base = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
+    names = dict.fromkeys((short, bare, base, MAKER_PREFIX.sub("", base)))
+    return tuple(dict.fromkeys(PLAIN.sub("", word) for word in names))
 
 
 def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, str]:
