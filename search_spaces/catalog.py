@@ -11,7 +11,6 @@ times of engines, which `pdplan calibrate` writes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -36,6 +35,7 @@ from .efficiency import (
     EfficiencyTable,
     KernelChange,
     Peaks,
+    figures_dict,
     parse_efficiency,
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
@@ -390,33 +390,12 @@ def _accelerator(
     )
 
 
-_SHAPE_KEYS = {
-    "compute_half": "compute_half",
-    "depth_half": "depth_half",
-    "fill_half": "fill_half",
-    "cast_bytes": "cast",
-    "spill_bytes": "spill",
-    "eager_s": "eager",
-    "floor_s": "floor",
-    "single_s": "single",
-    "shared": "shared",
-}
-"""Keys of what shapes an efficiency curve, units in them; written where they are not zero."""
-
-
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
     """The accelerator as JSON-ready values in SI units, units in the keys; efficiencies for the dtypes that it has."""
     efficiency: dict[str, dict[str, Any]] = {}
     for (kernel_class, dtype), figures in accelerator.efficiency.items():
         if dtype in accelerator.peak_flops:
-            efficiency.setdefault(kernel_class, {})[dtype] = {
-                "compute": figures.compute,
-                "memory": figures.memory,
-                "launch_s": figures.launch,
-                "origin": str(figures.origin),
-                "source": figures.source,
-                "error": None if math.isnan(figures.error) else figures.error,
-            } | {name: getattr(figures, field) for name, field in _SHAPE_KEYS.items() if getattr(figures, field)}
+            efficiency.setdefault(kernel_class, {})[dtype] = figures_dict(figures)
     return {
         "name": accelerator.name,
         "vendor": accelerator.vendor,

@@ -150,7 +150,7 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
             f"{_limit_hint(section.lengths)}",
         )
     longest_request = max(workload.max_tokens, math.ceil(longest))
-    if model.max_position and longest_request > model.max_position:
+    if longest_request > model.max_position:
         has_limit = stated_max is not None and stated_max >= longest
         lengths = "lengths" if section.sessions is None else "sessions"
         where = ("workload", "max_tokens") if has_limit else ("workload", lengths)

@@ -132,19 +132,13 @@ def usual_kv_dtype(engine: str, model: Transformer) -> str:
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
     """The model can be split so, evenly and over links that are fast enough.
 
-    Heads are shared out evenly over tensor ranks, KV heads also replicated evenly where they are fewer, and so are
-    feed-forward widths; no block of quantised weights that shares a scale lies on two ranks. All-reduce runs twice a
-    layer, so that a tensor-parallel group never leaves the GPUs that fast links join.
+    Heads and feed-forward widths are shared out evenly over tensor ranks; no block of quantised weights that shares a
+    scale lies on two ranks. All-reduce runs twice a layer, so that a tensor-parallel group never leaves the GPUs that
+    fast links join.
     """
     model, split = problem.model, shape.parallelism
     tensor = split.tensor
-    heads = attention_heads(model)
-    if any(count % tensor for count in heads):
-        yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
-    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
-    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
-    if odd is not None:
-        yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
+    yield from head_refusals(model, tensor)
     yield from _expert_refusals(problem, split)
     for block in (group.feed_forward for group in model.layers):
         if block.intermediate % tensor:
@@ -168,6 +162,17 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
     undrafted = draft_refused(problem.engine, speculation.draft, split) if speculation else None
     if undrafted is not None:
         yield "drafts_run_there", undrafted
+
+
+def head_refusals(model: Transformer, tensor: int) -> Iterator[tuple[str, str]]:
+    """Why tensor parallelism does not split the heads evenly; KV heads are replicated where they are fewer."""
+    heads = attention_heads(model)
+    if any(count % tensor for count in heads):
+        yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
+    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
+    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
+    if odd is not None:
+        yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
 
 
 def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
@@ -256,10 +261,9 @@ def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
 
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
-    space = problem.space
+    space = problem.full_space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
     splits = [Parallelism(*split) for split in product(*degrees)]
-    space = problem.full_space
     choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, splits)
     for weight_dtype, kv_dtype, drafted, split in choices:
         yield Shape(offer, split, weight_dtype, kv_dtype, drafted)

@@ -91,15 +91,6 @@ def parse(value: object, kind: Kind, forms: str = "") -> float:
     return number
 
 
-def accepted_examples(kind: Kind, accepted: Callable[[float], bool]) -> str:
-    """The examples of a kind that may stand in some place, by their value in its base unit.
-
-    >>> accepted_examples(Kind.DURATION, lambda seconds: seconds <= 1.0)
-    '500ms'
-    """
-    return join_words([text for text in EXAMPLES[kind] if accepted(parse(text, kind))], "or")
-
-
 def check_plain(value: object, seconds: float, limit: float, accepted: Callable[[float], bool]) -> None:
     """Raise `QuantityError` for a time above `limit` [s] that was written without a unit: it may mean milliseconds.
 
