@@ -11,7 +11,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
 from reports.text import capital
 from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -340,11 +340,6 @@ def missed_classes(plan: Plan) -> list[ClassResult]:
 def has_tpot(item: ClassResult) -> bool:
     """Tell whether any request of a class has more than one output token."""
     return item.tpot_s.p99 != 0.0
-
-
-def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
-    """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
-    return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
 def tightest_limits(plan: Plan) -> list[Binding]:

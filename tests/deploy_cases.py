@@ -13,7 +13,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism
-from optimizer.plans.plan import Plan
+from costmodel.metric import Metric
+from optimizer.plans.plan import MetricResult, Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import Quantiles
 from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
 from reports.deploy.facts import checked_version
@@ -97,7 +100,7 @@ def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
         }
         for isl, osl in ((512.0, 64.0), (2048.0, 256.0))
     ]
-    return Plan.model_validate(text)
+    return parse_plan(json.dumps(text).encode())
 
 
 def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
@@ -256,7 +259,8 @@ def two_classes(engine: str = "vllm") -> Plan:
     """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
     plan = plan_of(PAIR, Ask(engine=engine))
     first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
-    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "e2e_limit_s": 60.0}
+    whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
+    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "metrics": {Metric.E2E: whole}}
     second = first.model_copy(update={"name": "Day & night", **limits})
     names = ("interactive", "Day & night")
     routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]

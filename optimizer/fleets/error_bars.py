@@ -10,6 +10,7 @@ from typing import Final, Literal
 from costmodel.accelerator import Origin
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
@@ -87,19 +88,27 @@ def bars_between(
 ) -> list[ErrorBars]:
     """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow one."""
     ends = zip(instance.problem.slos, quick, slow, strict=True)
-    return [_class_bars(slo.attainment, *pair, stable=stable) for slo, *pair in ends]
+    return [_class_bars(slo.attainment, slo.limits, *pair, stable=stable) for slo, *pair in ends]
 
 
-def _class_bars(goal: float, quick: ClassLatencies, slow: ClassLatencies, *, stable: bool) -> ErrorBars:
+def _class_bars(
+    goal: float, limits: Iterable[Metric], quick: ClassLatencies, slow: ClassLatencies, *, stable: bool
+) -> ErrorBars:
+    """One class; limits: the metrics that it limits."""
     at = goal_quantile(goal)
 
-    def latency(metric: str) -> Range:
-        low, high = (astuple(getattr(end, metric))[at] for end in (quick, slow))
+    def latency(metric: Metric) -> Range:
+        low, high = (astuple(end.quantiles[metric])[at] for end in (quick, slow))
         return Range(low=low, high=max(low, high) if stable else None)
 
     low, high = sorted((quick.attainment, slow.attainment))
-    attainment = Range(low=low, high=high)
-    return ErrorBars(quantile=QUANTILES[at], ttft_s=latency("ttft_s"), tpot_s=latency("tpot_s"), attainment=attainment)
+    return ErrorBars(
+        quantile=QUANTILES[at],
+        ttft_s=latency(Metric.TTFT),
+        tpot_s=latency(Metric.TPOT),
+        metrics={metric: latency(metric) for metric in limits if metric not in OWN_FIELDS},
+        attainment=Range(low=low, high=high),
+    )
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:

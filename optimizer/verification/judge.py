@@ -18,7 +18,7 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
@@ -298,7 +298,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=attainment.share,
         ttft_s=quantiles(Metric.TTFT),
         tpot_s=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={m: quantiles(m) for m in Metric if m in {*SHOWN_ALWAYS, *slo.limits} and m not in OWN_FIELDS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,

@@ -230,7 +230,6 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
     return SimulatedClass(
         **{entry.name: getattr(item, entry.name) for entry in fields(item)},
         by_formula=formula_result.latencies,
-        e2e_s=class_e2e(instance, judgement)[number],
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -438,13 +437,6 @@ def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...
     classes = range(len(instance.problem.slos))
     pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
     return tuple(ClassGaps(Quantiles.of(percentiles(gaps, QUANTILES)), float(gaps.max(initial=0.0))) for gaps in pools)
-
-
-def class_e2e(instance: Instance, judgement: Judgement) -> tuple[Quantiles, ...]:
-    """End-to-end times of each class, warm-up left out; infinite where requests never ended."""
-    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
-    pools = [pooled(times, counted(instance, runs, number)) for number in range(len(instance.problem.slos))]
-    return tuple(Quantiles.of(percentiles(values, QUANTILES)) for values in pools)
 
 
 @dataclass(frozen=True, slots=True)

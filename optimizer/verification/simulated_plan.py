@@ -19,7 +19,6 @@ from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -42,7 +41,7 @@ from .judge import (
     until_decided,
     until_precise,
 )
-from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
@@ -127,11 +126,10 @@ class SimulationRequest:
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
-    e2e: of each class [s]; behind: the pool that falls behind, None where all keep up;
-    remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
-    prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
-    simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
-    curve: if asked for; cpu_seconds: of all runs [s].
+    behind: the pool that falls behind, None where all keep up; remark: requests of a trace that are left out, in words;
+    most: requests that a run can have; hits: share of the prompt tokens of a trace that prefix caches held [1], None
+    where it does not tell; analytic: prediction at the simulated rate with expected step times, None where requests do
+    not come at one rate; slots: of a day; goodput, curve: if asked for; cpu_seconds: of all runs [s].
     """
 
     plan: Plan
@@ -140,7 +138,6 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
-    e2e: tuple[Quantiles, ...]
     behind: str | None
     remark: str
     most: int
@@ -211,7 +208,6 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
-        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
         remark=remark,
         most=most,

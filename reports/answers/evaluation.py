@@ -9,7 +9,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet, Outcome
 from reports.document import Document, Section, said
-from reports.figures import class_table, fleet_table, limit_sentences
+from reports.figures import fleet_table, slo_table
 from reports.json_text import json_text
 from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
@@ -69,7 +69,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     )
     sections = (
         Section(table=fleet_table(plan, brief=True)),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
+        Section(table=slo_table(plan, brief=True), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
     return Document(
