@@ -24,7 +24,7 @@ from reports.deploy.files import deployment_files
 from search_spaces.enumeration import cannot_talk, memory_refused
 from search_spaces.models import load_model
 
-ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llm-d": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 """The engine that each target is tried with."""
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 
@@ -313,25 +313,25 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
     "sglang-by-length": (parted_plan("sglang", prefix=0.25), options("sglang"), ROUTED),
     "trtllm-alike": (plan_of(ALIKE, Ask(engine="trtllm")), options("trtllm"), r"router"),
     "dynamo-by-length": (lengths_plan(), options("dynamo"), r"control|router|pools/"),
-    "llmd-stages": (
+    "llm-d-stages": (
         plan_of((*STAGES, Case("colocated", "H200", tp=8, seqs=64, tokens=8192)), DENSE),
-        options("llmd"),
+        options("llm-d"),
         r"pools/",
     ),
-    "llmd-ranks": (plan_of(RANKS, SPARSE), options("llmd", claim="models"), r"pools/|model-cache"),
-    "llmd-nvlink": (plan_of(NVLINK, SPARSE), options("llmd", claim="models"), r"pools/|router"),
+    "llm-d-ranks": (plan_of(RANKS, SPARSE), options("llm-d", claim="models"), r"pools/|model-cache"),
+    "llm-d-nvlink": (plan_of(NVLINK, SPARSE), options("llm-d", claim="models"), r"pools/|router"),
     "vllm-nvlink": (plan_of(NVLINK, SPARSE), options("vllm"), r"README|workers/.*node1|compose/gb200-1"),
     "vllm-stages": (plan_of(STAGES, DENSE), options("vllm"), r"workers/|compose/"),
     "dynamo-stages": (plan_of(STAGES, DENSE), options("dynamo"), r"dgd.yaml"),
     "vllm-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("vllm"), r"workers/|compose/"),
     "sglang-amd": (plan_of(AMD, Ask("Llama-3.1-70B", engine="sglang")), options("sglang"), r"workers/|compose/"),
-    "llmd-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("llmd"), r"pools/"),
+    "llm-d-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("llm-d"), r"pools/"),
     "vllm-folder": (plan_of(), options("vllm", model="/models/mine"), r"README|workers/|compose/"),
     "dynamo-folder": (plan_of(), options("dynamo", model="/models/mine", rdma="rdma/shared", **OWN), r"dgd.yaml"),
-    "llmd-folder": (plan_of(), options("llmd", model="/models/mine"), r"pools/decode"),
-    "llmd-own": (
+    "llm-d-folder": (plan_of(), options("llm-d", model="/models/mine"), r"pools/decode"),
+    "llm-d-own": (
         by_day(plan_of(ALIKE)),
-        options("llmd", claim="models", **OWN),
+        options("llm-d", claim="models", **OWN),
         r"README|pools/|auto|kustom|support|model",
     ),
     "vllm-classes": (two_classes(), options("vllm"), r"README|benchmark/run"),

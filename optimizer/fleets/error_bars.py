@@ -45,12 +45,13 @@ GRANTED = {
 }
 COMPARE = "answers differ; compare their quality before relying on it."
 ROUTER = {
-    Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
-    Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
-    "the formulas take it to count prompt tokens.",
+    Balancing.LEAST_TOKENS: "The router is least-tokens: a prompt goes to the replica of a pool that has least prompt "
+    "tokens left to compute.",
+    Balancing.LEAST_REQUESTS: "The router is least-requests: a request goes to the replica of a pool that has least of "
+    "them, as simulated; the formulas take it for a least-tokens router.",
 }
 """What is assumed of the router of a pool."""
-OTHER_ROUTERS = "Routers that tell several pools of a role apart count requests, and such fleets are simulated so."
+OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."
 
 
 def step_errors(instance: Instance) -> list[StepError]:
@@ -188,7 +189,7 @@ def assumptions(instance: Instance) -> list[str]:
         "full speed; transfers do not overlap with prefill.",
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
         ROUTER[limits.balancing],
-        *([OTHER_ROUTERS] if limits.balancing is Balancing.FEWEST_TOKENS and limits.counting != limits.gateway else []),
+        *([OTHER_ROUTERS] if limits.balancing is Balancing.LEAST_TOKENS and limits.counting != limits.gateway else []),
         *price_remarks(problem),
     ]
     for offer in problem.offers:

@@ -381,8 +381,8 @@ class Simulation(Record):
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
     fewest_requests: JudgedFleet | None = None
-    """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
-    chooses alike, where time ran out, and in plans of older versions."""
+    """The plan's fleet behind a least-requests router; null where that is the plan's own or chooses alike, where time
+    ran out, and in plans of older versions."""
     recorded: RecordedRun | None = None
     """Null where no trace was given, and in plans of older versions."""
     others: list[JudgedFleet]

@@ -170,7 +170,7 @@ def simulated_pool(
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]

@@ -46,7 +46,7 @@ CDF_SHARES: Final = tuple(
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
-BY_REQUESTS = "router: counts requests"
+BY_REQUESTS = "least-requests router"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
