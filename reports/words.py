@@ -523,8 +523,8 @@ def miss_sentences(plan: Plan) -> list[str]:
     for number, miss in enumerate(rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]):
         pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
         price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-        basis = "when simulated" if miss.simulated else "by formula, not simulated"
-        met = f"{percent(miss.attainment)} of requests would meet the SLO, {basis}." * is_number(miss.attainment)
+        basis = "in simulation" if miss.simulated else "by formula"
+        met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))

@@ -293,7 +293,7 @@ class Problem:
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `speculation` says how tokens are drafted where the search space drafts any.
     `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
-    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
+    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modeled;
     `target` names what the plan has to run on, None: anything;
     `engine_changes` is what the user's catalog file says of its host times.
     """

@@ -142,7 +142,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
             *(_figure(name, [getattr(plan, field, None) for plan in fleets], *how) for name, field, *how in FIGURES),
             _figure("GPUs", gpus, "GPU", "lower"),
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
-            _figure("gap to the bound on any fleet", gaps, "1", "lower"),
+            _figure("most that another fleet could save", gaps, "1", "lower"),
         ),
         pools=tuple(
             sorted(_told_apart(differing), key=lambda change: (-abs(change.difference), change.name, change.kind))
@@ -244,7 +244,7 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
         yield SloChange(clean(name, 30), (outcomes[0], outcomes[1]), tuple(figures))
 
 
-MEETING: Final = "meet the SLO"
+MEETING: Final = "SLO met"
 
 
 def _class_values(item: ClassResult, label: str) -> dict[str, float | None]:

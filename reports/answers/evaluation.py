@@ -141,7 +141,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
     meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    enough = "are enough" if more else meets
+    enough = f"{'is' if provisioning.spare == 1 else 'are'} enough" if more else meets
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         f"{_replica_words(less, 'fewer')} {enough}" if less else "",

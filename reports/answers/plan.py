@@ -303,7 +303,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = words.as_sentence(clean(row.label, words.ENGINES_LIMIT)) if row.kind == "other_engines" else ""
+    without = f"The cheapest {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
@@ -326,12 +326,12 @@ def front_section(plan: Plan) -> Section:
         and names == {item.name for item in fleet.latencies}
     ]
     faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
-    gain = "no dearer fleet that meets the SLO is faster"
+    gain = "no fleet that costs more and meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
         latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
+    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
     for fleet in dearer_fleets:
         basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
@@ -341,11 +341,12 @@ def front_section(plan: Plan) -> Section:
     headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
     return Section(
-        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{other_kinds}; {gain}",
+        f"What a dollar more buys: {gain}",
         table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers, "basis"), rows),
         notes=(
-            f"Of limit: the slowest latency at the quantile of the goal, over its limit{several}. "
-            "Verdicts are by full runs like the plan's, or by one short run where it says so.",
+            f"Of limit: the slowest latency at the percentile of the goal, over its limit{several}. "
+            f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the "
+            "plan's unless the basis says otherwise.",
         ),
     )
 

@@ -56,8 +56,8 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 "Pools",
                 table=_pools(simulation),
                 notes=(
-                    "In a step: share of the time in which a step runs, even with one request.",
-                    "MBU, and MFU in wide tables: memory traffic and compute of the steps, over the GPUs' peaks.",
+                    "In a step: share of the time in which a replica runs a step, however small its batch.",
+                    "MFU, MBU: compute and memory traffic of the steps, as shares of the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
@@ -310,7 +310,7 @@ def _rates(simulation: Simulated) -> Section:
         "Goodput" if curve is None else "Latency and throughput",
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
         table_of(columns, [row for point in points for row in _point_rows(point, metrics)]),
-        ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
+        ("served: requests that ended per second; within SLO: those of them that met it.",),
     )
 
 
