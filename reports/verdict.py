@@ -261,10 +261,10 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
         if brief:
-            return f"Prefix cache: the stated {best} of hits needs every prefix to be used again within {keeps}."
+            return f"Prefix cache: keeps a prefix for {keeps}; the stated {best} of hits needs it again sooner."
         return (
-            f"Prefix cache: the stated {best} of the input tokens are found in it if every prefix is used again within "
-            f"{keeps}; the KV memory keeps it no longer."
+            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
+            "in it if each prefix is used again within that time."
         )
     if brief:
         return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it."

@@ -203,7 +203,7 @@ def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None
     name = "case-a-name-of-20-letters-a-name-of-20-letters"
     sentences = list(RULES["names_are_short"](long, Started((), (), {})))
     assert sentences == [f"the name '{name}' has {len(name)} characters, and 45 are allowed"]
-    deployment, _ = example("llmd-ranks")
+    deployment, _ = example("llm-d-ranks")
     first, *others = deployment.pools
     joined = replace(
         deployment, name="a-name-of-20-letters", pools=(replace(first, name="a-name-of-20-letters"), *others)
@@ -221,7 +221,7 @@ REFUSED: list[tuple[tuple[Case, ...], Ask, str, str]] = [
     ((Case("prefill", seqs=8), Case("decode", pp=2)), Ask(), "dynamo", "ends_agree: .* PP 2 of decode"),
     ((APART, Case("decode")), Ask(), "vllm 0.20.1", "needs the NixlPushConnector, which vLLM 0.20.1 lacks"),
     ((APART, Case("decode")), Ask(), "dynamo", "NVIDIA Dynamo 1.6.1 does not hand over with; plan again with pdplan "),
-    ((APART, Case("decode")), Ask(), "dynamo", "or choose --target vllm or llmd, which run this plan as it is$"),
+    ((APART, Case("decode")), Ask(), "dynamo", "or choose --target vllm or llm-d, which run this plan as it is$"),
     ((Case("colocated", ep=8, dp=8, seqs=100, tokens=8192),), Ask(MOE), "vllm", "100 is not a multiple of DP 8"),
     (PAIR, Ask(engine="sglang"), "vllm", "evaluated for SGLang, which target vllm does not run; .* sglang or dynamo, "),
     ((Case("colocated", tp=2, dp=2, ep=4, tokens=8192),), Ask(MOE, engine="trtllm"), "trtllm", "all ranks or none"),
@@ -265,7 +265,7 @@ def test_a_plan_that_a_target_cannot_run_is_refused(
         deployment_files(plan_of(pools, ask), options(*target.split()))
 
 
-@pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llmd-ranks"])
+@pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_mutilated_files_are_judged_and_never_crash(name: str, data: st.DataObject) -> None:

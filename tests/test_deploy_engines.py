@@ -42,8 +42,8 @@ COMBINATIONS = [
     ("dynamo", "1.6.1", "vllm"),
     ("dynamo", "1.6.1", "sglang"),
     ("dynamo", "1.6.1", "trtllm"),
-    ("llmd", "0.31.0", "vllm"),
-    ("llmd", "0.33.0", "vllm"),
+    ("llm-d", "0.31.0", "vllm"),
+    ("llm-d", "0.33.0", "vllm"),
     ("sglang", "0.5.23", "sglang"),
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
@@ -109,7 +109,7 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
     ("target", "engine", "words"),
     [
         ("vllm", "vllm", ("enable-eplb: true", "eplb-config: '{\"num_redundant_experts\":32}'")),
-        ("llmd", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
+        ("llm-d", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "sglang", ("- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
         ("sglang", "sglang", ("--enable-eplb --ep-num-redundant-experts 32",)),
@@ -155,7 +155,7 @@ DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
     ("vllm", "vllm", MTP, ['speculative-config: \'{"method":"mtp","num_speculative_tokens":3}\'', "size: 2048"]),
     ("vllm", "vllm", EAGLE3, ['{"method":"eagle3","model":"org/draft","num_speculative_tokens":2}']),
     ("vllm", "vllm", NGRAM, ['{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}']),
-    ("llmd", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("llm-d", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
     ("dynamo", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
     ("dynamo", "sglang", MTP, ["- --speculative-num-steps\n"]),
     ("dynamo", "trtllm", MTP, ['"speculative_config":{"decoding_type":"MTP","max_draft_len":3}']),
@@ -335,7 +335,7 @@ def command(pod: dict[str, Any], index: int) -> list[str]:
 def test_data_ranks_are_counted_on_over_the_nodes() -> None:
     """By the shell that workers start in, which takes no word of a user's for code."""
     nasty = "a$(touch x)'\";`id`"
-    files = deployment_files(plan_of(RANKS, SPARSE), options("llmd", model=nasty))
+    files = deployment_files(plan_of(RANKS, SPARSE), options("llm-d", model=nasty))
     _, decode = yaml.safe_load(files["pools/disaggregatedset.yaml"])["spec"]["roles"]
     worker = decode["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     for index in (1, 2):

@@ -154,13 +154,13 @@ def test_the_formula_finds_what_simulated_blocks_do(
     assert use.at_best == pytest.approx(0.81, abs=0.02)
     simulated = hit_share(instance, judge(instance, fleet, requests=6000))
     assert use.sustained == pytest.approx(simulated, abs=0.04)
-    if balancing is Balancing.FEWEST_TOKENS:
+    if balancing is Balancing.LEAST_TOKENS:
         assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
 
 
 def test_a_stated_share_is_one_case_of_the_law() -> None:
     """A share of every prompt that is used again at once: the same tokens, and no flows for misses."""
-    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     stated = replace(load, sessions=None, reuse=None, prefix_hit_share=0.6)
     plain = make_flows(replace(problem(), workload=stated))
     law = make_flows(replace(problem(), workload=replace(stated, reuse=uniform_reuse(load.isl, 0.6, fixed(0.0)))))
@@ -170,11 +170,11 @@ def test_a_stated_share_is_one_case_of_the_law() -> None:
 
 
 def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
-    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     shares = []
     for interval in (5.0, 3600.0):
         reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
-        instance = instance_of(replace(agents(10.0, Balancing.FEWEST_TOKENS), workload=replace(
+        instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
         fleet = fleet_for(instance, ALONE, 8)
         use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)

@@ -20,7 +20,6 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
@@ -277,7 +276,6 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             share=slo.share,
             ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
-            e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
             attainment=item.attainment,
             ttft_s=item.ttft_s,

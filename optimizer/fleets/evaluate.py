@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
@@ -196,7 +196,7 @@ class Evaluation:
     def classes(self) -> list[ClassLatencies]:
         """What each SLO class gets, in the type of a simulated one."""
         limited = self.instance.flows.limits
-        metrics = {metric: self.quantiles(metric) for metric in limited if metric not in SHOWN_ALWAYS}
+        metrics = {metric: self.quantiles(metric) for metric in limited if metric not in OWN_FIELDS}
         return [
             ClassLatencies(
                 name=slo.name,

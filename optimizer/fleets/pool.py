@@ -207,7 +207,7 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
 
 def _spread(instance: Instance) -> bool:
     """Whether the turns of a session come to any replica: the router does not know what they have computed."""
-    return instance.problem.constraints.balancing is Balancing.FEWEST_REQUESTS
+    return instance.problem.constraints.balancing is Balancing.LEAST_REQUESTS
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:

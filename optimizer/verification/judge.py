@@ -17,7 +17,7 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
@@ -169,7 +169,7 @@ def simulated_pool(
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
@@ -280,21 +280,15 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
-def class_quantiles(
-    instance: Instance, runs: Sequence[Run], number: int, metric: Metric, warm_up: float = WARM_UP
-) -> Quantiles:
-    """Quantiles of a metric over the requests of a class that count; infinite where a request never got that far."""
-    masks = counted(instance, runs, number, several=METRICS[metric].scope is Scope.LATER, warm_up=warm_up)
-    return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
-
-
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
-    """One class over all runs."""
+    """One class over all runs; latencies are infinite where a request never got that far."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
+    several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
     def quantiles(metric: Metric) -> Quantiles:
-        return class_quantiles(instance, runs, number, metric, warm_up)
+        masks = several if METRICS[metric].scope is Scope.LATER else counts
+        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
 
     good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
     attainment = share_of(good, tail)
@@ -303,7 +297,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=attainment.share,
         ttft_s=quantiles(Metric.TTFT),
         tpot_s=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={m: quantiles(m) for m in Metric if m in {*SHOWN_ALWAYS, *slo.limits} and m not in OWN_FIELDS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,

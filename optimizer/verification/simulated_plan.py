@@ -12,7 +12,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from costmodel.simulator import Pages, Result, Router, simulate
 from costmodel.simulator.metrics import steady
 from costmodel.words import percentage, plural
@@ -21,7 +20,6 @@ from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -34,7 +32,6 @@ from .judge import (
     Curve,
     Goodput,
     Judgement,
-    class_quantiles,
     goodput,
     half_width,
     judge_demands,
@@ -158,10 +155,6 @@ class Simulated:
         runs = range(len(self.judgement.runs)) if self.request.trace is None else ()
         return [self.request.seed + SEEDS * number for number in runs]
 
-    def quantiles(self, number: int, metric: Metric) -> Quantiles:
-        """Quantiles of a metric of one class [s]."""
-        return class_quantiles(self.instance, self.judgement.runs, number, metric)
-
     def timeline(self, window: float) -> tuple[Result, float]:
         """Steps of the first run in a window [s] that begins where the warm-up ends, and its beginning [s].
 
@@ -201,9 +194,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
         engines = simulated_fleet(instance, fleet)
-        if demands[
-            0
-        ].trace.pages:  # behind a router that knows what each engine has cached, as is deployed for prefixes
+        if demands[0].trace.pages:  # a router that knows what each engine has cached, as is deployed for prefixes
             aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
             pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
             engines = replace(engines, pools=pools)

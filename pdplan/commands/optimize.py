@@ -30,7 +30,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import SEED, Bounds
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -48,7 +48,7 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "-t",
     "--target",
-    type=Choice((*TARGET_NAMES, NO_TARGET)),
+    type=Choice((*TARGET_NAMES, NO_TARGET), TARGET_SPELLINGS),
     help="Search only fleets that this target can run; none searches all. Overrides the file's. Default: fleets that "
     "at least one target of the engine can run.",
 )

@@ -335,7 +335,7 @@ class Deployment:
 
         Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
         """
-        as_evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
+        as_evaluated = not self.demand.sessions or self.router is Balancing.LEAST_TOKENS
         return self.demand.prefix_share > 0.0 and as_evaluated
 
     @property

@@ -49,7 +49,7 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
     "vllm": vllm_files,
     "dynamo": dynamo_files,
-    "llmd": llmd_files,
+    "llm-d": llmd_files,
     "sglang": sglang_files,
     "trtllm": trtllm_files,
 }
@@ -77,7 +77,7 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
 def planned_target(plan: Plan) -> str:
     """What the plan has to run on, or else the plain target of the engine that it was evaluated for."""
     target = plan.provenance.inputs.get("target")
-    return plan.engine if target in {None, NO_TARGET} else str(target)
+    return plan.engine if target in {None, NO_TARGET} else target_of(str(target)).name
 
 
 def default_target(plan: Plan) -> str:
@@ -220,7 +220,7 @@ def _lengths(deployment: Deployment) -> Reason | None:
 
 
 def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
-    """A router that counts requests where the plan holds with one that counts tokens only."""
+    """A least-requests router where the plan meets the SLO behind a least-tokens one only."""
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
     if alike or plan.simulation is None:
         return None
@@ -231,7 +231,7 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
     if behind is not None:
         brief = "is not shown to meet the SLO"
         full = f"{brief} ({kept_by_requests(plan.simulation, behind)})"
-    counts = "the router there counts requests, not prompt tokens, and behind such a router the plan"
+    counts = "the router there is least-requests, and behind such a router the plan"
     return Reason(f"{counts} {full}", f"{counts} {brief}")
 
 

@@ -146,7 +146,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         picker_file=PICKER_FILE,
         picker=picker,
         http=facts.fact("ports", "http"),
@@ -163,7 +163,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
 def router_command(deployment: Deployment) -> str:
     """What installs llm-d's router with its values; the chart has the version of the picker."""
-    version, space = facts.image("llmd", deployment.options.version, "picker"), deployment.options.namespace
+    version, space = facts.image("llm-d", deployment.options.version, "picker"), deployment.options.namespace
     chart = f"{facts.fact('charts', 'router')} --version {version}"
     return f"helm install {deployment.name} {chart} -n {space} -f {ROUTER_VALUES}"
 
@@ -212,7 +212,7 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         pool=pool,
         serves=serves,
         proxied=has_proxy,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         http=facts.fact("ports", "http"),
         port=port,
         command=serve,
@@ -241,7 +241,7 @@ def _picker(deployment: Deployment) -> list[Any]:
         "llmd/picker.yaml",
         deployment,
         prefixes=deployment.routes_by_prefix,
-        counts_tokens=deployment.router is Balancing.FEWEST_TOKENS,
+        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
         rate=int(rate),
         affine=AFFINE,

@@ -220,7 +220,7 @@ def _arrivals(generator: np.random.Generator, demand: PlannedWorkload, count: in
 def behind(plan: Plan, router: Balancing) -> Plan:
     """The plan with its figures behind a router; as it is where that is its own, or was not simulated."""
     fleet = None if plan.simulation is None else plan.simulation.fewest_requests
-    if fleet is None or not fleet.latencies or router is not Balancing.FEWEST_REQUESTS:
+    if fleet is None or not fleet.latencies or router is not Balancing.LEAST_REQUESTS:
         return plan
     return with_latencies(plan, fleet.latencies)
 

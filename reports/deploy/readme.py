@@ -98,7 +98,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         router="" if deployment.behind_gateway else facts.fact("router").get(deployment.engine, ""),
         watched=bool(watches(deployment)),
         charts=facts.fact("charts"),
-        helm=Raw(router_command(deployment)) if target.name == "llmd" else "",
+        helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
         url=deployment.url,
         header=HEADER,
         labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
@@ -130,7 +130,7 @@ def scattered_words(deployment: Deployment) -> str:
         return ""
     why = facts.scatters(deployment.options.target, apart=deployment.disaggregated)
     if not deployment.routes_by_prefix:  # a plan of sessions
-        why = why or "the router counts requests, and is not told to keep a session where it was"
+        why = why or "the router is a least-requests one, and is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
