@@ -144,6 +144,27 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
     )
 
 
+@pytest.mark.parametrize("stated", ["flat", "nested"])
+def test_a_record_of_an_older_version_is_one_sentence(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], stated: str
+) -> None:
+    """Its options stood beside the plan, and later below a key."""
+    file = deployed[1] / RECORD
+    text = file.read_text("utf-8")
+    new = json.loads(text)
+    asked = new.pop("options")
+    old = {**new, "schema": "pdplan.deployment/1", **(asked if stated == "flat" else {"options": asked})}
+    try:
+        file.write_text(json.dumps(old), "utf-8")
+        code, out, err = check(deployed, capsys)
+    finally:
+        file.write_text(text, "utf-8")
+    assert (code, out) == (ExitCode.BAD_INPUT, "")
+    assert err == (
+        f"pdplan: error: {file} is of an older version of pdplan; pdplan deploy plan.json writes a new one\n"
+    )
+
+
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
@@ -186,6 +207,18 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     files = example(name)[1]
     assert {PurePosixPath(path).suffix for path in files} <= {*READERS, ".md"}
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_steps_are_in_order_and_ways_to_do_one_stand_below_it(name: str) -> None:
+    lines = example(name)[1]["README.md"].partition("## Start\n\n")[2].partition("\n\n## ")[0].splitlines()
+    steps = [line for line in lines if not line.startswith("   - ")]
+    assert [int(line.partition(".")[0]) for line in steps] == list(range(1, len(steps) + 1))
+    assert not [line for line in steps if re.match(r"\d+\. Or\b", line)]
+    for number, line in enumerate(lines):
+        first, before = line.startswith("   - either "), lines[number - 1]
+        assert first == (before.endswith("in one of these ways:") and number > 0)
+        assert not line.startswith("   - or ") or before.startswith("   - ")
 
 
 def test_files_that_break_a_rule_are_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:

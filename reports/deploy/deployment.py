@@ -281,7 +281,7 @@ class Deployment:
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
     load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
-    plan was simulated; mixed: whether the pools' GPUs differ; capacity: highest request rate within the SLOs, infinite
+    plan was simulated; capacity: highest request rate within the SLOs, infinite
     where the plan does not say [1/s]; own_context: longest request that engines take by the
     config.json of the weights alone [token].
     """
@@ -404,12 +404,42 @@ class Deployment:
         """Whether some pods run beside Arm CPUs."""
         return any(pool.arm for pool in self.pools)
 
+    def exchange(self, pool: DeployedPool) -> str | None:
+        """What carries tokens to their experts, None for the engine's default: every token to every data rank.
+
+        Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step
+        times have it; the kernels that do so are for one role each, are known to take the precisions of
+        `exchange_dtypes`, and those for decode take so many tokens of a rank in a step.
+        """
+        crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
+        fits = self.dispatched(pool) <= facts.fact("dispatch", "most")
+        if not crosses or pool.settings.expert == 1 or not fits:
+            return None
+        by_role: dict[str, str] = facts.fact("exchange").get(self.engine, {})
+        return by_role.get(pool.role.value) if pool.config.weight_dtype in facts.fact("exchange_dtypes") else None
+
+    def dispatched(self, pool: DeployedPool) -> int:
+        """Tokens of a data rank that a decode step may send to experts [token]: vLLM's largest, SGLang's batch."""
+        settings = pool.settings
+        if pool.role is not Role.DECODE:
+            return 0
+        per_rank = settings.data if self.engine == "vllm" else settings.data * settings.pipeline
+        step = settings.max_num_batched_tokens if self.engine == "vllm" else settings.verified * settings.max_num_seqs
+        return -(-step // per_rank)
+
     def engine_env(self, pool: DeployedPool) -> list[tuple[str, str]]:
-        """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
+        """How KV blocks, tokens and ranks of an engine of several nodes travel, and what the vendor's kernels are told.
+
+        DeepEP has room for so many tokens only as it is told, and stops the engine at the first step that has more.
+        """
         ucx = facts.fact("vendors", pool.vendor, "ucx") if self.target.pods else facts.fact("ucx", "hosts")
         env = {"UCX_TLS": ucx} if self.disaggregated else {}
         nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
-        return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
+        tokens, limits = self.dispatched(pool) if self.exchange(pool) else 0, facts.fact("dispatch")
+        room = {limits["tokens_env"]: str(tokens)} if self.engine == "sglang" and tokens > limits["sglang"] else {}
+        if 2 * (tokens + 1) > limits["queue"]:
+            room[limits["queue_env"]] = str(2 * (tokens + 1))
+        return list((env | room | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
 
     @property
     def disaggregated_set(self) -> bool:
@@ -425,11 +455,6 @@ class Deployment:
     def local_weights(self) -> bool:
         """Whether the weights are a folder of the hosts, and nothing is fetched."""
         return self.weights.startswith("/")
-
-    @property
-    def mixed(self) -> bool:
-        """Whether pools run on different GPUs."""
-        return len({pool.accelerator for pool in self.pools}) > 1
 
     def pool(self, name: str) -> DeployedPool | None:
         """The pool of this file name, if there is one."""

@@ -276,7 +276,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         vendor=vendor,
         node_label=options.labels.get(accelerator.name, accelerator.node_label),
         replicas=pool.replicas,
-        settings=_settings(plan, problem.model, config, options, vendor),
+        settings=_settings(plan, problem, config, options, vendor),
         prompt_rate=_prompt_rate(problem, config),
         running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
@@ -284,7 +284,8 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     )
 
 
-def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
+def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
+    model = problem.model
     split, block = config.parallelism, block_tokens(plan.engine, model)
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
@@ -306,7 +307,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
-        attention_backend=_attention_backend(plan, vendor, model, config.kv_dtype),
+        attention_backend=_attention_backend(plan, problem, vendor, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
         **_drafts(plan, config, options),
     )
@@ -353,12 +354,16 @@ def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> in
     return next(fitting, longest)
 
 
-def _attention_backend(plan: Plan, vendor: str, model: Transformer, kv_dtype: str) -> str | None:
-    """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
+def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str) -> str | None:
+    """One kernel for all where GPUs that hand over are of several generations, for which engines choose different ones.
+
+    None: the engine chooses.
+    """
     kernels = facts.fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
-    hands_over = any(pool.role == "prefill" for pool in plan.pools)
+    model, hands_over = problem.model, any(pool.role == "prefill" for pool in plan.pools)
     gpus = sorted({pool.accelerator for pool in plan.pools})
-    if not hands_over or len(gpus) == 1 or kernels is None:
+    used = [offer.accelerator for offer in problem.offers if offer.accelerator.name in gpus]
+    if not hands_over or len({gpu.generation or gpu.name for gpu in used}) == 1 or kernels is None:
         return None
     if model.is_latent and kv_dtype not in kernels["latent_kv"]:
         raise InputError(

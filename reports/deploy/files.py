@@ -29,6 +29,7 @@ from . import facts, lint
 from .deployment import Deployment, Device, GatewayRouting, Options, Reason, UndeployableError, default_options
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
+from .formats import dig
 from .gateway import by_size, gateway_rules
 from .hosts import sglang_files, trtllm_files, vllm_files
 from .kubernetes import llmd_files
@@ -220,7 +221,7 @@ def _lengths(deployment: Deployment) -> Reason | None:
 
 
 def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
-    """A router that counts requests where the plan holds with one that counts tokens only."""
+    """A least-requests router where the plan holds with one that counts prompt tokens only."""
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
     if alike or plan.simulation is None:
         return None
@@ -231,7 +232,7 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
     if behind is not None:
         brief = "is not shown to meet the SLO"
         full = f"{brief} ({kept_by_requests(plan.simulation, behind)})"
-    counts = "the router there counts requests, not prompt tokens, and behind such a router the plan"
+    counts = "the target has a least-requests router, and behind such a router the plan"
     return Reason(f"{counts} {full}", f"{counts} {brief}")
 
 
@@ -336,6 +337,8 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
 
 
 RECORD: Final = "deployment.json"
+RECORD_1: Final = "pdplan.deployment/1"
+"""Schema of records in which the options of earlier versions stood."""
 
 
 class DeploymentRecord(BaseModel):
@@ -343,7 +346,7 @@ class DeploymentRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_: Literal["pdplan.deployment/1"] = Field(alias="schema")
+    schema_: Literal["pdplan.deployment/2"] = Field(alias="schema")
     plan: str
     inputs_sha256: str
     options: Options
@@ -352,7 +355,7 @@ class DeploymentRecord(BaseModel):
 def record_text(deployment: Deployment) -> str:
     """The record of a deployment."""
     record = DeploymentRecord(
-        schema="pdplan.deployment/1",
+        schema="pdplan.deployment/2",
         plan=deployment.title,
         inputs_sha256=deployment.plan_sha,
         options=deployment.options,
@@ -361,10 +364,13 @@ def record_text(deployment: Deployment) -> str:
 
 
 def recorded_options(text: str, where: str = RECORD) -> Options:
-    """The options of a record; InputError if it is none. where: the file, in messages."""
+    """The options of a record; InputError if it is none, or of an older version. where: the file, in messages."""
     record = JsonText(where, text)
+    value = record.value()
+    if dig(value, "schema") == RECORD_1:
+        raise InputError(f"{where} is of an older version of pdplan; pdplan deploy plan.json writes a new one")
     try:
-        return DeploymentRecord.model_validate(record.value()).options
+        return DeploymentRecord.model_validate(value).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error

@@ -270,22 +270,9 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "balanced": bool(settings.redundant) or None,
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
-        "exchange": exchange(deployment, pool),
+        "exchange": deployment.exchange(pool),
         **_drafting(deployment, pool),
     }
-
-
-def exchange(deployment: Deployment, pool: DeployedPool) -> str | None:
-    """What carries tokens to their experts, None for the engine's default, which sends every token to every data rank.
-
-    Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step times
-    have it; the kernels that do so are for one role each, and are known to take the precisions of `exchange_dtypes`.
-    """
-    crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
-    if not crosses or pool.settings.expert == 1 or pool.config.weight_dtype not in facts.fact("exchange_dtypes"):
-        return None
-    by_role: dict[str, str] = facts.fact("exchange").get(deployment.engine, {})
-    return by_role.get(pool.role.value)
 
 
 def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
