@@ -31,6 +31,7 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
+from search_spaces.models import load_model
 from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
@@ -194,6 +195,30 @@ def test_generations_of_gpus_share_a_kernel_and_gpus_of_one_choose_their_own(
     assert {pool.settings.attention_backend for pool in deployment.pools} == {backend}
     page = deployment_files(plan_of(cases, Ask(engine=engine)), options(engine))["README.md"]
     assert ("of several generations" in page) == (backend is not None)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "role", "told"),
+    [
+        ("gpt-oss-20b", "0.22.1", "decode", True),
+        ("Qwen3-Next-80B-A3B", "0.20.0", "decode", True),
+        ("gpt-oss-20b", "0.23.0", "decode", False),  # which does so by itself
+        ("gpt-oss-20b", "0.22.1", "colocated", False),
+        ("Llama-3.1-8B", "0.22.1", "decode", False),
+        ("Llama-4-Scout-17B-16E", "0.22.1", "decode", False),  # attends in chunks, of which vLLM refuses it
+    ],
+)
+def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role: str, *, told: bool) -> None:
+    tp = 4 if model.startswith(("Llama-4", "Qwen3-Next")) else 1
+    cases = (Case("prefill", tp=tp, seqs=8, tokens=8192), Case("decode", tp=tp))
+    plan = plan_of(
+        cases if role == "decode" else (Case("colocated", tokens=8192),),
+        Ask(model, load_model(model).native_weight_dtype),
+    )
+    files = WRITERS["vllm"](deployment_of(plan, "vllm", version))
+    workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
+    assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
+    assert facts.legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == facts.SWITCH
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)

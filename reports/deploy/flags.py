@@ -25,6 +25,7 @@ from costmodel.speculation import Draft
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
+from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
 
 from . import facts
@@ -359,9 +360,18 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
         "transfer": transfer,
+        "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
     return _words(deployment, pool, _vllm(deployment), engine_values)
+
+
+def _keeps_whole_caches(deployment: Deployment) -> bool:
+    """Whether vLLM has to be told that layers need a window or a state alone, as the plan has their memory."""
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
+    name, since = deployment.model.name, facts.fact("own_caches_since")
+    chunked = is_model(name) and "attention_chunk_size" in config_of(name)
+    return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
 
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
