@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,30 +11,22 @@ from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
-from search_spaces.problem import Balancing, Target, target_of
+from costmodel.workload import Workload
+from search_spaces.problem import Balancing, Slo, Target, target_of
 from search_spaces.recorded import Recorded
 
 from . import facts
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
-
-    full: str
-    brief: str
-
-
 class UndeployableError(InputError):
     """A target cannot run a plan, but could run another of the same problem.
 
-    reasons: in brief, without the way to that one; again: the flags to plan it with.
+    reason: without the way to that one; again: the flags to plan it with.
     """
 
-    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
+    def __init__(self, reason: str, again: str) -> None:
         super().__init__(f"{reason}; plan again with pdplan optimize {again}")
-        self.reasons = tuple(item.brief for item in reasons) or (reason,)
-        self.again = again
+        self.reason, self.again = reason, again
 
 
 class GatewayRouting(StrEnum):
@@ -167,39 +159,19 @@ class DeployedPool:
         return self.replicas * self.settings.gpus
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedWorkload:
-    """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorkload(Workload):
+    """The workload at the planned volume; its prefix hit share is that of the planned caches.
 
     slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
-    trace, whose times the benchmark's are. sessions: whether requests are turns of sessions. quietest: share of the
-    rate that comes in the quietest hour of the day [1], 1 where the plan has no day.
+    trace, whose times the benchmark's are. quietest: share of the rate that comes in the quietest hour of the day [1],
+    1 where the plan has no day.
     """
 
-    rate: float
-    burstiness: float
-    prefix_share: float
-    isl: tuple[float, ...]
-    osl: tuple[float, ...]
-    share: tuple[float, ...]
     seed: int
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
-    sessions: bool = False
     quietest: float = 1.0
-
-    @property
-    def mean_isl(self) -> float:
-        """Mean prompt length [token]."""
-        return self._mean(self.isl)
-
-    @property
-    def mean_osl(self) -> float:
-        """Mean answer length [token]."""
-        return self._mean(self.osl)
-
-    def _mean(self, lengths: Sequence[float]) -> float:
-        return sum(length * share for length, share in zip(lengths, self.share, strict=True)) / sum(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,32 +189,15 @@ class LengthRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyLimits:
-    """The tightest latency limits of all classes [s]."""
+class SloClass(Slo):
+    """What one SLO class, or all together, ask for; label: of its files and requests, empty where there is but one."""
 
-    ttft: float
-    tpot: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClassLimits:
-    """What one SLO class asks for: first token, later tokens, whole request [s], None where it does not say.
-
-    attainment: share of its requests that shall meet it [1]; name: the plan's; ending: of the files and the job that
-    are about this class; empty where there is one class.
-    """
-
-    name: str
-    ending: str
-    ttft: float | None
-    tpot: float | None
-    whole: float | None
-    attainment: float
+    label: str = ""
 
     @property
-    def label(self) -> str:
-        """What requests of the class are called by; empty where there is one class."""
-        return self.ending.removeprefix("-")
+    def ending(self) -> str:
+        """Of the files and the job that are about this class."""
+        return self.label and f"-{self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +236,9 @@ class Deployment:
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
     load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
-    plan was simulated; capacity: highest request rate within the SLOs, infinite
-    where the plan does not say [1/s]; own_context: longest request that engines take by the
-    config.json of the weights alone [token].
+    plan was simulated; capacity: highest request rate within the SLOs, infinite where the plan does not say [1/s];
+    limits: the tightest of all classes; own_context: longest request that engines take by the config.json of the
+    weights alone [token].
     """
 
     name: str
@@ -299,8 +254,8 @@ class Deployment:
     lanes: tuple[LengthRoute, ...]
     demand: PlannedWorkload
     capacity: float
-    limits: LatencyLimits
-    classes: tuple[ClassLimits, ...]
+    limits: SloClass
+    classes: tuple[SloClass, ...]
     own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)
@@ -335,13 +290,13 @@ class Deployment:
 
         Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
         """
-        as_evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
-        return self.demand.prefix_share > 0.0 and as_evaluated
+        as_evaluated = self.demand.sessions is None or self.router is Balancing.FEWEST_TOKENS
+        return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
     @property
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
-        return self.target.balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
+        return self.target.balancing(self.balancing, prefixes=self.demand.prefix_hit_share > 0.0)
 
     @property
     def drain_seconds(self) -> int:
@@ -349,7 +304,7 @@ class Deployment:
 
         Twice what the longest answer takes at the limits of the plan, in whole tens of seconds, and an hour at most.
         """
-        longest = self.limits.ttft + max(self.demand.osl) * self.limits.tpot
+        longest = self.limits.ttft + float(self.demand.osl.max()) * self.limits.tpot
         return int(min(-(-2.0 * longest // 10) * 10, 3600))
 
     @property

@@ -144,8 +144,8 @@ def numbers(version: str) -> tuple[int, ...]:
 def fact(*path: str) -> Any:
     """An entry of targets.yaml.
 
-    >>> fact("kv_dtypes", "vllm", "bf16")
-    'bfloat16'
+    >>> fact("router", "vllm")
+    'vllm-router==0.1.17'
     """
     entry: Any = _data("targets.yaml")
     for name in path:

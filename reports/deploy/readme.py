@@ -16,7 +16,7 @@ from reports.words import slo_words
 from search_spaces.problem import Balancing, target_of
 
 from . import facts
-from .deployment import ClassLimits, Deployment
+from .deployment import Deployment, SloClass
 from .describe import told_apart
 from .flags import connector
 from .formats import Raw, objects, render
@@ -65,7 +65,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
         series=facts.fact("metrics").get(deployment.engine, {}),
-        hit=deployment.demand.prefix_share,
+        hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         knows_prefixes=deployment.routes_by_prefix and not scatters,
         counted="fewest prompt tokens" if deployment.router is Balancing.FEWEST_TOKENS else "least requests",
@@ -130,7 +130,7 @@ def page_notes(deployment: Deployment) -> list[Raw]:
 def scattered_words(deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache; empty where one does, or none has to."""
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
-    if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or not many:
+    if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
     why = facts.scatters(deployment.options.target, apart=deployment.disaggregated)
     if not deployment.routes_by_prefix:  # a plan of sessions
@@ -186,7 +186,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             for slo in deployment.classes
         ],
         requests=requests_of(deployment.demand),
-        rate=f"{deployment.demand.rate:g}",
+        rate=f"{deployment.demand.request_rate:g}",
         predicted=_quantiles(router_plan),
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
@@ -197,7 +197,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
     )
 
 
-def job_result(slo: ClassLimits) -> str:
+def job_result(slo: SloClass) -> str:
     """File into which the log of a class's job goes."""
     stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
     return f"{stem}{slo.ending}.{suffix}"
