@@ -22,7 +22,7 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
 from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, rule_faults
-from reports.deploy.formats import READERS, load_yaml
+from reports.deploy.formats import READERS, load_documents
 from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
@@ -100,12 +100,10 @@ def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -
     assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "a: 1\n---\nb: 2", "\x00", "a: [", "!!x y"]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "\x00", "a: [", "!!x y"])
 def test_hostile_yaml_is_a_sentence(text: str) -> None:
     with pytest.raises(InputError, match=r"^f\.yaml"):
-        load_yaml("f.yaml", text)
+        load_documents("f.yaml", text)
 
 
 @pytest.fixture(scope="module")

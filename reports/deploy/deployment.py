@@ -12,6 +12,7 @@ from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
+from optimizer.plans.plan import Route
 from search_spaces.problem import Balancing, Slo, Target, target_of
 from search_spaces.recorded import Recorded
 
@@ -175,20 +176,6 @@ class PlannedWorkload(Workload):
 
 
 @dataclass(frozen=True, slots=True)
-class LengthRoute:
-    """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1].
-
-    slo_class: the label of their class; empty where nothing tells classes apart.
-    """
-
-    isl: float
-    share: float
-    prefill: Mapping[str, float]
-    decode: Mapping[str, float]
-    slo_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SloClass(Slo):
     """What one SLO class, or all together, ask for; label: of its files and requests, empty where there is but one."""
 
@@ -251,7 +238,7 @@ class Deployment:
     pools: tuple[DeployedPool, ...]
     routing: GatewayRouting
     balancing: Balancing
-    lanes: tuple[LengthRoute, ...]
+    routes: tuple[Route, ...]
     demand: PlannedWorkload
     capacity: float
     limits: SloClass
@@ -410,6 +397,10 @@ class Deployment:
     def local_weights(self) -> bool:
         """Whether the weights are a folder of the hosts, and nothing is fetched."""
         return self.weights.startswith("/")
+
+    def label(self, slo_class: str) -> str:
+        """What files and requests of a class are called by; empty where nothing tells classes apart."""
+        return next((slo.label for slo in self.classes if slo.name == slo_class), "")
 
     def pool(self, name: str) -> DeployedPool | None:
         """The pool of this file name, if there is one."""

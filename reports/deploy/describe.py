@@ -40,7 +40,6 @@ from .deployment import (
     Deployment,
     Device,
     GatewayRouting,
-    LengthRoute,
     Options,
     PlannedWorkload,
     SloClass,
@@ -92,7 +91,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
-        lanes=_lanes(plan, names),
+        routes=tuple(plan.routing),
         demand=demand_of(plan, problem=problem),
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=tightest(plan),
@@ -219,21 +218,6 @@ def routing_of(plan: Plan) -> GatewayRouting:
     ]
     alike = all(max(pool_shares) - min(pool_shares) <= ALIKE for pool_shares in shares if pool_shares)
     return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
-
-
-def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[LengthRoute, ...]:
-    """The plan's routes by the file names of the pools."""
-    labels = {slo.name: slo.label for slo in classes_of(plan)}
-    return tuple(
-        LengthRoute(
-            isl=route.isl,
-            share=route.share,
-            prefill={names[pool]: share for pool, share in route.prefill.items()},
-            decode={names[pool]: share for pool, share in route.decode.items()},
-            slo_class=labels.get(route.slo_class, ""),
-        )
-        for route in plan.routing
-    )
 
 
 def quietest(plan: Plan) -> float:

@@ -156,9 +156,9 @@ class Flag:
 
     setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
     absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
-    the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the part
-    of one; times: the degree by which an engine counts more than the plan; value: what it always has to be where no
-    setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an
+    the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
+    part of one; times: the degree by which an engine counts more than the plan; value: what it always has to be where
+    no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an
     option of TensorRT-LLM, which takes the others as JSON.
     """
 
@@ -537,7 +537,7 @@ def connector(deployment: Deployment) -> str:
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
+    if PUSH not in facts.fact("targets", deployment.target.name).get("connectors", [PUSH]):
         title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
