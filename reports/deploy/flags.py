@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from costmodel.speculation import Draft
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
+from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
 
 from . import facts
@@ -95,7 +96,6 @@ class FlagReader:
 
     where: str
     values: Mapping[str, Any]
-    engine: str = ""
 
     def text(self, name: str) -> str:
         """The value of a flag that must be there."""
@@ -103,10 +103,6 @@ class FlagReader:
         if value is None:
             raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
         return str(value)
-
-    def optional(self, name: str) -> str | None:
-        """The value of a flag that may be left out."""
-        return self.text(name) if name in self.values else None
 
     def truth(self, name: str) -> bool:
         """An option that is true or false."""
@@ -134,29 +130,9 @@ class FlagReader:
         if file_value != value and not (value is True and name.startswith("-")):
             raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
 
-    def word(self, name: str, spelled: str) -> str:
-        """The plan's word for what an engine spells its own way; spelled: the fact that says how."""
-        text, spellings = self.text(name), facts.fact(spelled, self.engine)
-        for word, spelling in spellings.items():
-            if text == spelling:
-                return str(word)
-        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
-
-    def kv_dtype(self, name: str) -> str:
-        """The plan's word for a dtype of the KV cache."""
-        return self.word(name, "kv_dtypes")
-
-    def draft(self, name: str) -> str | None:
-        """The plan's word for the method that drafts tokens; None where nothing does."""
-        return self.word(name, "drafts") if name in self.values else None
-
-    def count(self, name: str) -> int:
-        """A whole number above 0; 0 where the flag is not there."""
-        return self.whole(name) if name in self.values else 0
-
     def overrides(self, name: str) -> str:
-        """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
-        return one_line(json_object(f"{self.where}: {name}", self.text(name))) if name in self.values else ""
+        """What is laid over the checkpoint's config.json, as one line of JSON."""
+        return one_line(json_object(f"{self.where}: {name}", self.text(name)))
 
     def switch(self, name: str) -> bool:
         """A setting that is stated by one of two switches."""
@@ -179,24 +155,40 @@ class Flag:
     """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
     setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
-    per: degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
-    which an engine counts more than the plan; value: what it always has to be where no setting decides; experts:
-    whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an option of TensorRT-LLM, which
-    takes the others as JSON.
+    absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
+    the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
+    part of one; times: the degree by which an engine counts more than the plan; value: what it always has to be where
+    no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an
+    option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
     setting: str = ""
     read: Callable[[FlagReader, str], Any] | None = None
+    absent: Any = ...
+    spelled: Mapping[str, str] = field(default_factory=dict)
     per: Sequence[str] = ()
     times: str = ""
     value: Any = None
     experts: bool = False
     dynamo: str = ""
 
+    def stated(self, reader: FlagReader) -> Any:
+        """The setting that a file states, in the plan's word for it."""
+        if self.read is None or (self.absent is not ... and self.name not in reader.values):
+            return self.absent
+        value = self.read(reader, self.name)
+        for word, spelling in self.spelled.items():
+            if value == spelling:
+                return word
+        if self.spelled:
+            words = ", ".join(self.spelled.values())
+            raise InputError(f"{reader.where}: {self.name} {shown(value)} is none of {words}")
+        return value
+
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
-        settings = asdict(pool.settings)
+        settings, value = asdict(pool.settings), self.spelled[value] if self.spelled else value
         for number, name in enumerate(self.per, start=1):
             if value % settings[name]:
                 degrees = " x ".join(f"{DEGREES[degree]} {settings[degree]}" for degree in self.per[:number])
@@ -246,12 +238,12 @@ def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -
         if isinstance(fields, str):
             fields = json_object(f"{where}: {section}", fields)
         values |= {f"{section}.{name}": value for name, value in (fields or {}).items()}
-    reader = FlagReader(where, values, reader.engine)
+    reader = FlagReader(where, values)
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
         elif flag.read is not None and (experts or not flag.experts):
-            value = flag.read(reader, flag.name)
+            value = flag.stated(reader)
             if engine_values.setdefault(flag.setting, value) != value:
                 raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
     if "attention_dp" in engine_values:  # which TensorRT-LLM has over all ranks of a stage or none
@@ -262,30 +254,16 @@ def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What all engines are told alike."""
-    settings, engine = pool.settings, deployment.engine
+    settings = pool.settings
     return {
         **asdict(settings),
         "weights": deployment.weights,
-        "kv_dtype": facts.fact("kv_dtypes", engine, settings.kv_dtype),
         "balanced": bool(settings.redundant) or None,
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
-        "exchange": exchange(deployment, pool),
+        "exchange": deployment.exchange(pool),
         **_drafting(deployment, pool),
     }
-
-
-def exchange(deployment: Deployment, pool: DeployedPool) -> str | None:
-    """What carries tokens to their experts, None for the engine's default, which sends every token to every data rank.
-
-    Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step times
-    have it; the kernels that do so are for one role each, and are known to take the precisions of `exchange_dtypes`.
-    """
-    crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
-    if not crosses or pool.settings.expert == 1 or pool.config.weight_dtype not in facts.fact("exchange_dtypes"):
-        return None
-    by_role: dict[str, str] = facts.fact("exchange").get(deployment.engine, {})
-    return by_role.get(pool.role.value)
 
 
 def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
@@ -302,7 +280,6 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
         raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
     looks_up = settings.draft == Draft.NGRAM
     return {
-        "draft": facts.fact("drafts", engine, settings.draft),
         "verified": settings.verified,
         "branches": 1,
         "ngram": facts.fact("ngram_tokens") if looks_up else None,
@@ -329,7 +306,7 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     if engine == "trtllm":
         options = _options_of_dynamo(where, values) if deployment.target.workers else values
         return _trtllm_settings(deployment, where, options)
-    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()}, engine)
+    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
     return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
 
@@ -372,9 +349,18 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
         "transfer": transfer,
+        "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
     return _words(deployment, pool, _vllm(deployment), engine_values)
+
+
+def _keeps_whole_caches(deployment: Deployment) -> bool:
+    """Whether vLLM has to be told that layers need a window or a state alone, as the plan has their memory."""
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
+    name, since = deployment.model.name, facts.fact("own_caches_since")
+    chunked = is_model(name) and "attention_chunk_size" in config_of(name)
+    return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
 
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
@@ -450,7 +436,7 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
-    engine_values = _read_flags(table("trtllm"), FlagReader(where, options, "trtllm"), experts=deployment.model.is_moe)
+    engine_values = _read_flags(table("trtllm"), FlagReader(where, options), experts=deployment.model.is_moe)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return WorkerSettings(**absent | engine_values)
 
@@ -551,7 +537,7 @@ def connector(deployment: Deployment) -> str:
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
+    if PUSH not in facts.fact("targets", deployment.target.name).get("connectors", [PUSH]):
         title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",

@@ -21,18 +21,6 @@ from .gateway import GATEWAY_FILE, chosen_by, gateway_config
 
 ROUTER_FILE: Final = "router.sh"
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
-PROGRAMS: Final = {
-    "vllm": ["vllm", "serve"],
-    "sglang": ["python3", "-m", "sglang.launch_server"],
-    "trtllm": ["trtllm-serve", "serve"],
-}
-"""What starts an engine on a host."""
-ROUTERS: Final = {
-    "vllm": ["vllm-router"],
-    "sglang": ["python3", "-m", "sglang_router.launch_router"],
-    "trtllm": ["trtllm-serve", "disaggregated"],
-}
-"""What starts the engines' own routers."""
 BALANCES: Final = "cache_aware"
 """Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
 
@@ -308,7 +296,7 @@ def _worker_script(deployment: Deployment, engine: HostedReplica, words: Sequenc
         nodes=len(engine.hosts),
         needs_addresses=deployment.engine != "trtllm",
         env=[(Raw(name), value) for name, value in env],
-        words=[*PROGRAMS[deployment.engine], *words],
+        words=[*facts.fact("programs", deployment.engine), *words],
     )
 
 
@@ -316,7 +304,7 @@ def _router_script(deployment: Deployment, words: Sequence[str]) -> str:
     """What starts the engine's own router."""
     return render(
         "plain/router.sh",
-        words=[*ROUTERS[deployment.engine], *words],
+        words=[*facts.fact("router_programs", deployment.engine), *words],
         port=facts.fact("ports", "http"),
         package=Raw(facts.fact("router").get(deployment.engine, "")),
     )

@@ -40,7 +40,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         labels=partial(own_labels, deployment),
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
-        security=container_security,
+        security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
@@ -103,12 +103,6 @@ def gibibytes(size: float) -> str:
     '2Gi'
     """
     return f"{math.ceil(size / GIB)}Gi"
-
-
-def container_security(*, rdma: bool) -> dict[str, Any]:
-    """No more rights than an engine needs: RDMA locks memory."""
-    add = {"add": ["IPC_LOCK"]} if rdma else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
 def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
