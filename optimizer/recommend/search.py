@@ -59,10 +59,6 @@ OTHERS = 2
 
 OTHER_ENGINES = "other_engines"
 """Kind of a row without some engine of the best fleet."""
-MOST_NEAR = 24
-"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
-
-
 EASIER: Final = (1.25, 2.0)
 """Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
 second [1]."""
@@ -300,7 +296,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
 
 def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
     """The best fleet of a search, with the cheaper ones that narrowly miss."""
-    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
+    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:

@@ -6,9 +6,9 @@ up to `FleetSearch.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
 Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
-over from their stages. Then those that keep up with the demand, late or not, with a replica fewer in any pool. Of what
-is left the one with the most room for more load; then the first, which has the fewest pools.
+without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
+more load; then the first, which has the fewest pools.
 """
 
 from __future__ import annotations
@@ -67,13 +67,12 @@ NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
 at times."""
 
+MOST_NEAR = 24
+"""Cheaper fleets that nearly hold by formula which a plan simulates all the same."""
+
 ALIKE = 2e-3
 """Relative difference up to which fleets have as much room, or cost as much while they wait to be simulated: less than
 any prediction tells."""
-
-AMPLE = 1.1
-"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines; assumed, as of how much
-predictions err."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -226,11 +225,17 @@ class FleetSearch:
         return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - ttft.exceeds(flows.ttft)))
 
 
-def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
-    """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
-    problem = search.instance.problem
-    near = ((-share, picks) for picks, share in search.reached.items() if NEAR <= share < 1.0)
-    return [search.fleet(picks) for _, picks in sorted(near) if _price(search, problem, picks) < below]
+def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
+    """What may take the place of a fleet of some cost [$/h] that misses in simulation, within the limits.
+
+    Those of the same cost that hold by formula too, then MOST_NEAR cheaper ones that come near every goal (NEAR), the
+    nearest first.
+    """
+    prices = {picks: _price(search, search.instance.problem, picks) for picks in search.reached}
+    near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
+    equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
+    cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
+    return [search.fleet(picks) for picks in (*equal, *cheaper[:MOST_NEAR])]
 
 
 def cheapest_held(
@@ -474,9 +479,7 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
     able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    plain = [fleet for fleet in able if stages(fleet) == len(fleet.pools)]
-    if len(plain) < len(able):
-        able = [fleet for fleet in plain if holds_at(instance, fleet, AMPLE)] or able
+    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
     survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
     return roomiest(instance, survivors or able)
 
