@@ -21,6 +21,7 @@ from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE, MOST_MORE, ROUNDING, TOLERANCE
 from optimizer.plans.records import ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 
@@ -31,8 +32,6 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 SLICES = 32
 """Slices of the time of a whole request, over which the share of its later tokens is summed."""
-LIGHT = 1e-3
-"""Share of its load with which a pool is in nobody's way [1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +179,7 @@ class Evaluation:
         scope, flows = METRICS[metric].scope, self.instance.flows
         rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
         first = max((pool.ttft.most for pool in self.first_tokens), default=0.0) + 1.0
-        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1e-3
+        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + ALIKE
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
         shares, alike = np.unique(rows, axis=0, return_inverse=True)
         total = shares.sum(axis=1)
@@ -307,7 +306,7 @@ def boundary(
     start: float = 1.0,
     step: float = 2.0,
     *,
-    ends: tuple[float, float] = (1e-6, 1e9),
+    ends: tuple[float, float] = (ROUNDING, 1e9),
 ) -> tuple[float, float]:
     """A multiple of a load that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
 
@@ -333,7 +332,7 @@ def boundary(
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9) -> float:
     """Largest multiple of a load that is still good, `most` at most; 0 if none is."""
-    return min(boundary(good, 1e-3, ends=(1e-6, most))[0], most)
+    return min(boundary(good, ALIKE / 2.0, ends=(ROUNDING, most))[0], most)
 
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:
@@ -357,9 +356,9 @@ def pool_headroom(
     def loads(factor: float) -> FloatArray:
         return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
 
-    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
+    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=MOST_MORE)
     before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
-    after = evaluate(instance, fleet, loads(max(most, LIGHT) * 1.01))
+    after = evaluate(instance, fleet, loads(max(most, ALIKE) * (1.0 + TOLERANCE / 2.0)))
     return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after))
 
 

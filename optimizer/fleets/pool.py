@@ -28,23 +28,17 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE, MANY, NOTABLE
 from search_spaces.problem import Balancing
 
-from .fleet import FleetPool
+from .fleet import MOST_ROUNDS, FleetPool
 
 KEPT = 6000
 """States that are kept, and mean engines: searches come back to a pool and its load again and again, scenarios share
 most of them, and pools that differ in their batch limit alone share a mean engine."""
 
-SETTLED = 1e-8
+SETTLED = 1e-9
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
-
-MOST_ROUNDS = 5_000
-"""Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
-each round, mostly in ten to twenty)."""
-
-MOST_CACHE_ROUNDS, SAME_CHANCE = 30, 2e-3
-"""Rounds of what a prefix cache finds, and change of a chance at which it has settled [1]."""
 
 PACE = 0.5
 """Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
@@ -261,12 +255,12 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     flows = engines.flows
     assert flows.reuse is not None  # noqa: S101 - the caller looked
     chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
-    for _ in range(MOST_CACHE_ROUNDS):
+    for _ in range(MANY):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
         state = state_of(split)
         cache = _prefix_cache(split, state, flows.reuse)
-        if not state.stable or np.abs(cache.chance - chance).max() < SAME_CHANCE:
+        if not state.stable or np.abs(cache.chance - chance).max() < ALIKE:
             break
         chance = cache.chance
     return replace(state, hit_chance=chance, keeps=cache.keeps)
@@ -700,7 +694,10 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
     Chunks that others hold up anyway cost nothing more: d(rho pace) / d rho over the pace, by difference.
     """
-    lanes, (less, more) = np.array(engines.stages * engines.ranks), np.minimum(mean.busy, 0.9) * np.array([0.95, 1.05])
+    lanes, (less, more) = (
+        np.array(engines.stages * engines.ranks),
+        np.minimum(mean.busy, 1.0 - 2.0 * NOTABLE) * np.array([1.0 - NOTABLE, 1.0 + NOTABLE]),
+    )
     if lanes == 1.0 or mean.busy <= 0.0:
         return 1.0
     chunks = np.array(float(engines.per_engine @ mean.mixed.count) / mean.rate if engines.ranks == 1.0 else 1.0)

@@ -21,6 +21,7 @@ from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
 from costmodel.simulator.metrics import (
+    BATCHES,
     TAIL,
     WARM_UP,
     Overload,
@@ -37,6 +38,7 @@ from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
+from optimizer.plans.precision import MOST_MORE, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -47,23 +49,17 @@ Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
-MOST_RUNS = 32
-"""Runs of one verdict at most: each batch of its interval (`metrics.BATCHES`) is a whole run then."""
+MOST_RUNS = BATCHES
+"""Runs of one verdict at most: each batch of its interval is a whole run then."""
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
 WORST = 10.0
 """Distances beyond this many limits are alike."""
-VOLUMES = 1e-3, 1e3
+VOLUMES = 1.0 / MOST_MORE, MOST_MORE
 """Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
-TOLERANCE = 0.02
-"""To which the goodput and the saturation point are found (relative): with other seeds they differ by 0.5 %
-(benchmarks/goodput_spread.py), and predictions are off by more."""
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
 """Rates of the curve as shares of the saturation point."""
-BLAMED = 0.2
-"""Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
-of little use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +147,7 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     )
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
-    blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
+    blocks = int(free / (mean * block)) if mean > 0.0 else UNLIMITED
     budget = max(config.max_num_batched_tokens, config.verified * config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
@@ -205,7 +201,7 @@ def judge(
     instance: Instance,
     fleet: Fleet,
     *,
-    requests: int = 10_000,
+    requests: int,
     seed: int = 0,
     volume: float = 1.0,
     replications: int = 1,
@@ -402,7 +398,7 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
-    """Pools that made BLAMED of the late requests late or more; where none did, those that made most of them late.
+    """Pools that made as many requests late as half of an even share of the late ones, or more.
 
     Requests of every class that misses too many; of all classes where each misses few enough.
     """
@@ -414,7 +410,7 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
         np.add.at(late, _late_in(run, late_first), 1.0)
         np.add.at(late, _pools(run)[1][late_next], 1.0)
     share = late / max(late.sum(), 1.0)
-    return tuple(np.flatnonzero(share >= min(BLAMED, share.max(initial=0.0))).tolist())
+    return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
 
 
 def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
@@ -532,9 +528,7 @@ class Trials:
         return tuple(self.points[volume] for volume in sorted(self.points))
 
 
-def goodput(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
-) -> Goodput:
+def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
     """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
 
     requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
@@ -591,7 +585,7 @@ class Curve:
 
 
 def latency_curve(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
+    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
 ) -> Curve:
     """Run a fleet at rates around its saturation point, with common random numbers.
 

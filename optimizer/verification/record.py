@@ -193,7 +193,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         attainment=float(good.mean()),
         classes=[_class(instance, judgement, plan.classes[k], k) for k in range(len(judgement.classes))],
         cdf_shares=list(CDF_SHARES),
-        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
+        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, QUANTILES[-1:])[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejections / requests,
