@@ -13,7 +13,7 @@ from reports.asked import asked
 from reports.numbers import duration, percent_beside
 from reports.text import clean
 from reports.words import slo_words
-from search_spaces.problem import Balancing, target_of
+from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import Deployment, SloClass
@@ -68,7 +68,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         knows_prefixes=deployment.routes_by_prefix and not scatters,
-        counted="least prompt tokens" if deployment.router is Balancing.LEAST_TOKENS else "least requests",
+        counted=str(deployment.router),
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
         ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
