@@ -189,12 +189,10 @@ def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -
 def engine_arrays(
     model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, conditions: Conditions = SERVING
 ) -> EngineArrays:
-    """Gather configs into arrays of shape (engines, 1)."""
+    """Gather configs, all of which draft alike or not at all, into arrays of shape (engines, 1)."""
     accelerators = [config.accelerator for config in configs]
     splits = [config.parallelism for config in configs]
-    drafts = {config.speculation.draft for config in configs if config.speculation is not None}
-    if len(drafts) > 1:
-        raise InputError(f"engines that are computed together draft in one way; found {', '.join(sorted(drafts))}")
+    draft = next((config.speculation.draft for config in configs if config.speculation is not None), None)
     return EngineArrays(
         tensor=_column([split.tensor for split in splits]),
         pipeline=_column([split.pipeline for split in splits]),
@@ -222,7 +220,7 @@ def engine_arrays(
         tokens_per_step=_column([config.tokens_per_step for config in configs]),
         overhead=overhead,
         conditions=conditions,
-        draft=draft_layer(model, *drafts) if drafts else None,
+        draft=None if draft is None else draft_layer(model, draft),
     )
 
 

@@ -31,7 +31,6 @@ class Policy:
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
     """
 
-    name: str
     exclusive_prefill: bool = False
     chunked: bool = True
     static: bool = False
@@ -42,23 +41,17 @@ class Policy:
     pulls: bool = False
 
 
-STATIC: Final = Policy("static", exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
-"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
-VLLM_V0: Final = Policy("vllm_v0", exclusive_prefill=True, chunked=False, watermark=0.01)
-"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
-VLLM_V1: Final = Policy("vllm_v1", whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
+VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
 """vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
 that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
 vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
 which the next step schedules."""
-SARATHI: Final = Policy("sarathi", watermark=0.01)
-"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
-SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
+SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3)
 """SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
 part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
 before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
 (DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py)."""
-TRTLLM: Final = Policy("trtllm", reserve_output=1.0, pulls=True)
+TRTLLM: Final = Policy(reserve_output=1.0, pulls=True)
 """TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
 Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
 without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
@@ -66,8 +59,6 @@ of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of a
 that fits asks for its KV in one iteration and decodes in one after it has come (_prepare_disagg_gen_init and
 _prepare_disagg_gen_transmission_complete in tensorrt_llm/_torch/pyexecutor/py_executor.py)."""
 
-POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
-"""All policies by name."""
 SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 """How the serving engines of the catalog schedule."""
 

@@ -24,7 +24,7 @@ from costmodel.simulator import (
 from costmodel.simulator.steps import GridSteps
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
-ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)
+ONLY_PROMPTS = Policy(exclusive_prefill=True, chunked=False)
 WORK = StepWork(
     peak=1e15,
     bandwidth=1e13,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,14 +34,6 @@ from tests.simulator_cases import colocated
 from tests.workload_texts import load
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_equal_entries_fill_the_cache_as_by_hand(share: float) -> None:
-    """Of 50 entries of 200 tokens, each used every 40 s, a cache for a share of them holds that share at any time."""
-    limit = characteristic_time(50 * 200.0 / 40.0, 1.0, exponential(40.0), share * 50 * 200.0)
-    assert limit == pytest.approx(-40.0 * math.log(1.0 - share), rel=1e-2)
-    assert exponential(40.0).within(limit) == pytest.approx(share, abs=2e-3)
 
 
 def test_entries_that_nobody_uses_again_stay_until_the_rest_has_come() -> None:

@@ -40,20 +40,6 @@ def equal_prompts(n: tuple[float, float], **changed: object) -> MixedEngine:
     return mixed(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array(n), **changed)
 
 
-def test_random_arrivals_bring_a_compound_poisson_count_of_prompts() -> None:
-    """By hand: v = (1 + P) / (1 - P) + rate^2 E[e^2] / (1 - P)^2, P = 0.4, E[e^2] = 0.0125; min(100, 300) of 200."""
-    engine = mixed()
-    assert engine.peaked == pytest.approx(1.4 / 0.6 + 16.0 * 0.0125 / 0.36)
-    assert engine.overlap == pytest.approx((0.75 * 100.0 + 0.25 * 300.0) / 200.0)
-    assert mixed(rate=1e-9).meets == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_processor_sharing_queue_is_negative_binomial() -> None:
-    shared = mixed(extra=np.full(2, 1e-12), square=np.full(2, 1e-24), slope=0.0005, busy=1e-9)
-    assert shared.feedback == pytest.approx(4.0 * 200.0 * 0.0005)
-    assert shared.variance == pytest.approx(shared.batch / (1.0 - shared.feedback), rel=1e-6)
-
-
 @pytest.mark.parametrize("carried", [1.0, 0.0])
 def test_steps_of_one_engine_vary_as_in_a_simulation(carried: float) -> None:
     """A step of 20 ms, 0.4 of the time in prompts: in the next step, or before it as long as there are any."""

@@ -37,7 +37,7 @@ from search_spaces.models import load_model
 Array = NDArray[np.float64]
 
 IDEAL = ServingPolicy(
-    scheduler=Policy("budget"),
+    scheduler=Policy(),
     token_budget=10**9,
     memory_fraction=0.9,
     quantized_kv_dtype="bf16",
@@ -50,7 +50,7 @@ IDEAL = ServingPolicy(
 """No overheads, and no burst but the first wave: what is left can be worked out by hand."""
 
 
-FIRST = replace(IDEAL, scheduler=Policy("prompts first", exclusive_prefill=True))
+FIRST = replace(IDEAL, scheduler=Policy(exclusive_prefill=True))
 
 
 def cell(value: float) -> Array:
@@ -169,7 +169,7 @@ def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
 
 def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
     """A whole step more, less what it hides of the transfer."""
-    pulls = replace(IDEAL, scheduler=Policy("pulls", pulls=True))
+    pulls = replace(IDEAL, scheduler=Policy(pulls=True))
     for users, transfer, more in ((200, 0.0, 0.02), (200, 0.005, 0.015), (200, 0.03, 0.0), (1, 0.0, 0.0)):
         workers = pools(400, 1, transfer)
         sent, pulled = (ttft(times(0.1, 0.02), policy, load(users), workers) for policy in (IDEAL, pulls))

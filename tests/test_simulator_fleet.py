@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
+from benchmarks.reference.policies import POLICIES, VLLM_V0
 from costmodel.engine import Role
-from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
+from costmodel.policy import VLLM_V1
 from costmodel.simulator import (
     Limits,
     Router,
@@ -152,7 +153,7 @@ def test_micro_batches_share_one_queue() -> None:
     assert result.finish[2] < 0.3 < result.finish[0]
 
 
-@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "sglang", "trtllm"])
+@pytest.mark.parametrize("policy", ["vllm", "sarathi", "sglang", "trtllm"])
 def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) -> None:
     """Four chunks of 100 ms in two stages of 50 ms: one begins every 50 ms, and the last one ends after 250 ms."""
     limits = Limits(max_num_seqs=8, max_num_batched_tokens=100)

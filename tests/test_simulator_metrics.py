@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
+from benchmarks.reference.policies import SARATHI
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
-from costmodel.policy import NO_OVERHEAD, SARATHI, VLLM_V1
+from costmodel.policy import NO_OVERHEAD, VLLM_V1
 from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
@@ -38,7 +39,7 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.trace import diurnal_arrivals, gamma_arrivals
 from costmodel.step import StepLoad, step_time, step_time_one
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
@@ -66,13 +67,6 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
     np.testing.assert_allclose(slow, factor * fast, rtol=1e-9)
     assert slow[-1] <= 50 * rates.size / rates.sum() * (1 + 1e-9)
     assert np.all(np.diff(slow) >= 0)
-
-
-def test_drawn_lengths_keep_their_means() -> None:
-    isl, osl, bucket = draw_lengths(np.array([100.3, 900.0]), np.array([10.0, 50.5]), np.array([0.75, 0.25]), 40_000)
-    assert isl.mean() == pytest.approx(0.75 * 100.3 + 0.25 * 900, rel=0.02)
-    assert osl.mean() == pytest.approx(0.75 * 10 + 0.25 * 50.5, rel=0.02)
-    assert set(bucket.tolist()) == {0, 1}
 
 
 def test_percentiles_count_the_unfinished_as_never() -> None:
@@ -333,7 +327,7 @@ def test_littles_law_holds_on_a_run() -> None:
 SCRIPT = """
 import hashlib
 from tests.simulator_cases import random_fleet, random_trace
-from costmodel.policy import POLICIES
+from benchmarks.reference.policies import POLICIES
 from costmodel.simulator import simulate
 
 digest = hashlib.sha256()

@@ -147,12 +147,6 @@ def test_mean_cache_is_the_integral_over_the_generation(window: int | None, isl:
 # --- how tokens fall onto experts: values by hand and limits that hold whatever the routing
 
 
-def test_one_token_wakes_one_expert_of_the_busiest_rank() -> None:
-    ranks = np.array([[8.0]])
-    routed = busiest_expert_rank(8, 2, np.array([[1.0]]), ranks, np.ones((1, 1)))
-    assert (routed.rows[0, 0], routed.touched[0, 0], routed.elsewhere[0, 0]) == (1.0, 1.0, 1.0)
-
-
 @given(
     experts=st.sampled_from([8, 64, 256]),
     per_token=st.sampled_from([1, 2, 8]),

@@ -25,7 +25,7 @@ from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
 
-POLICY = Policy("simdistserve", exclusive_prefill=True, chunked=False)
+POLICY = Policy(exclusive_prefill=True, chunked=False)
 OVERHEAD_STEP, OVERHEAD_TOKEN, STAGE_CONSTANT = 2.0, 1e-4, 1.0
 """Milliseconds of an iteration, per token of its context, and per prompt iteration."""
 DECODE_TOKEN_CAP = 50_000

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.reference.lone_steps import step_seconds
+from benchmarks.reference.policies import SARATHI
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.policy import SARATHI
 from costmodel.simulator import Result, SimulatedFleet, simulate
 from costmodel.simulator.metrics import overload, percentiles
 from search_spaces.models import load_model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .blocks import evict, hold_pages, leading_pages, release_pages
 from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
@@ -20,7 +19,8 @@ from .decodes import (
     uncount,
 )
 from .fleet import AFFINE
-from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .pages import evict, hold_pages, leading_pages, release_pages
 from .records import (
     ARRIVAL,
     HAND_OVER,

@@ -365,10 +365,10 @@ State = dict[str, Array]
 
 @cache
 def dtype_of(kind: type) -> np.dtype[Any]:
-    """Layout of a record; those in it lie in it, text is left out."""
+    """Layout of a record; those in it lie in it."""
     codes = {float: "f8", int: "i8", bool: "?"}
     short = SHORT if kind is Request else ()
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not str}
+    hints = get_type_hints(kind)
     types = {name: "i4" if name in short else codes.get(hint) or dtype_of(hint) for name, hint in hints.items()}
     return np.dtype(list(types.items()), align=True)
 
