@@ -56,11 +56,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """Feasible shapes, and how many were dropped for which reason."""
+    """Feasible shapes, and how many of which accelerator were dropped for which reason."""
 
     shapes: tuple[Shape, ...]
     considered: int
-    dropped: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
 
 
 RULES = (
@@ -277,7 +277,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     """
     shapes: list[Shape] = []
     supply_refusals: list[Shape] = []
-    reasons: Counter[str] = Counter()
+    reasons: Counter[tuple[str, str]] = Counter()
     count = 0
     for index, offer in enumerate(problem.offers):
         for shape in candidates(problem, index):
@@ -286,7 +286,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
             if ruling is None:
                 shapes.append(shape)
             else:
-                reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
+                reasons[offer.accelerator.name, ruling[1]] += 1
                 if ruling[0] == RULES[-1]:
                     supply_refusals.append(shape)
     return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))
