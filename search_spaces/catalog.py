@@ -41,7 +41,7 @@ from .efficiency import (
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
 from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
-from .quantities import Kind
+from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source, shipped_table
 
@@ -367,25 +367,14 @@ def _accelerator(
     own = entry.tflops.model_dump(exclude_none=True)
     return Accelerator(
         name=name,
-        vendor=entry.vendor,
-        generation=entry.generation,
-        memory=entry.memory_gib * GIB,
-        bandwidth=entry.bandwidth_tb_s * TERA,
+        **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
         peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
         scale_up=entry.scale_up.link,
         scale_up_size=entry.scale_up.gpus,
         scale_out=entry.scale_out.link,
-        node_size=entry.node_size,
-        tdp=entry.tdp_w,
-        node_label=entry.node_label,
-        kv_domain=entry.kv_domain,
         price=prices[0],
         other_prices=tuple(prices[1:]),
         efficiency=efficiency.complete(name, peaks),
-        source=entry.source,
-        date=entry.date,
-        assumed=entry.assumed,
-        mxfp4_multiples=entry.mxfp4_multiples,
         in_engine=efficiency.in_engine(name),
     )
 

@@ -56,11 +56,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """Feasible shapes, and how many were dropped for which reason."""
+    """Feasible shapes, and how many of which accelerator were dropped for which reason."""
 
     shapes: tuple[Shape, ...]
     considered: int
-    dropped: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
 
 
 RULES = (
@@ -277,7 +277,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     """
     shapes: list[Shape] = []
     supply_refusals: list[Shape] = []
-    reasons: Counter[str] = Counter()
+    reasons: Counter[tuple[str, str]] = Counter()
     count = 0
     for index, offer in enumerate(problem.offers):
         for shape in candidates(problem, index):
@@ -286,7 +286,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
             if ruling is None:
                 shapes.append(shape)
             else:
-                reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
+                reasons[offer.accelerator.name, ruling[1]] += 1
                 if ruling[0] == RULES[-1]:
                     supply_refusals.append(shape)
     return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))
@@ -297,17 +297,6 @@ def block_tokens(engine: str, model: Transformer) -> int:
     support = engine_support(engine)
     own = support.compressed_block if model.is_compressed else support.latent_block if model.is_latent else 0
     return own or support.block_tokens
-
-
-def kv_heads(model: Transformer) -> int | None:
-    """Fewest KV heads of any layer [1]; None where every layer caches latents or a state, which have no heads."""
-    heads = [layer.attention.kv_heads for layer in model.layers if isinstance(layer.attention, SoftmaxAttention)]
-    return min(heads, default=None)
-
-
-def is_hybrid(model: Transformer) -> bool:
-    """Whether some layers keep a recurrent state instead of keys and values."""
-    return any(isinstance(group.attention, LinearAttention) for group in model.layers)
 
 
 def degree_refusals(
@@ -323,16 +312,18 @@ def degree_refusals(
     tensors = f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode"
     if high % low:
         yield "tensor_degrees_divide", f"{tensors} do not divide each other"
-    heads = kv_heads(model)
-    if heads is not None and prefill.tensor > max(decode.tensor, heads):
+    mixers = [group.attention for group in model.layers]
+    has_states = any(isinstance(mixer, LinearAttention) for mixer in mixers)
+    heads = min((mixer.kv_heads for mixer in mixers if isinstance(mixer, SoftmaxAttention)), default=prefill.tensor)
+    if prefill.tensor > max(decode.tensor, heads):
         beyond = f"exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
         yield "decode_ranks_find_heads", f"TP {prefill.tensor} of prefill {beyond}"
-    if is_hybrid(model) and high > low:
+    if has_states and high > low:
         yield "hybrid_degrees_agree", f"{tensors} differ, and states cannot be re-split"
     if decode.pipeline > 1:
         sentence = f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
         yield "decode_is_one_stage", sentence
-    if is_hybrid(model) and prefill.pipeline > 1:
+    if has_states and prefill.pipeline > 1:
         sentence = "states of hybrid models are not sent from several pipeline stages"
         yield "hybrid_prefill_is_one_stage", f"PP {prefill.pipeline} of prefill: {sentence}"
 

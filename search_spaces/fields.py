@@ -249,13 +249,13 @@ def member(kind: type[StrEnum], same: Mapping[str, str] = MappingProxyType({})) 
 
 def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
     """One of the members of an enumeration, or the name of a file with an ending; a text either way."""
-    words = tuple(item.value for item in kind)
+    words = choice(*(item.value for item in kind))
 
-    def read(value: object) -> str:
-        return value if isinstance(value, str) and value.lower().endswith(ending) else word_of(value, words)
+    def read(value: object) -> Any:
+        return value if isinstance(value, str) and value.lower().endswith(ending) else words.read(value)
 
     pattern = rf"\.{ending.removeprefix('.')}$"
-    return Reader(read, {"anyOf": [{"type": "string", "enum": list(words)}, {"type": "string", "pattern": pattern}]})
+    return Reader(read, {"anyOf": [words.schema, {"type": "string", "pattern": pattern}]})
 
 
 def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:

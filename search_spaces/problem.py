@@ -321,28 +321,14 @@ class Problem:
     base: Path = field(default=Path(), compare=False, repr=False)
 
     @property
-    def weight_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the weights that the search may choose from."""
-        return self.space.weight_dtype or (self.weight_dtype,)
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the KV cache that the search may choose from."""
-        return self.space.kv_dtype or (self.kv_dtype,)
-
-    @property
-    def speculative_tokens(self) -> tuple[int, ...]:
-        """Drafted tokens that the search may choose from [1]."""
-        return self.space.speculative_tokens or (0,)
-
-    @property
     def full_space(self) -> SearchSpace:
         """The search space with nothing left to the model section."""
+        space = self.space
         return replace(
-            self.space,
-            weight_dtype=self.weight_dtypes,
-            kv_dtype=self.kv_dtypes,
-            speculative_tokens=self.speculative_tokens,
+            space,
+            weight_dtype=space.weight_dtype or (self.weight_dtype,),
+            kv_dtype=space.kv_dtype or (self.kv_dtype,),
+            speculative_tokens=space.speculative_tokens or (0,),
         )
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:

@@ -14,7 +14,7 @@ from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import GIB, MICRO, MILLI
+from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
 from .yaml_source import shipped_table
@@ -44,7 +44,7 @@ BASE_UNIT: Mapping[Kind, str] = {
 }
 """The unit of a plain number, and of every number inside pdplan."""
 
-SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)}
+SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB), "_tb_s": TERA, "_w": 1.0}
 """Units in the keys of the catalog's files, in the base unit."""
 
 

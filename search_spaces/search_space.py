@@ -249,12 +249,12 @@ class Wanted:
 
     def shape(self, problem: Problem) -> Shape:
         """The engine shape that is asked about."""
-        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, problem.weight_dtypes)
-        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, problem.kv_dtypes)
+        space = problem.full_space
+        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, space.weight_dtype)
+        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, space.kv_dtype)
         split = Parallelism(*(self.stated.get(name, 1) for name in DEGREES))
-        return Shape(
-            self.offer, split, weights, cache, self.stated.get("speculative_tokens", problem.speculative_tokens[0])
-        )
+        drafted = self.stated.get("speculative_tokens", space.speculative_tokens[0])
+        return Shape(self.offer, split, weights, cache, drafted)
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
         """Settings that nobody stated, and what they are taken for."""
