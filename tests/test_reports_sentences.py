@@ -30,7 +30,7 @@ def test_proof(plan: Plan) -> None:
     dearer = "By formula a fleet for $48.34/h meets every SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
-    least = "No fleet of any shape with bf16 weights and bf16 KV can cost less than $30.00/h under this model."
+    least = "No fleet with bf16 weights and bf16 KV can cost less than $30.00/h."
     assert verdict.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
     found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper."
@@ -42,8 +42,7 @@ def test_proof(plan: Plan) -> None:
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
     assert verdict.proof_sentence(proved) == (
-        "Cheapest fleet possible: no fleet of any shape with bf16 weights and bf16 KV can cost less than $49.08/h "
-        "under this model."
+        "Cheapest fleet possible: no fleet with bf16 weights and bf16 KV can cost less than $49.08/h."
     )
     assert verdict.search_outcome(proved) == "cheapest possible"
     assert verdict.proof_sentence(load("colocated")).startswith(found)
@@ -203,7 +202,7 @@ def test_a_plan_without_a_fleet_says_of_its_nearest_miss_alone_how_that_is_known
     rows = [row.model_copy(update={"simulated": True}) for row in plan.alternatives]
     text = " ".join(text_of(plan.model_copy(update={"alternatives": rows})).split())
     assert "96.5 % of requests would meet the SLO in simulation." in text
-    assert text.count("simulated") == 1
+    assert "simulated" not in text
     assert "Latencies" not in text
 
 

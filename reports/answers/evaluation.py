@@ -75,7 +75,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     return Document(
         headline=said(
             headline(evaluation),
-            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome is Outcome.MISSES),
+            slo_result_sentence(plan, misses=evaluation.outcome is Outcome.MISSES),
             *plan.price_remarks,
         ),
         sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),

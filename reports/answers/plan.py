@@ -67,7 +67,7 @@ def plan_document(
     # the headline of a fleet says which model it serves, and by which engine
     subject = () if words.has_fleet(plan) else (f"{clean(plan.model)} on {words.serving_words(plan)}",)
     return Document(
-        headline=said(*verdict.headlines(plan, brief=brief), *caveats),
+        headline=said(*verdict.headlines(plan), *caveats),
         sections=sections,
         positive=words.has_fleet(plan) and not words.missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
@@ -113,10 +113,10 @@ def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             sentences=said(
                 " ".join(
                     said(
-                        verdict.proof_sentence(plan, brief=True),
+                        verdict.proof_sentence(plan),
                         verdict.capacity_sentence(plan),
-                        verdict.waste_sentence(plan, brief=True),
-                        verdict.prefix_sentence(plan, brief=True),
+                        verdict.waste_sentence(plan),
+                        verdict.prefix_sentence(plan),
                         deploy_sentence(plan, runs.targets, brief=True),
                     )
                 ),
