@@ -19,7 +19,7 @@ from optimizer.plans.plan import Route
 
 from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting
-from .flags import Words, dynamo_trtllm_words, plain_words, sglang_words, vllm_words
+from .flags import Flags, dynamo_trtllm_flags, plain_words, sglang_flags, vllm_flags
 from .formats import manifest, pod_text
 from .kubernetes import fleet_objects, metadata, support_files
 
@@ -138,7 +138,7 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    args = _escape(plain_words(worker_words(deployment, pool)))
+    args = _escape(plain_words(worker_flags(deployment, pool)))
     return Component(pool.name, kind, deployment.engine, args, _image(deployment), pool.replicas, pool)
 
 
@@ -155,21 +155,21 @@ def router_words(deployment: Deployment) -> list[str]:
     return words
 
 
-def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def worker_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    mode: Words = () if pool.role is Role.COLOCATED else (("--disaggregation-mode", pool.role.value),)
+    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": pool.role.value}
     events = KV_EVENTS
     if deployment.engine == "vllm":
-        words, events = vllm_words(deployment, pool) + mode, {**KV_EVENTS, "enable_kv_cache_events": True}
+        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
     elif deployment.engine == "sglang":
-        words = sglang_words(deployment, pool)
+        flags = sglang_flags(deployment, pool)
     else:
-        words = dynamo_trtllm_words(deployment, pool) + mode
+        flags = dynamo_trtllm_flags(deployment, pool) | mode
     if not deployment.routes_by_prefix or pool.role is Role.DECODE:
-        return words
+        return flags
     if deployment.engine == "trtllm":
-        return (*words, ("--publish-kv-events", None))
-    return (*words, ("--kv-events-config", json.dumps(events, separators=(",", ":"))))
+        return {**flags, "--publish-kv-events": True}
+    return {**flags, "--kv-events-config": json.dumps(events, separators=(",", ":"))}
 
 
 POINTS: Final = 12

@@ -31,7 +31,7 @@ from .describe import describe
 from .dynamo import coarse_words, dynamo_files
 from .formats import dig
 from .gateway import by_size, gateway_rules
-from .hosts import sglang_files, trtllm_files, vllm_files
+from .hosts import host_files
 from .kubernetes import llmd_files
 from .measurement import benchmark_files, monitoring_files
 from .readme import readme_page
@@ -48,11 +48,11 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 
 
 WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
-    "vllm": vllm_files,
+    "vllm": host_files,
     "dynamo": dynamo_files,
     "llm-d": llmd_files,
-    "sglang": sglang_files,
-    "trtllm": trtllm_files,
+    "sglang": host_files,
+    "trtllm": host_files,
 }
 """What writes the files of each target that start it."""
 

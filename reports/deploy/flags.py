@@ -32,7 +32,9 @@ from . import facts
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
 Words = tuple[tuple[str, str | None], ...]
-"""Flags in order, each with its value; None for a switch."""
+"""Flags of a command line that was read, each with its value; None for a switch."""
+Flags = dict[str, Any]
+"""Flags to write, by name in order; True for a switch."""
 Counted = dict[str, Any]
 """Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
 BALANCED_DTYPES: Final = ("bf16", "fp8")
@@ -64,13 +66,13 @@ def words_of(where: str, text: list[str]) -> Words:
     return tuple(words)
 
 
-def plain_words(words: Words) -> list[str]:
+def plain_words(flags: Flags) -> list[str]:
     """A command line of flags and values.
 
-    >>> plain_words((("--tp", "2"), ("--fast", None)))
+    >>> plain_words({"--tp": 2, "--fast": True})
     ['--tp', '2', '--fast']
     """
-    return [word for name, value in words for word in ((name,) if value is None else (name, value))]
+    return [word for name, value in flags.items() for word in ([name] if value is True else [name, str(value)])]
 
 
 def one_line(value: Mapping[str, Any]) -> str:
@@ -127,7 +129,7 @@ class FlagReader:
         """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
         self.text(name)
         file_value = self.values[name]
-        if file_value != value and not (value is True and name.startswith("-")):
+        if file_value not in [value, str(value)] and not (value is True and name.startswith("-")):
             raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
 
     def overrides(self, name: str) -> str:
@@ -287,17 +289,13 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _words(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
-    """A command line: a switch stands alone, one that is off has a name of its own, and objects are JSON."""
+def _flags(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Flags:
+    """A switch that is off has a name of its own, and objects are JSON."""
     stated = _stated(pool, flags, engine_values, experts=deployment.model.is_moe)
-    return tuple(
-        (name, None)
-        if value is True
-        else (facts.off_switch(name), None)
-        if value is False
-        else (name, one_line(value) if isinstance(value, dict) else str(value))
-        for name, value in stated.items()
-    )
+    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
+    return {
+        facts.off_switch(name) if value is False else name: value is False or value for name, value in texts.items()
+    }
 
 
 def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> WorkerSettings:
@@ -335,7 +333,7 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
     return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
 
 
-def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     _refuse_copies(pool)
     settings = pool.settings
@@ -352,7 +350,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
-    return _words(deployment, pool, _vllm(deployment), engine_values)
+    return _flags(deployment, pool, _vllm(deployment), engine_values)
 
 
 def _keeps_whole_caches(deployment: Deployment) -> bool:
@@ -378,7 +376,7 @@ def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings
     return WorkerSettings(**engine_values)
 
 
-def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
     # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
@@ -390,7 +388,7 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _words(deployment, pool, table("sglang"), engine_values)
+    return _flags(deployment, pool, table("sglang"), engine_values)
 
 
 def _sglang_settings(reader: FlagReader) -> WorkerSettings:
@@ -446,20 +444,17 @@ TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fracti
 """What dynamo.trtllm wants to know of the KV cache beside the JSON."""
 
 
-def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
     options = trtllm_options(deployment, pool)
     cache = options["kv_cache_config"]
     del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
-    words: list[tuple[str, str | None]] = [
-        ("--model", deployment.weights),
-        ("--served-model-name", deployment.weights),
-        *((row.dynamo, str(options.pop(row.name))) for row in table("trtllm") if row.dynamo and row.name in options),
-        *((flag, str(cache[name])) for flag, name in TWICE.items()),
-    ]
+    flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
+    flags |= {row.dynamo: options.pop(row.name) for row in table("trtllm") if row.dynamo and row.name in options}
+    flags |= {flag: cache[name] for flag, name in TWICE.items()}
     if options.pop("enable_attention_dp"):
-        words.append(("--enable-attention-dp", None))
-    return (*words, (OVERRIDES, json.dumps(options, separators=(",", ":"))))
+        flags["--enable-attention-dp"] = True
+    return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
 
 
 def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

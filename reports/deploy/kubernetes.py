@@ -18,7 +18,7 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import node_ranks, place_words, plain_words, span_words, vllm_words
+from .flags import node_ranks, place_words, plain_words, span_words, vllm_flags
 from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -219,7 +219,7 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
 
     The controller gives every container of a group the address of the first and its own place.
     """
-    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]
     if pool.nodes > 1:
         words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(facts.fact("ports", kind)))
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
