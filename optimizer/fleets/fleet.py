@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
-from optimizer.plans.precision import ROUNDING, TOLERANCE
+from optimizer.plans.precision import NOTABLE, ROUNDING, TOLERANCE
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 
@@ -28,7 +28,7 @@ factor of its own in each round, mostly in ten to twenty). Factor beyond which s
 TRACE_OF_A_ROUTE = 1e-12
 """Share by which a pool takes over flows that no pool left serves, so that none is lost."""
 
-SHORT_PROMPTS = 0.1
+SHORT_PROMPTS = 2.0 * NOTABLE
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
 
 INVENTORY = "inventory "

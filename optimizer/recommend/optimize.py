@@ -73,9 +73,6 @@ from .search import (
     with_comparison,
 )
 
-BY_FORMULA: Final = 0.5
-"""Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
-
 UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
 
@@ -189,7 +186,7 @@ def optimize(
     check_shapes(problem, enumerate_shapes(problem))
     expected_instance = make_instance(problem)
     check_floors(expected_instance)
-    first = brake if effort_level is Level.QUICK else brake.part(BY_FORMULA)
+    first = brake if effort_level is Level.QUICK else brake.part(0.5)  # half of the time is for simulations
     space = evaluated(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))

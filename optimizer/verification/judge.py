@@ -54,8 +54,6 @@ MOST_RUNS = BATCHES
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
-WORST = 10.0
-"""Distances beyond this many limits are alike."""
 VOLUMES = 1.0 / MOST_MORE, MOST_MORE
 """Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
@@ -302,7 +300,10 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
 
 
 def distance(instance: Instance, judgement: Judgement) -> float:
-    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
+    """How far the worst class is from its limits at the quantile of its goal, MOST_MORE at most [1].
+
+    Above 1 where it misses.
+    """
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
         counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
@@ -313,11 +314,11 @@ def distance(instance: Instance, judgement: Judgement) -> float:
             ]
         )
         if ratios.size:  # of each request the largest latency in units of its limit
-            ratio = np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0)
+            ratio = np.nan_to_num(ratios, nan=MOST_MORE, posinf=MOST_MORE).max(axis=0)
             worst = max(worst, float(np.quantile(ratio, slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
-    return min(worst, WORST)
+    return min(worst, MOST_MORE)
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:

@@ -43,7 +43,7 @@ TAIL, MISS = TOLERANCE, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`Search`)."""
-LOOKS = 60
+LOOKS = 2 * MANY
 """Simulations that tuning may make."""
 LESS = TOLERANCE / 2.0
 """What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
