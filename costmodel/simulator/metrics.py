@@ -119,8 +119,9 @@ class Result:
     first and last token; late: by how much later clients have them, and fixed_ttft: the part of it that is no matter of
     the prompt (`Pool.fixed_ttft`); itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were
     counted, and gap_counts (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of
-    the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache
-    [token]. steps_log: rows of (lane, start, end, prompt tokens, decodes, context, steps).
+    the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache,
+    and tier: of these, those read from the tier below GPU memory [token]. steps_log: rows of (lane, start, end, prompt
+    tokens, decodes, context, steps).
     """
 
     trace: Trace
@@ -139,6 +140,7 @@ class Result:
     engine: IntArray
     decode_engine: IntArray
     hit: IntArray
+    tier: IntArray
     engines: tuple[EngineUse, ...]
     events: int
     steps_log: FloatArray

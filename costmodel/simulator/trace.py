@@ -61,7 +61,8 @@ class Pages:
 class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
-    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token]; pool, decode_pool:
+    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache, and tier: of these, those
+    that are read from the tier below GPU memory, unless computing is quicker [token]; pool, decode_pool:
     index of the pool that computes the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts,
     for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0
     for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one when a
@@ -73,6 +74,7 @@ class Trace:
     isl: IntArray
     osl: IntArray
     cached: IntArray | None = None
+    tier: IntArray | None = None
     pool: IntArray | None = None
     decode_pool: IntArray | None = None
     concurrency: int = 0
@@ -102,7 +104,7 @@ def make_trace(
 ) -> Trace:
     """A trace of requests in any order, sorted by arrival (stable).
 
-    columns: cached, pool and decode_pool, as of `Trace`; numbers of pages may be any.
+    columns: cached, tier, pool and decode_pool, as of `Trace`; numbers of pages may be any.
     """
     order = np.argsort(arrival, kind="stable")
     return Trace(
