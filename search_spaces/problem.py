@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator, Price
 from costmodel.arrays import FloatArray
+from costmodel.cache_tier import CacheTier
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric, Scope, metrics_of
@@ -313,6 +314,7 @@ class Problem:
     target: str | None = None
     engine_changes: EngineChanges = field(default_factory=lambda: NO_CHANGES)
     memory_fraction: float = 0.9
+    kv_cache_tier: CacheTier | None = None
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
     speculation: Speculation | None = None

@@ -234,7 +234,7 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
     flows, load = instance.flows, instance.problem.workload
     if load.prefix_hit_share == 0.0:
         return None
-    hit_tokens, keeps = 0.0, []
+    hit_tokens, read_tokens, keeps = 0.0, 0.0, []
     for pool, state in zip(fleet.pools, states, strict=True):
         if pool.role is not Role.DECODE:
             lost_tokens = (
@@ -243,10 +243,17 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
                 else (1.0 - state.hit_chance) * flows.reuse.history
             )
             hit_tokens += float((flows.share * pool.route) @ (flows.past_tokens - lost_tokens))
+            if flows.reuse is not None and state.reads is not None:
+                read_tokens += float((flows.share * pool.route) @ (state.reads.chance * flows.reuse.history))
             keeps.append(prefix_keeps(instance, pool, state))
     prompt_tokens = float(flows.share @ flows.isl)
     at_best = float(flows.share @ flows.past_tokens) / prompt_tokens
-    return PrefixCache(at_best=at_best, sustained=min(hit_tokens / prompt_tokens, at_best), keeps_s=min(keeps))
+    return PrefixCache(
+        at_best=at_best,
+        sustained=min(hit_tokens / prompt_tokens, at_best),
+        read=read_tokens / prompt_tokens,
+        keeps_s=min(keeps),
+    )
 
 
 def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> list[Route]:

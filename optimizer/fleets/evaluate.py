@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.cache_tier import TierReads
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
 from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
@@ -178,7 +179,7 @@ class Evaluation:
         """
         scope, flows = METRICS[metric].scope, self.instance.flows
         rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
-        first = max((pool.ttft.most for pool in self.first_tokens), default=0.0) + 1.0
+        first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0
         later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + ALIKE
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
         shares, alike = np.unique(rows, axis=0, return_inverse=True)
@@ -436,19 +437,30 @@ class _LaterTokens:
 class _FirstToken:
     """TTFT at one pool; weight (flows,): share of the flow served here.
 
-    hit_chance (flows,): chance that a request finds its history; else it is one of the flow at `missed`.
+    hit_chance (flows,): chance that a request finds its history; else it is one of the flow at `missed`. reads: of
+    those whose history comes from the tier below GPU memory, which is TTFT later.
     """
 
     weight: FloatArray
     ttft: Ttft
     missed: IntArray
     hit_chance: FloatArray | None = None
+    reads: TierReads | None = None
+
+    @property
+    def most(self) -> float:
+        """The longest that TTFT can be [s]."""
+        return self.ttft.most + (0.0 if self.reads is None else self.reads.longest)
 
     def exceeds(self, metric: Metric, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
         late = FIRST_FORMULAS[metric](self.ttft, limit)
         if self.hit_chance is not None:
-            late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed]
+            waiting = np.zeros(1)  # how much more of those are late that wait for their history
+            if self.reads is not None:
+                read_late = FIRST_FORMULAS[metric](self.ttft, limit - self.reads.seconds)
+                waiting = self.reads.chance * (read_late - late)
+            late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed] + waiting
         return np.asarray(self.weight * late)
 
 
@@ -467,7 +479,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             rest = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, rest), (state.under_way, state.lane_step))
         ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, rests, later)
-        first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance))
+        first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance, state.reads))
     return first
 
 

@@ -301,5 +301,5 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     if size is not None and rows.hash_ids is not None and rows.hash_counts is not None:
         pages = Pages(rows.hash_ids, rows.hash_counts, size)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
-        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
+        demand = replace(demand, trace=replace(demand.trace, cached=None, tier=None, pages=pages))
     return demand, remark, len(rows) + summary.dropped + too_long < request.requests
