@@ -124,7 +124,7 @@ def simulated_means(deployment: MeasuredDeployment, closed: ClosedLoad) -> tuple
         for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
     pool = replace(engine_pool(deployment, users, int((isl + osl).max())), fixed_ttft=outside)
-    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), SimulatedFleet((pool,)))
+    result = simulate(replace(make_trace(np.zeros(size), isl, osl), concurrency=users), SimulatedFleet((pool,)))
     return float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 

@@ -35,6 +35,7 @@ from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
+    CacheTierSection,
     ConstraintsSection,
     LengthsSection,
     ObjectiveSection,
@@ -156,6 +157,16 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
         where = ("workload", "max_tokens") if has_limit else ("workload", lengths)
         sentence = f"{longest_request:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
         yield Fault(where, sentence if has_limit else f"{sentence}{_limit_hint(section.lengths)}")
+
+
+def tier_faults(workload: Workload, section: CacheTierSection | None) -> Iterator[Fault]:
+    """A KV cache tier needs a demand that says when a prefix is used again."""
+    if section is not None and workload.reuse is None:
+        yield Fault(
+            ("kv_cache_tier",),
+            "keeps prompts that are used again, but the workload does not say when; state workload.sessions, or "
+            "workload.reuse_interval beside prefix_hit_share",
+        )
 
 
 def _limit_hint(lengths: LengthsSection | None) -> str:

@@ -241,9 +241,9 @@ def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Rea
     return Reader(read, {"type": "string", "enum": [*allowed, *same]})
 
 
-def member(kind: type[StrEnum]) -> Reader:
-    """One of the members of an enumeration, written as its value."""
-    words = choice(*(item.value for item in kind))
+def member(kind: type[StrEnum], same: Mapping[str, str] = MappingProxyType({})) -> Reader:
+    """One of the members of an enumeration, written as its value; same: as of `choice`."""
+    words = choice(*(item.value for item in kind), same=same)
     return Reader(lambda value: kind(words.read(value)), words.schema)
 
 

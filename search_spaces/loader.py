@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
+from costmodel.cache_tier import CacheTier
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
@@ -23,7 +24,7 @@ from costmodel.workload import Workload
 from .bounds import BURSTINESS
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
-from .checks import cross_faults, feasibility_faults, length_faults
+from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import DRAFTED
@@ -48,7 +49,15 @@ from .problem import (
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
-from .schema import WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, SloClass, WorkloadFile
+from .schema import (
+    WORKLOAD_SCHEMA,
+    AcceleratorSection,
+    CacheTierSection,
+    Context,
+    LinkSection,
+    SloClass,
+    WorkloadFile,
+)
 from .search_space import search_space
 from .target_names import NO_TARGET
 from .yaml_source import MAX_DEPTH, parse_value, read_source
@@ -166,7 +175,8 @@ def _workload(
         return None, list(error.faults)
     if model is None:
         return (workload, recording), []
-    return (workload, recording), list(length_faults(workload, section, model))
+    faults = [*length_faults(workload, section, model), *tier_faults(workload, context.sections.get("kv_cache_tier"))]
+    return (workload, recording), faults
 
 
 def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
@@ -208,10 +218,18 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
+        kv_cache_tier=_cache_tier(file.kv_cache_tier),
         seed=file.seed,
         speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
+
+
+def _cache_tier(section: CacheTierSection | None) -> CacheTier | None:
+    """The tier below GPU memory; one without room is none."""
+    if section is None or section.capacity_per_gpu == 0.0:
+        return None
+    return CacheTier(section.capacity_per_gpu, section.bandwidth, section.latency, section.shared)
 
 
 def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:

@@ -18,8 +18,8 @@ from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.step import StepLoad, step_time
 from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth

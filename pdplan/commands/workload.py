@@ -329,7 +329,9 @@ def _page(figures: dict[str, Any]) -> Document:
         return Document(path, (Section(facts=_sessions_facts(figures)), notes))
     hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
-    peaks = ", ".join(f"{rate_words(value)} over {window}" for window, value in figures["peak_rate_rps"].items())
+    peaks = ", ".join(
+        f"{rate_words(value)} over {window.removesuffix('s')} s" for window, value in figures["peak_rate_rps"].items()
+    )
     facts = (
         ("requests", f"{count(figures['requests'])} in {duration(figures['duration_s'])} ({figures['format']})"),
         ("rate", rate_words(figures["request_rate_rps"])),

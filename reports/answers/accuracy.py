@@ -31,9 +31,9 @@ LABELS: Final = {
 
 
 ERRORS: Final = (
-    "Errors are relative to the measured value. The tables have the median (of steps: the mean) and p90 of their size, "
-    "and the bias: the median (mean) with its sign. In interval: the share of measured values within the 90 % interval "
-    "of the prediction."
+    "Errors are relative to the measured value. Median (of steps: mean) and p90 are of absolute errors; bias is the "
+    "median (mean) of errors with their signs. In interval: the share of measured values within the 90 % interval of "
+    "the prediction."
 )
 
 
