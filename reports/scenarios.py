@@ -14,7 +14,7 @@ from search_spaces.scenarios import LEVERS, lever_of, number_of
 from .document import Column, Document, Section, Table, table_of
 from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
 from .text import capital, clean, sentence
-from .words import fleet_line, limited_cell
+from .words import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
 FACTOR: Final = "×"
@@ -178,8 +178,8 @@ def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
     for rows in groups.values():
         place, miss = next(iter(rows.items()))
         where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        settings = " + ".join(map(limited_cell, miss.pools))
-        sentences.append(f"Simulated and ruled out{where}: {settings} for {hourly(miss.cost)}. It {miss.fault}.")
+        fleet = fleet_line(miss.pools, limits=True)
+        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
     return sentences
 
 

@@ -311,7 +311,7 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = " + ".join(words.limited_cell(pool) for pool in pools[:12])
+        fleet_text = words.fleet_line(pools[:12], limits=True)
         points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
