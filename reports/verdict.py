@@ -9,7 +9,8 @@ from typing import Final
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import OPTIMAL_GAP, ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.precision import OPTIMAL_GAP
 from optimizer.plans.records import ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.judge import Judgement
 from reports.asked import day_rate

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator, Price
 from costmodel.arrays import FloatArray
+from costmodel.cache_tier import CacheTier
 from costmodel.engine import Role
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric, Scope, metrics_of
@@ -313,6 +314,7 @@ class Problem:
     target: str | None = None
     engine_changes: EngineChanges = field(default_factory=lambda: NO_CHANGES)
     memory_fraction: float = 0.9
+    kv_cache_tier: CacheTier | None = None
     seed: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict)
     speculation: Speculation | None = None
@@ -321,28 +323,14 @@ class Problem:
     base: Path = field(default=Path(), compare=False, repr=False)
 
     @property
-    def weight_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the weights that the search may choose from."""
-        return self.space.weight_dtype or (self.weight_dtype,)
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the KV cache that the search may choose from."""
-        return self.space.kv_dtype or (self.kv_dtype,)
-
-    @property
-    def speculative_tokens(self) -> tuple[int, ...]:
-        """Drafted tokens that the search may choose from [1]."""
-        return self.space.speculative_tokens or (0,)
-
-    @property
     def full_space(self) -> SearchSpace:
         """The search space with nothing left to the model section."""
+        space = self.space
         return replace(
-            self.space,
-            weight_dtype=self.weight_dtypes,
-            kv_dtype=self.kv_dtypes,
-            speculative_tokens=self.speculative_tokens,
+            space,
+            weight_dtype=space.weight_dtype or (self.weight_dtype,),
+            kv_dtype=space.kv_dtype or (self.kv_dtype,),
+            speculative_tokens=space.speculative_tokens or (0,),
         )
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:

@@ -602,6 +602,20 @@ class ConstraintsSection(FileSection):
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
 
+class CacheTierSection(FileSection):
+    """KV memory below that of the GPUs: host memory, SSD, or a store that engines share."""
+
+    capacity_per_gpu: Annotated[float, quantity(Kind.SIZE, bounds.TIER_CAPACITY)]
+    """KV that it keeps for each GPU [byte]."""
+    bandwidth: Annotated[float, quantity(Kind.BANDWIDTH, bounds.BANDWIDTH)]
+    """At which one GPU reads from it [byte/s]."""
+    latency: Annotated[float, quantity(Kind.DURATION, bounds.LATENCY)] = 0.0
+    """Of one read [s]."""
+    shared: bool = False
+    """false: each engine has its own, as host memory; true: all replicas of a pool read what any of them wrote, as with
+    a Mooncake store or an LMCache server."""
+
+
 class WorkloadFile(FileSection):
     """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimized."""
 
@@ -650,6 +664,9 @@ class WorkloadFile(FileSection):
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] = 0.9
     """The engine's own memory fraction [1]: of all GPU memory (vLLM), of what start-up leaves (SGLang) or of what
     weights and activations leave (TensorRT-LLM)."""
+    kv_cache_tier: CacheTierSection | None = None
+    """Where prompts whose KV left GPU memory are read from, so that they are not computed again; needs
+    workload.sessions, or a workload.reuse_interval. Default: none, they are computed again."""
     seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""
     scenarios: dict[Text, dict[Text, Any]] = Field(default_factory=dict)

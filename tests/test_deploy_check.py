@@ -22,7 +22,7 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
 from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, rule_faults
-from reports.deploy.formats import READERS, load_yaml
+from reports.deploy.formats import READERS, load_documents
 from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
@@ -100,12 +100,10 @@ def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -
     assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "a: 1\n---\nb: 2", "\x00", "a: [", "!!x y"]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "\x00", "a: [", "!!x y"])
 def test_hostile_yaml_is_a_sentence(text: str) -> None:
     with pytest.raises(InputError, match=r"^f\.yaml"):
-        load_yaml("f.yaml", text)
+        load_documents("f.yaml", text)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +139,27 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
         r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
         r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
         err,
+    )
+
+
+@pytest.mark.parametrize("stated", ["flat", "nested"])
+def test_a_record_of_an_older_version_is_one_sentence(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], stated: str
+) -> None:
+    """Its options stood beside the plan, and later below a key."""
+    file = deployed[1] / RECORD
+    text = file.read_text("utf-8")
+    new = json.loads(text)
+    asked = new.pop("options")
+    old = {**new, "schema": "pdplan.deployment/1", **(asked if stated == "flat" else {"options": asked})}
+    try:
+        file.write_text(json.dumps(old), "utf-8")
+        code, out, err = check(deployed, capsys)
+    finally:
+        file.write_text(text, "utf-8")
+    assert (code, out) == (ExitCode.BAD_INPUT, "")
+    assert err == (
+        f"pdplan: error: {file} is of an older version of pdplan; pdplan deploy plan.json writes a new one\n"
     )
 
 
@@ -186,6 +205,18 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     files = example(name)[1]
     assert {PurePosixPath(path).suffix for path in files} <= {*READERS, ".md"}
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_steps_are_in_order_and_ways_to_do_one_stand_below_it(name: str) -> None:
+    lines = example(name)[1]["README.md"].partition("## Start\n\n")[2].partition("\n\n## ")[0].splitlines()
+    steps = [line for line in lines if not line.startswith("   - ")]
+    assert [int(line.partition(".")[0]) for line in steps] == list(range(1, len(steps) + 1))
+    assert not [line for line in steps if re.match(r"\d+\. Or\b", line)]
+    for number, line in enumerate(lines):
+        first, before = line.startswith("   - either "), lines[number - 1]
+        assert first == (before.endswith("in one of these ways:") and number > 0)
+        assert not line.startswith("   - or ") or before.startswith("   - ")
 
 
 def test_files_that_break_a_rule_are_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,6 +287,9 @@ def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine:
     assert sum(line.endswith("./router.sh") for line in started) == 2
     script = (tmp_path / "slurm.sh").read_text("utf-8")
     assert script.count(f"--gres=gpu:{gpus[0].lower()}:8") == 1, "the type is stated, though there be one only"
+    parts = script.partition("\n# ")[0].split("#SBATCH hetjob\n")
+    assert len(parts) == 1 + apart
+    assert all("--requeue --signal=TERM@" in part for part in parts), "options are of one component each"
 
 
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
@@ -378,7 +381,7 @@ def test_golden_lines(tmp_path: Path) -> None:
 
 
 def unproven(plan: Plan) -> Plan:
-    """The plan as simulated, with a router that counts requests under which it is not shown to hold."""
+    """The plan as simulated, with a least-requests router under which it is not shown to hold."""
     return simulated(plan, judged(held=False))
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import EnginePool
+from pdplan.api import deploy
 from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
 from reports import next_steps, numbers, verdict, words
 from reports.answers.plan import plan_page
-from reports.deploy.files import SUMS, deploy_plan, deployable
+from reports.deploy.files import SUMS, deployable
 from reports.next_steps import Deployability, deployment
 from reports.sensitivity import moved_costs
 from tests.deploy_cases import plan_of
@@ -161,7 +162,7 @@ def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Pat
     plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
     files, command = deployment(plan, Deployability.of(plan).targets)
     assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
-    written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
+    written = {path.relative_to(tmp_path).as_posix() for path in deploy(plan, tmp_path)}
     assert set(files) == written - {SUMS}
     assert "README.md" in plan_page(plan)
     assert Deployability.of(load("infeasible")) == Deployability()

@@ -34,7 +34,7 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
     assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(facts.fact("targets"))
     for one in TARGETS:
         assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
-    connectors = facts.hand_over_of("dynamo", ())
+    connectors = facts.fact("targets", "dynamo", "connectors")
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 
 

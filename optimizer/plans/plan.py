@@ -37,6 +37,7 @@ from costmodel.words import dollars
 from search_spaces.faults import Path
 from search_spaces.fields import house_error
 
+from .precision import OPTIMAL_GAP, ROUNDING
 from .records import (
     AccuracyRecord,
     Amount,
@@ -537,12 +538,6 @@ class FleetEvaluation(Record):
 
 
 # --- what was proven -------------------------------------------------------------------------------------------------
-
-OPTIMAL_GAP = 1e-4
-"""Relative gap up to which a fleet counts as the optimum."""
-
-ROUNDING = 1e-6
-"""Relative difference below which costs are the same: solvers keep their limits no better."""
 
 
 class ContradictionError(Exception):

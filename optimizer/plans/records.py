@@ -289,6 +289,8 @@ class PrefixCache(Record):
     """What a cache that forgets nothing would find."""
     sustained: Share
     """What this fleet's memory keeps of it; the same where the workload does not say when a prefix is used again."""
+    read: Share = 0.0
+    """Of this, what is read from the KV cache tier below GPU memory."""
     keeps_s: Amount
     """How long the prompts of the pool that keeps them for the shortest time stay when nobody uses them."""
 

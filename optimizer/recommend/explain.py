@@ -38,10 +38,11 @@ from optimizer.loads.instance import (
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
+from optimizer.plans.plan import Alternative, Binding, Worth
+from optimizer.plans.precision import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
-from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, Picks, cheapest_held, evaluated
+from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import (
@@ -56,7 +57,7 @@ from search_spaces.enumeration import (
 from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, SearchSpace, Slo
 from search_spaces.search_space import Wanted, with_wanted
 
-from .search import Effort, Solution, by_formula, solution_of
+from .search import LOOSER, Effort, Solution, by_formula, solution_of
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
@@ -212,7 +213,7 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     share, by_time = percentage(used), binding == IN_WORDS[Resource.TIME]
     full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {binding}"
-    if cost <= best * (1.0 + SAME_COST):
+    if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
@@ -303,7 +304,7 @@ def formula_price(problem: Problem) -> float | None:
 def _worth(name: str, base: float, price: float | None) -> str:
     if price is None:
         return f"Without {name} no fleet of the search space is found that meets the SLOs."
-    if price <= base * (1.0 + SAME_COST):
+    if price <= base * (1.0 + ROUNDING):
         return f"Without {name} a fleet of the same price meets the SLOs."
     return f"Without {name} the cheapest fleet costs {dearer(price, base)}."
 
@@ -312,12 +313,6 @@ def _worth(name: str, base: float, price: float | None) -> str:
 
 LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
 """Limits of the constraints with their units, in the order in which they are lifted."""
-LITTLE: Final = 0.01
-"""Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
-LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
-"""Factors by which limits on latency are loosened."""
-FINE: Final = 1e-4
-"""To which a lower goal is stated [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +464,11 @@ def with_limit(problem: Problem, name: str, most: Any) -> Problem:
 
 def least_demand(problem: Problem) -> Problem:
     """The cheapest fleet is sought for the least volume that the objective asks for."""
-    least = {Goal.MIN_COST: 1.0, Goal.MAX_GOODPUT: LITTLE, Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume}
+    least = {
+        Goal.MIN_COST: 1.0,
+        Goal.MAX_GOODPUT: 1.0 / MOST_MORE,
+        Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume,
+    }
     load = scale_rate(problem.workload, least[problem.objective.goal])
     return replace(problem, workload=load, objective=Objective())
 
@@ -538,6 +537,6 @@ def goal_missed(name: str, attainment: float, goal: float) -> Binding:
 
     What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
     """
-    miss_share = math.ceil(round((1.0 - attainment) / FINE, 6)) * FINE
+    miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
     sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
     return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)

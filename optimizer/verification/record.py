@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -36,7 +36,16 @@ from search_spaces.recorded import STRETCHES
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
+from .judge import (
+    Judgement,
+    OutOfTimeError,
+    Run,
+    counted,
+    in_time,
+    judge_demands,
+    pooled,
+    simulated_fleet,
+)
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
@@ -184,7 +193,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         attainment=float(good.mean()),
         classes=[_class(instance, judgement, plan.classes[k], k) for k in range(len(judgement.classes))],
         cdf_shares=list(CDF_SHARES),
-        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
+        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, QUANTILES[-1:])[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejections / requests,
@@ -390,7 +399,8 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
     pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
     energy = sum(pool.energy for pool in pools)
     tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
-    return FleetUse(pools, energy, sum(pool.power for pool in pools), watt_hours_per_1000(energy, tokens))
+    per_1000 = energy / SECONDS_PER_HOUR / (tokens / 1e3) if tokens > 0.0 else math.inf
+    return FleetUse(pools, energy, sum(pool.power for pool in pools), per_1000)
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:

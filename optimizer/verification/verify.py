@@ -29,27 +29,18 @@ from optimizer.fleets.fleet import (
     with_replicas,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
+from optimizer.plans.precision import ALIKE, FEW, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
-from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, preferred
+from optimizer.search.search import NEAR, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
 
-ROUNDS = 6
-"""Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
-GROWTH = 0.03
-"""Replicas that the first repair adds, as a share of the pool [1]; each further one twice as many, one at least."""
 PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
-PROMISING = 0.5
-"""Share of every goal that the formulas must predict of a neighbor for it to be simulated, and that a fleet must reach
-in simulation for settings to be tried that they predict no more of [1]; assumed: they err by less."""
-MOST_SHAPES = 6
-"""Fleets of other shapes that are simulated for one that holds [1]; assumed: the likeliest come
-first."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
 
@@ -186,7 +177,7 @@ class Loop:
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
         while (best := self.best) is None or not self.bench.late():
-            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - SAME_COST))
+            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - ROUNDING))
             if candidate is not None or not self._further():
                 return candidate
         return None
@@ -277,15 +268,15 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more replicas in all the pools to blame; none after ROUNDS.
+    """The fleet with more replicas in all the pools to blame: 2 % (TOLERANCE), then twice as many, FEW times at most.
 
     Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
     more.
     """
-    if not miss.blamed or rounds >= ROUNDS:
+    if not miss.blamed or rounds >= FEW:
         return []
     counts = [pool.replicas for pool in miss.fleet.pools]
-    growth = {k: max(1, math.ceil(counts[k] * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+    growth = {k: max(1, math.ceil(counts[k] * TOLERANCE * 2.0**rounds - 0.5)) for k in miss.blamed}
 
     def grown(more: dict[int, int]) -> Fleet:
         return miss.fleet.resized([count + more.get(k, 0) for k, count in enumerate(counts)])
@@ -314,18 +305,14 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
         limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
     own, classes = promise(instance, fleet), miss.judgement.classes
-    near = not miss.judgement.overloaded and all(
-        item.attainment >= PROMISING * item.attainment_goal for item in classes
-    )
+    near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
     rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
-    return [
-        candidate for share, candidate in rated_fleets if share >= PROMISING and (near or own >= 1.0 or share > own)
-    ]
+    return [candidate for share, candidate in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
 
 
 def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
@@ -375,10 +362,10 @@ def other_shapes(
             continue
         share = min(promise(instance, fleet), 1.0)
         shares[limits] = share if share > before else -1.0
-        if share >= PROMISING and (label not in best or share > best[label][0]):
+        if share >= NEAR and (label not in best or share > best[label][0]):
             best[label] = share, fleet
     ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
-    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:MOST_SHAPES]]
+    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:FEW]]
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
@@ -435,6 +422,6 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
 
     def fits(count: int) -> bool:
         fewer = with_replicas(fleet, index, count)
-        return fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer)
+        return fleet_cost(instance, fewer) < below * (1.0 - ROUNDING) and allowed(instance, fewer)
 
     return bisection(0, fleet.pools[index].replicas + 1, fits)[0]

@@ -215,8 +215,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     """
     from reports.answers.accuracy import validation_dict, validation_document
     from search_spaces.catalog import load_catalog
+    from search_spaces.measured_engines import predict_serving, predict_steps
     from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
-    from search_spaces.serving_error import predict_serving, predict_steps
 
     flags = Flags(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):

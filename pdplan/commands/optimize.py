@@ -144,9 +144,9 @@ def optimize(
             console.warn(warning)
         show_plan(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
-        from reports.deploy.files import deploy_plan
+        from pdplan.api import deploy as write_files
 
-        console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
+        console.note(f"wrote {len(write_files(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 

@@ -18,8 +18,8 @@ from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
+from search_spaces.measured_engines import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind
-from search_spaces.serving_error import SERVING_GROUP, Predicted, Predictions
 
 QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
 """What is predicted of a row, by the format of its file, and the beginning of the keys of its errors."""

@@ -10,14 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import POWER
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
+from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, Status
+from optimizer.plans.precision import TOLERANCE
 from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome
-from optimizer.verification.judge import TOLERANCE, Curve, Judgement, RatePoint, half_width
+from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of

@@ -18,7 +18,7 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import node_ranks, place_words, plain_words, span_words, vllm_words
+from .flags import node_ranks, place_words, plain_words, span_words, vllm_flags
 from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -40,7 +40,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         labels=partial(own_labels, deployment),
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
-        security=container_security,
+        security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
@@ -103,12 +103,6 @@ def gibibytes(size: float) -> str:
     '2Gi'
     """
     return f"{math.ceil(size / GIB)}Gi"
-
-
-def container_security(*, rdma: bool) -> dict[str, Any]:
-    """No more rights than an engine needs: RDMA locks memory."""
-    add = {"add": ["IPC_LOCK"]} if rdma else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
 def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
@@ -225,7 +219,7 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
 
     The controller gives every container of a group the address of the first and its own place.
     """
-    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]
     if pool.nodes > 1:
         words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(facts.fact("ports", kind)))
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
