@@ -309,7 +309,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
 
 
 def router_sentence(plan: Plan) -> str:
-    """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
+    """Say what the fleet attains behind a least-requests router; empty where that was not simulated."""
     simulation = plan.simulation
     if simulation is None or simulation.fewest_requests is None:
         return ""

@@ -38,7 +38,7 @@ from .plan_details import (
     features_sentence,
     hand_over_sentence,
     settings_section,
-    simulation_sections,
+    simulation_section,
     trust_sections,
     workload_section,
 )
@@ -163,7 +163,7 @@ def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             table=slo_table(plan, brief=False),
             notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=simulation_sections(plan),
+            sections=(simulation_section(plan),),
         ),
         *((Section("How it is routed", table=routing_table(plan)),) if is_routed_apart(plan) else ()),
         Section(

@@ -151,18 +151,16 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
+    label = goal_label(goal)
+    tails = [
+        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
+        for metric, times, limit, _ in latencies(item)
+    ]
     return Chart(
-        title=f"{name}: {_tail_words(item, goal_label(goal))}",
+        title=f"{name}: {', '.join(tails)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
         drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
-    )
-
-
-def _tail_words(item: ClassResult, label: str) -> str:
-    return ", ".join(
-        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
-        for metric, times, limit, _ in latencies(item)
     )
 
 
