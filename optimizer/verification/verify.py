@@ -1,9 +1,10 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost, and the cheapest is judged (`bench`). Of one that misses the neighbors wait that
-mend it: other settings of the pools to blame, else more replicas of them. Of one that holds those that cost less wait:
-fewer replicas, then other shapes. Fresh requests may refute the best, which then counts as a miss (`Loop.refute`), and
-the loop goes on. No fleet is judged twice, and the neighbors of each are finitely many, so it ends.
+Fleets wait in the order of their cost, of equals the one that the rules of `search` prefer first, and the first is
+judged (`bench`). Of one that misses the neighbors wait that mend it: other settings of the pools to blame, else more
+replicas of them. Of one that holds those that cost less wait: fewer replicas, then other shapes. Fresh requests may
+refute the best, which then counts as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice, and the
+neighbors of each are finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, promise
+from optimizer.fleets.evaluate import bisection, holds_at, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -127,14 +128,14 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    fleets: with which it begins; near: fleets that miss narrowly by formula; eligible: which fleets may be looked at;
+    fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
+    by formula; eligible: which fleets may be looked at;
     on_held: called once the first holds. standing: fleets that hold; trail: all that missed; names: what each fleet is
     called; fewer: replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
     fleets: Sequence[Fleet]
-    near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.bench.instance)
-        for fleet in self.fleets:
+        for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
             self.waiting.add(fleet)
 
     @property
@@ -246,7 +247,7 @@ class Loop:
             self._spare(1)
             return True
         self.wider = True
-        near = [("near by formula", fleet) for fleet in self.near]
+        near = [("near by formula", fleet) for fleet in self.fleets]
         for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, label)
