@@ -137,8 +137,6 @@ def coarsen(isl: FloatArray, osl: FloatArray, weight: FloatArray, target_buckets
     lengths, scaled by their second moments, and of ranks); the tails beyond the 99th percentiles are cut
     off first. Total share, mean ISL and mean OSL are kept exactly; the result is sorted and deterministic.
     """
-    if target_buckets < 1:
-        raise InputError(f"buckets: {target_buckets} must be at least 1")
     keep = weight > 0
     isl, osl, weight = isl[keep], osl[keep], weight[keep] / weight[keep].sum()
     features = _features(isl, osl, weight)

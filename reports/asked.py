@@ -30,16 +30,7 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 def asked(plan: Plan) -> list[Slo]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
-        return [
-            _slo(
-                row.name,
-                {"ttft": row.ttft_limit_s, "tpot": row.tpot_limit_s, "e2e": row.e2e_limit_s}
-                | {str(metric): result.limit_s for metric, result in row.metrics.items()},
-                row.attainment_goal,
-                row.share,
-            )
-            for row in plan.classes
-        ]
+        return [Slo(row.name, row.limits, row.attainment_goal, row.share) for row in plan.classes]
     slos = plan.provenance.inputs.get("slo")
     return [
         _slo(

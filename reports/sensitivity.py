@@ -20,6 +20,7 @@ from optimizer.plans.records import (
 )
 from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
 from reports.document import Chart, Column, Detail, Section, Table, table_of
+from reports.next_steps import again_command
 from reports.numbers import MISSING, hourly, listed, money, percent, signed_percent, significant
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
@@ -345,15 +346,15 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
 
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    sensitivity, command = plan.sensitivity, command_of(plan)
+    sensitivity, command, again = plan.sensitivity, command_of(plan), again_command(plan, "--sensitivity")
     if sensitivity is not None:
         what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
-        return ("", "") if sensitivity.complete else (what_is_missing, f"{command} --sensitivity")
+        return ("", "") if sensitivity.complete else (what_is_missing, again)
     if plan.objective != "min_cost":
         return "Not worked out: it is of the least cost, which this plan does not seek.", ""
     if "--sensitivity" in command or "thorough" in command:
         return f"Not worked out: no fleet of {_SEARCHED} answers this; pdplan whatif --full searches all.", ""
-    return "Not worked out; to have it", f"{command} --sensitivity"
+    return "Not worked out; to have it", again
 
 
 def sensitivity_section(plan: Plan) -> Section:

@@ -11,7 +11,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
 from reports.text import capital
 from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -342,11 +342,6 @@ def has_tpot(item: ClassResult) -> bool:
     return item.tpot_s.p99 != 0.0
 
 
-def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
-    """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
-    return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
-
-
 def tightest_limits(plan: Plan) -> list[Binding]:
     """Limits, tightest first."""
     return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
@@ -528,8 +523,8 @@ def miss_sentences(plan: Plan) -> list[str]:
     for number, miss in enumerate(rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]):
         pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
         price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-        basis = "when simulated" if miss.simulated else "by formula, not simulated"
-        met = f"{percent(miss.attainment)} of requests would meet the SLO, {basis}." * is_number(miss.attainment)
+        basis = "in simulation" if miss.simulated else "by formula"
+        met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))

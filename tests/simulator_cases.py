@@ -10,9 +10,6 @@ from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.policy import Policy
 from costmodel.simulator import (
-    FirstToken,
-    HandOver,
-    KvStore,
     Limits,
     Pages,
     Router,
@@ -27,7 +24,7 @@ from costmodel.simulator import (
 from costmodel.simulator.steps import GridSteps
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
-ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)
+ONLY_PROMPTS = Policy(exclusive_prefill=True, chunked=False)
 WORK = StepWork(
     peak=1e15,
     bandwidth=1e13,
@@ -73,7 +70,8 @@ def on_lanes() -> GridSteps:
 
 
 def pages_of(ids: list[list[int]], tokens: int) -> Pages:
-    return Pages(np.array([page for row in ids for page in row]), np.array([len(row) for row in ids]), tokens)
+    numbers = np.unique([page for row in ids for page in row], return_inverse=True)[1]
+    return Pages(numbers, np.array([len(row) for row in ids]), tokens)
 
 
 def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
@@ -88,7 +86,7 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
         for talk, same, tokens in zip(talks.tolist(), shared.tolist(), isl.tolist(), strict=True)
     ]
     pages, together = pages_of(ids, 16) if paged else None, int(rng.choice([0, 0, 7]))
-    return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
+    return replace(make_trace(arrival, isl, osl), concurrency=together, pages=pages)
 
 
 def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> SimulatedFleet:
@@ -112,16 +110,14 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
         kv_seconds_per_token=float(rng.choice([0.0, 1e-5])),
         nics=int(rng.integers(1, 4)),
     )
-    store = KvStore(int(rng.integers(5, 300)), 1e-6, 2e-6, 1e-4) if paged and rng.random() < 0.5 else None
     if not disaggregated:
-        return SimulatedFleet((pool,), store=store)
-    first = list(FirstToken)[int(rng.integers(3))]
-    hand_over, pulled = HandOver(1e-3, int(rng.choice([1, 8])), first), replace(policy, pulls=bool(rng.random() < 0.5))
+        return SimulatedFleet((pool,))
+    pulled = replace(policy, pulls=bool(rng.random() < 0.5))
     pools = (
         replace(pool, role=Role.PREFILL),
         replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
     )
-    return SimulatedFleet(pools, hand_over, store=store)
+    return SimulatedFleet(pools)
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:

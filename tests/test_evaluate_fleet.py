@@ -84,7 +84,7 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said
     whole = render_document(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
-    assert {"Fleet", "Cost and capacity", "SLOs", "Latencies", "What binds", "Trust"} <= set(titles)
+    assert {"Fleet", "Cost and capacity", "SLOs", "What binds", "Trust"} <= set(titles)
 
 
 def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:

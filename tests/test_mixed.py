@@ -19,7 +19,15 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_vo
 from optimizer.plans.precision import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
-from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated, pool_survives, settled, unmixed
+from optimizer.search.search import (
+    FleetSearch,
+    Picks,
+    cheapest_held,
+    evaluated,
+    pool_survives,
+    smallest_batches,
+    unmixed,
+)
 from optimizer.verification.verify import Waiting
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
@@ -349,7 +357,7 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
     assert all(pool_survives(instance, each) for each in fleet.pools) is bool(survivors)
     best = max(goodput_volume(instance, one) for one in survivors or rivals)
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * ALIKE)
-    assert goodput_volume(instance, settled(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
+    assert goodput_volume(instance, smallest_batches(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
 
 
 def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:

@@ -30,7 +30,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
         held = sum(pool.replicas for pool in fleet.pools) >= ENOUGH
         sure = tuple(replace(one, attainment_low=one.attainment) for one in found.classes)
         overload = replace(found.overload, overloaded=not held)
-        return self.settled(fleet, replace(found, classes=sure, overload=overload), held=held)
+        return self.verdict_of(fleet, replace(found, classes=sure, overload=overload), held=held)
 
     monkeypatch.setattr(Bench, "_judge", judged)
     monkeypatch.setattr(Bench, "look", judged)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
+from benchmarks.reference.policies import POLICIES, VLLM_V0
 from costmodel.engine import Role
-from costmodel.policy import POLICIES, VLLM_V0, VLLM_V1
+from costmodel.policy import VLLM_V1
 from costmodel.simulator import (
-    FirstToken,
-    HandOver,
-    KvStore,
     Limits,
+    Result,
     Router,
     SimulatedFleet,
     SimulatedPool,
+    SimulatedTier,
     Trace,
     make_trace,
     simulate,
@@ -34,7 +34,6 @@ def trace_of(arrival: list[float], isl: int = 100, osl: int = 3, **columns: obje
 
 
 def split(
-    hand_over: HandOver | None = None,
     per_token: float = 0.0,
     nics: tuple[int, int] = (1, 1),
     decode: Limits | None = None,
@@ -44,18 +43,14 @@ def split(
     prefill = SimulatedPool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
     policy, limits = replace(VLLM_V1, pulls=pulls), decode or Limits()
     later = SimulatedPool(Role.DECODE, FLAT, policy, limits, kv_seconds_per_token=per_token, nics=nics[1])
-    return SimulatedFleet((prefill, later), hand_over or HandOver())
+    return SimulatedFleet((prefill, later))
 
 
-@pytest.mark.parametrize(
-    ("first_token", "ttft", "e2e"),
-    [(FirstToken.DECODE, 0.115, 0.135), (FirstToken.PREFILL, 0.1, 0.125), (FirstToken.REPEATED, 0.1, 0.135)],
-)
-def test_the_first_token_comes_from_where_it_is_made(first_token: FirstToken, ttft: float, e2e: float) -> None:
-    """100 ms prompt + 5 ms latency + 10 ms per decode step, of which there are osl or osl - 1."""
-    result = simulate(trace_of([0.0]), split(HandOver(latency=0.005, first_token=first_token)))
-    assert result.ttft[0] == pytest.approx(ttft)
-    assert result.e2e[0] == pytest.approx(e2e)
+def test_a_decode_engine_makes_the_first_token_too() -> None:
+    """100 ms prompt + 5 ms of KV + 10 ms for each of osl decode steps."""
+    result = simulate(trace_of([0.0]), split(per_token=5e-5))
+    assert result.ttft[0] == pytest.approx(0.115)
+    assert result.e2e[0] == pytest.approx(0.135)
     assert result.transfer[0] == pytest.approx(0.005)
 
 
@@ -66,8 +61,9 @@ def test_what_no_load_changes_comes_before_the_first_token_and_before_the_next_r
     """
     prefill, decode = split().pools
     later = SimulatedFleet((replace(prefill, first_token=2.0, fixed_ttft=0.07), decode))
-    for columns, arrivals in ({}, [0.0] * 3), ({"concurrency": 1}, [0.0, 0.3, 0.6]):
-        result, quick = (simulate(trace_of([0.0] * 3, **columns), fleet) for fleet in (later, split()))
+    for concurrency, arrivals in (0, [0.0] * 3), (1, [0.0, 0.3, 0.6]):
+        trace = replace(trace_of([0.0] * 3), concurrency=concurrency)
+        result, quick = (simulate(trace, fleet) for fleet in (later, split()))
         np.testing.assert_allclose(result.arrival, arrivals)
         np.testing.assert_allclose(result.ttft, quick.ttft + 0.1 + 0.07)
         np.testing.assert_allclose(result.e2e, quick.e2e + 0.1 + 0.07)
@@ -85,14 +81,6 @@ def test_hand_overs_share_the_links(nics: tuple[int, int], expected: list[float]
     np.testing.assert_allclose(np.sort(result.transfer), expected)
 
 
-def test_layers_sent_early_hide_the_transfer() -> None:
-    """With 10 layers a transfer as long as the prefill shows its last tenth; one twice as long shows more."""
-    short = simulate(trace_of([0.0]), split(HandOver(layers=10), per_token=1e-3))
-    assert short.transfer[0] == pytest.approx(0.01)
-    long = simulate(trace_of([0.0]), split(HandOver(layers=10), per_token=2e-3))
-    assert long.transfer[0] == pytest.approx(0.2 - 0.9 * 0.1)
-
-
 def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
     """Blocks for one prompt only: the second prompt starts when the first one's KV has arrived, 100 + 100 ms."""
     limits = Limits(kv_blocks=10)
@@ -105,9 +93,9 @@ def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
 def test_a_full_decode_engine_pulls_when_it_has_room() -> None:
     """One sequence only: the second request's KV stays until the first has ended, and is sent only then."""
     one = Limits(max_num_seqs=1)
-    result = simulate(trace_of([0.0, 0.0]), split(None, 1e-3, decode=one, pulls=True))
+    result = simulate(trace_of([0.0, 0.0]), split(1e-3, decode=one, pulls=True))
     np.testing.assert_allclose(result.finish, [0.1 + 0.1 + 0.03, 0.23 + 0.1 + 0.03])
-    pushed = simulate(trace_of([0.0, 0.0]), split(None, 1e-3, decode=one))
+    pushed = simulate(trace_of([0.0, 0.0]), split(1e-3, decode=one))
     np.testing.assert_allclose(pushed.finish, [0.23, 0.3 + 0.03])
 
 
@@ -119,7 +107,7 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
     trace = make_trace(np.array([0.0, 0.1]), np.full(2, 100), np.array([50, 3]))
     ends = {}
     for pull in (False, True):
-        fleet = split(None, 1e-5, pulls=pull)
+        fleet = split(1e-5, pulls=pull)
         late = replace(fleet.pools[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
         ends[pull] = simulate(trace, replace(fleet, pools=(fleet.pools[0], late))).first[1]
     assert ends[False] == pytest.approx(0.101 + 7 * 0.015 + 0.015)
@@ -128,7 +116,7 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
 
 def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() -> None:
     """Blocks for one request on either side: the second is pulled when the first has ended, the third computed then."""
-    fleet = split(None, 1e-3, decode=Limits(kv_blocks=12), pulls=True)
+    fleet = split(1e-3, decode=Limits(kv_blocks=12), pulls=True)
     fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=Limits(kv_blocks=10)), fleet.pools[1]))
     result = simulate(trace_of([0.0] * 3, osl=30), fleet)
     np.testing.assert_allclose(result.moved[1:] - result.finish[:2], [0.1, 0.1])
@@ -137,10 +125,9 @@ def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() ->
 
 
 def test_each_router_does_what_its_name_says() -> None:
-    for router in (Router.ROUND_ROBIN, Router.LEAST_LOADED):
-        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
-        result = simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router))
-        assert result.engine.tolist() == [0, 1, 0, 1]
+    trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
+    result = simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=Router.LEAST_LOADED))
+    assert result.engine.tolist() == [0, 1, 0, 1]
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
@@ -168,24 +155,24 @@ def test_micro_batches_share_one_queue() -> None:
     assert result.finish[2] < 0.3 < result.finish[0]
 
 
-@pytest.mark.parametrize("policy", ["vllm_v1", "sarathi", "sglang", "trtllm"])
+@pytest.mark.parametrize("policy", ["vllm", "sarathi", "sglang", "trtllm"])
 def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) -> None:
     """Four chunks of 100 ms in two stages of 50 ms: one begins every 50 ms, and the last one ends after 250 ms."""
     limits = Limits(max_num_seqs=8, max_num_batched_tokens=100)
     result = simulate(trace_of([0.0], isl=400, osl=2), colocated(POLICIES[policy], FLAT, limits, pipeline=2))
     assert result.ttft[0] == pytest.approx(0.25)
-    assert result.engines[0].prompt_tokens == 400
-    assert result.engines[0].prompt_steps == 4
+    assert result.engines[0].content.tokens == 401
 
 
-# --- prefix caches by hash blocks, their memory, the router that follows them, and the store that engines share
+# --- prefix caches by hash blocks, their memory, and the router that follows them
 
 LINEAR = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))
 """A millisecond per prompt token, 10 ms per decode step."""
 
 
 def paged(arrival: list[float], isl: list[int], ids: list[list[int]], osl: int = 2, tokens: int = 32) -> Trace:
-    return make_trace(np.array(arrival), np.array(isl), np.full(len(isl), osl), pages=pages_of(ids, tokens))
+    trace = make_trace(np.array(arrival), np.array(isl), np.full(len(isl), osl))
+    return replace(trace, pages=pages_of(ids, tokens))
 
 
 def test_full_blocks_of_the_same_prefix_are_not_computed_again() -> None:
@@ -194,8 +181,7 @@ def test_full_blocks_of_the_same_prefix_are_not_computed_again() -> None:
     result = simulate(trace, colocated(VLLM_V1, LINEAR))
     np.testing.assert_allclose(result.ttft, [0.096, 0.110 - 0.064, 0.096 - 0.064])
     assert result.hit.tolist() == [0, 64, 64]
-    assert result.engines[0].hit_share == pytest.approx(128 / 302)
-    off = simulate(trace, colocated(VLLM_V1, LINEAR, prefix_cache=False))
+    off = simulate(replace(trace, pages=None), colocated(VLLM_V1, LINEAR))
     np.testing.assert_allclose(off.ttft, [0.096, 0.110, 0.096])
 
 
@@ -207,7 +193,7 @@ def test_running_requests_share_the_blocks_of_their_prefix() -> None:
     shared = simulate(trace, colocated(VLLM_V1, LINEAR, limits))
     assert shared.prompt_start[1] < shared.finish[0]
     assert shared.engines[0].peak_blocks == 6
-    alone = simulate(trace, colocated(VLLM_V1, LINEAR, limits, prefix_cache=False))
+    alone = simulate(replace(trace, pages=None), colocated(VLLM_V1, LINEAR, limits))
     assert alone.prompt_start[1] >= alone.finish[0]
 
 
@@ -216,7 +202,6 @@ def test_the_longest_unused_blocks_go_first_and_tails_before_heads() -> None:
     trace = paged([0.0, 1.0, 2.0], [65, 97, 65], [[1, 2], [3, 4, 5], [1, 2]], osl=1)
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=9)))
     assert result.hit.tolist() == [0, 0, 32]
-    assert result.engines[0].evicted >= 1
 
 
 def test_the_router_follows_the_longest_prefix() -> None:
@@ -225,29 +210,57 @@ def test_the_router_follows_the_longest_prefix() -> None:
     fleet = colocated(VLLM_V1, LINEAR, replicas=2, router=Router.PREFIX_AFFINE)
     result = simulate(trace, fleet)
     assert result.engine.tolist() == [0, 1, 0, 1]
-    assert [use.hit for use in result.engines] == [64, 64]
+    assert result.hit.tolist() == [0, 0, 64, 64]
 
 
-def test_the_store_is_read_where_that_is_quicker() -> None:
-    """64 tokens in the store at 0.1 ms each and 1 ms for the read, against 64 ms of computing."""
+TIER = SimulatedTier(320.0, 1e-4, 1e-3, shared=True)
+"""Ten pages of 32 tokens; 0.1 ms to read a token, and 1 ms for a read."""
+
+
+def test_a_shared_tier_is_read_where_that_is_quicker() -> None:
+    """The second engine reads 64 tokens in 7.4 ms in place of computing for 64 ms; the first has them in memory."""
     trace = paged([0.0, 1.0, 2.0], [70, 70, 70], [[1, 2]] * 3)
-    trace = replace(trace, pool=np.array([0, 1, 1]))
-    pools = colocated(VLLM_V1, LINEAR).pools * 2
-    quick = simulate(trace, SimulatedFleet(pools, store=KvStore(10, 5e-5, 1e-4, 1e-3)))
+
+    def served(tier: SimulatedTier) -> Result:
+        return simulate(trace, colocated(VLLM_V1, LINEAR, replicas=2, tier=tier))
+
+    quick = served(TIER)
     np.testing.assert_allclose(quick.ttft, [0.070, 0.0064 + 0.001 + 0.006, 0.006])
-    assert [use.fetched for use in quick.engines] == [0, 64]
-    slow = simulate(trace, SimulatedFleet(pools, store=KvStore(10, 0.0, 2e-3, 1e-3)))
-    np.testing.assert_allclose(slow.ttft, [0.070, 0.070, 0.006])
-    full = simulate(trace, SimulatedFleet(pools, store=KvStore(1, 5e-5, 1e-4, 1e-3)))
-    assert [use.fetched for use in full.engines] == [0, 32]
+    assert (quick.hit.tolist(), quick.tier.tolist()) == ([0, 64, 64], [0, 64, 0])
+    np.testing.assert_allclose(served(replace(TIER, seconds_per_token=2e-3)).ttft, [0.070, 0.070, 0.006])
+    np.testing.assert_allclose(served(replace(TIER, shared=False)).ttft, [0.070, 0.070, 0.006])
+    assert served(replace(TIER, tokens=32.0)).tier.tolist() == [0, 32, 0]
 
 
-def test_reads_of_the_store_wait_for_each_other() -> None:
-    """Two engines read 64 tokens at once: 0.1 ms per token in all, so the second one waits for the first."""
-    trace = paged([0.0, 1.0, 1.0], [70, 70, 70], [[1, 2]] * 3)
-    trace = replace(trace, pool=np.array([0, 1, 2]))
-    result = simulate(trace, SimulatedFleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
-    np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
+def test_an_own_tier_has_what_memory_lost_and_the_router_knows_of_it() -> None:
+    """The second prompt takes the memory of the first one's tail; the third is sent where the tier has it."""
+    trace = paged([0.0, 1.0, 2.0], [65, 97, 65], [[1, 2], [3, 4, 5], [1, 2]], osl=1)
+    one = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=9), tier=replace(TIER, shared=False)))
+    assert (one.hit.tolist(), one.tier.tolist()) == ([0, 0, 64], [0, 0, 32])
+    ids = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12], [3, 4]]
+    spread = paged([float(k) for k in range(len(ids))], [65] * len(ids), ids, osl=1)
+    fleet = colocated(VLLM_V1, LINEAR, Limits(kv_blocks=8), replicas=2, tier=replace(TIER, shared=False))
+    affine = SimulatedFleet((replace(fleet.pools[0], router=Router.PREFIX_AFFINE),))
+    assert simulate(spread, affine).tier[-1] == 64
+    assert simulate(spread, fleet).tier[-1] == 0
+
+
+@pytest.mark.parametrize(("nics", "later"), [(1, 0.0128), (2, 0.0096)])
+def test_reads_of_an_engine_take_turns(nics: int, later: float) -> None:
+    """Two prompts of 64 tokens in the tier at once: each of two links is half as busy with one, as ranks are."""
+    trace = paged([0.0, 1.0, 2.0, 2.5, 3.0, 3.0], [70] * 6, [[1, 2], [3, 4], [5, 6], [7, 8], [1, 2], [3, 4]], osl=1)
+    tier = replace(TIER, latency=0.0, shared=False)
+    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=8), nics=nics, tier=tier))
+    assert result.tier.tolist() == [0, 0, 0, 0, 64, 64]
+    np.testing.assert_allclose(result.prompt_start[4:] - 3.0, [0.0064, max(later, 0.0064 + 0.006)])
+
+
+def test_a_trace_may_say_how_much_is_read() -> None:
+    trace = trace_of([0.0, 1.0], 100, 1, cached=np.array([64, 64]), tier=np.array([0, 64]))
+    pool = colocated(VLLM_V1, LINEAR, tier=TIER)
+    np.testing.assert_allclose(simulate(trace, pool).ttft, [0.036, 0.0064 + 0.001 + 0.036])
+    slow = colocated(VLLM_V1, LINEAR, tier=replace(TIER, seconds_per_token=1.0))
+    np.testing.assert_allclose(simulate(trace, slow).ttft, [0.036, 0.1])
 
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:
@@ -280,8 +293,9 @@ def test_equals_a_literal_cache_one_request_at_a_time(seed: int) -> None:
         for talk, size in zip(talks, isl, strict=True)
     ]
     pages = pages_of(ids, 16 * blocks)
-    trace = make_trace(100.0 * np.arange(count, dtype=np.float64), isl, rng.integers(1, 40, count), pages=pages)
+    trace = make_trace(100.0 * np.arange(count, dtype=np.float64), isl, rng.integers(1, 40, count))
+    trace = replace(trace, pages=pages)
     memory = int(rng.integers(30, 60))
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=memory)))
     assert result.hit.tolist() == literal(trace, memory, blocks)
-    assert 0 < result.engines[0].hit_share < 1
+    assert 0 < result.hit.sum() < isl.sum()

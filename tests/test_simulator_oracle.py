@@ -21,8 +21,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
-from costmodel.policy import POLICIES, SARATHI, STATIC, VLLM_V0, Policy
-from costmodel.simulator import FirstToken, Limits, Result, SimulatedFleet, Trace, make_trace, simulate
+from benchmarks.reference.policies import POLICIES, SARATHI, STATIC, VLLM_V0
+from costmodel.policy import Policy
+from costmodel.simulator import Limits, Result, SimulatedFleet, Trace, make_trace, simulate
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.metrics import gap_edges
 from costmodel.simulator.run import make_world
@@ -279,12 +280,12 @@ def assert_conserved(trace: Trace, fleet: SimulatedFleet, result: Result) -> Non
             assert listed * engine.page_blocks <= engine.free
     if result.finished.all() and not result.restarts.any():
         split = len(fleet.pools) == 2
-        made = 0 if split and fleet.hand_over.first_token is not FirstToken.PREFILL else 1
-        assert sum(use.decode_tokens for use in result.engines) >= int((trace.osl - made).sum())
+        made = 0 if split else 1
+        decodes = sum(use.content.decodes for use in result.engines)
+        assert decodes >= int((trace.osl - made).sum())
         if not fleet.pools[0].policy.static:
-            assert sum(use.decode_tokens for use in result.engines) == int((trace.osl - made).sum())
-        assert sum(use.output_tokens for use in result.engines) >= int(trace.osl.sum()) - split * trace.size
-        assert sum(use.prompt_tokens for use in result.engines) == int((trace.isl - result.hit).sum())
+            assert decodes == int((trace.osl - made).sum())
+        assert sum(use.content.tokens for use in result.engines) - decodes == int((trace.isl - result.hit).sum())
 
 
 def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
@@ -302,8 +303,7 @@ def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
     ended = result.finished
     for earlier, later in (("arrival", "prompt_start"), ("prompt_start", "prompt_end"), ("first", "finish")):
         assert np.all(getattr(result, earlier)[ended] <= getattr(result, later)[ended])
-    gaps = trace.osl - (0 if fleet.hand_over.first_token is FirstToken.REPEATED else 1)
-    assert np.all((result.itl_max * gaps)[ended] >= (result.finish - result.first)[ended] * (1 - 1e-9))
+    assert np.all((result.itl_max * (trace.osl - 1))[ended] >= (result.finish - result.first)[ended] * (1 - 1e-9))
 
 
 @every_policy
@@ -312,7 +312,7 @@ def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
 @given(seed=st.integers(0, 10_000), paged=st.booleans())
 @example(seed=763, paged=False)  # preempted before its first decode step, it goes on in another micro-batch
 def test_jumps_conservation_and_limits(policy: Policy, disaggregated: bool, seed: int, paged: bool) -> None:
-    """Pull or push, NICs, layers, data-parallel lanes, stages, prefix caches and store, round robins of decodes."""
+    """Pull or push, NICs, data-parallel lanes, stages, prefix caches, routers."""
     paged = paged and not policy.static
     trace, fleet = random_trace(seed, paged=paged), random_fleet(seed, policy, disaggregated, paged=paged)
     result = simulate(trace, fleet, log_rows=100_000)
@@ -336,8 +336,7 @@ def test_doubling_every_time_doubles_every_latency(policy: Policy, disaggregated
     )
     fleet = dataclasses.replace(fleet, pools=tuple(dataclasses.replace(pool, steps=STEPS) for pool in fleet.pools))
     late = dataclasses.replace(trace, arrival=2 * trace.arrival)
-    hand_over = dataclasses.replace(fleet.hand_over, latency=2 * fleet.hand_over.latency)
-    quick, twice = simulate(trace, fleet), simulate(late, SimulatedFleet(pools, hand_over))
+    quick, twice = simulate(trace, fleet), simulate(late, SimulatedFleet(pools))
     for name in ("ttft", "e2e", "tpot", "itl_max", "queue"):
         np.testing.assert_array_equal(getattr(twice, name), 2 * getattr(quick, name), err_msg=name)
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import batching, distserve
-from benchmarks.studies.common import GOAL, poisson_trace
-from costmodel.simulator import simulate
+from benchmarks.studies.common import GOAL, poisson_trace, served
 from costmodel.simulator.metrics import within
 
 
@@ -30,7 +29,7 @@ def short_share(fleet: distserve.Fleet, case: distserve.Case, rate: float, data:
     """Share of 600 requests, in two runs, that meet the case's SLO at this rate."""
     isl, osl = distserve.lengths_of(case.workload, 600, data)
     runs = (slice(0, 300), slice(300, 600))
-    results = (simulate(poisson_trace((isl[run], osl[run]), rate, seed), fleet) for seed, run in enumerate(runs))
+    results = (served(poisson_trace((isl[run], osl[run]), rate, seed), fleet) for seed, run in enumerate(runs))
     return float(np.mean([within(result, case.slo).mean() for result in results]))
 
 

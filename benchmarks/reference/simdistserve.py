@@ -2,12 +2,17 @@
 
 It caps the tokens of context that one decode step reads, beyond which its decodes take turns. No engine that we plan
 for does that, so cases in which a step would pass the cap are left out.
+
+A request has its first token there when its prompt is computed, and decode steps make all of its OSL tokens. Our decode
+engines do the latter. A colocated engine of ours makes one token by the prompt, so its requests have one token more,
+and its decode steps are given for one token of context less (`one_token_less`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +20,12 @@ from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.policy import Policy
-from costmodel.simulator import FirstToken, HandOver, Limits, SimulatedFleet, SimulatedPool, simulate
+from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, simulate
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
 
-POLICY = Policy("simdistserve", exclusive_prefill=True, chunked=False)
+POLICY = Policy(exclusive_prefill=True, chunked=False)
 OVERHEAD_STEP, OVERHEAD_TOKEN, STAGE_CONSTANT = 2.0, 1e-4, 1.0
 """Milliseconds of an iteration, per token of its context, and per prompt iteration."""
 DECODE_TOKEN_CAP = 50_000
@@ -63,22 +68,31 @@ def fleet_of(row: dict[str, str], data: dict[str, Any]) -> SimulatedFleet:
         return SimulatedPool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
 
     roles = (Role.COLOCATED,) if backend == "vllm" else (Role.PREFILL, Role.DECODE)
-    pools = tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False))
-    return SimulatedFleet(pools, hand_over=HandOver(first_token=FirstToken.REPEATED))
+    return SimulatedFleet(tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False)))
+
+
+def one_token_less(steps: CoefficientSteps) -> CoefficientSteps:
+    """Decode steps that take as long as if each request in them had one token of context less."""
+    small, large = ((a, b, c - b - steps.overhead_token) for a, b, c in (steps.small, steps.large))
+    return replace(steps, small=small, large=large)
 
 
 def compare_all(folder: Path) -> Iterator[Comparison]:
     """All cases of the folder whose decode steps keep below the cap."""
     data = json.loads((folder / "coefficients.json").read_text("utf-8"))
     for row in rows_of(folder / "results.csv"):
-        trace = trace_of(folder / row["trace"])
-        result = simulate(trace, fleet_of(row, data), log_rows=LOG_ROWS)
+        trace, fleet = trace_of(folder / row["trace"]), fleet_of(row, data)
+        osl = trace.osl
+        if row["backend"] == "vllm":
+            trace = replace(trace, osl=osl + 1)
+            fleet = SimulatedFleet(tuple(replace(pool, steps=one_token_less(pool.steps)) for pool in fleet.pools))
+        result = simulate(trace, fleet, log_rows=LOG_ROWS)
         _, _, _, _, decodes, context, steps = result.steps_log.T
         if (context + steps * decodes).max() > DECODE_TOKEN_CAP:
             continue
         theirs = columns_of(folder / "per_request" / f"{row['case']}.csv")
-        decode = (result.finish - result.first) / MILLI
-        ours = [result.ttft / MILLI, decode, result.e2e / MILLI, decode / trace.osl]
+        first, decode = result.prompt_end - result.arrival, result.finish - result.prompt_end
+        ours = [first / MILLI, decode / MILLI, result.e2e / MILLI, decode / MILLI / osl]
         expected = int(float(row["prefill_iters"])) + int(float(row["decode_iters"]))
         names = ("ttft_ms", "decode_ms", "e2e_ms", "tpot_ms")
         yield compare(row["case"], ours, [theirs[name] for name in names], result.steps, expected)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
-from costmodel.policy import SARATHI, VLLM_V0
 from costmodel.simulator import Limits, Result, SimulatedFleet, SimulatedPool, StepNumbers, Trace, simulate
 from costmodel.simulator.steps import TABLES
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
+from .policies import SARATHI, VLLM_V0
 
 FloatArray = NDArray[np.float64]
 ROUNDING = 8

@@ -22,11 +22,12 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.reference.lone_steps import CoefficientSteps
+from benchmarks.reference.policies import VLLM_V0
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
-from costmodel.policy import VLLM_V0, VLLM_V1, Policy
-from costmodel.simulator import FirstToken, HandOver, Router, SimulatedFleet, SimulatedPool
+from costmodel.policy import VLLM_V1, Policy
+from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table
@@ -38,8 +39,6 @@ SHORT, STEADY = 2_400, 3_000
 FRACTION, WHOLE_BUDGET, PREFILL_BUDGET, SEQS = 0.95, 16_384, 8_192, 1024
 """Their engines' share of memory, tokens in a prefill step of vLLM and of DistServe, and requests at once."""
 CHUNKS = (512, 2048)
-FIRST_TOKEN = HandOver(first_token=FirstToken.PREFILL)
-"""DistServe's prefill engine makes the first token."""
 SCALED: Final = {"OPT-175B": ("facebook/opt-66b", 96 * 12288**2 / (64 * 9216**2), 96 * 12288 / (64 * 9216))}
 """Model that was not fitted: from which one its times are scaled, and how much larger its weights (layers x width^2)
 and its KV (layers x width) are."""
@@ -214,7 +213,7 @@ def disaggregated(
     """Prefill engines that compute whole prompts, and decode engines."""
     first = engine(model, Role.PREFILL, VLLM_V0, splits[0], PREFILL_BUDGET, steps[0])
     second = engine(model, Role.DECODE, VLLM_V0, splits[1], SEQS, steps[1])
-    return SimulatedFleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])), FIRST_TOKEN)
+    return SimulatedFleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])))
 
 
 def fitted_steps(data: Path, system: str, model: str, tensor: int) -> CoefficientSteps:

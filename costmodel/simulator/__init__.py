@@ -6,7 +6,7 @@ and reads its result.
 
 from __future__ import annotations
 
-from .fleet import FirstToken, HandOver, KvStore, Limits, Router, SimulatedFleet, SimulatedPool
+from .fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
 from .metrics import EngineUse, Result
 from .run import prepare, simulate
 from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
@@ -15,15 +15,13 @@ from .trace import Pages, Trace, make_trace
 __all__ = [
     "UNLIMITED",
     "EngineUse",
-    "FirstToken",
-    "HandOver",
-    "KvStore",
     "Limits",
     "Pages",
     "Result",
     "Router",
     "SimulatedFleet",
     "SimulatedPool",
+    "SimulatedTier",
     "StepModel",
     "StepNumbers",
     "StepWork",

@@ -19,23 +19,9 @@ deployment files state; assumed."""
 class Router(StrEnum):
     """How a pool's router chooses an engine; see `loop`."""
 
-    ROUND_ROBIN = "round_robin"
     LEAST_LOADED = "least_loaded"
     LENGTH_AWARE = "length_aware"
     PREFIX_AFFINE = "prefix_affine"
-
-
-class FirstToken(StrEnum):
-    """Where the first output token is made: of a handed-over request, or with `repeated` of any.
-
-    decode: by the first decode step, so TTFT = queue + prefill + KV transfer + first decode step;
-    prefill: by the prefill engine, and the decode engine makes the others;
-    repeated: TTFT ends with the prompt, and decode steps make all tokens (DistServe's simulator).
-    """
-
-    DECODE = "decode"
-    PREFILL = "prefill"
-    REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +42,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedTier:
+    """KV below the memory of GPUs (`costmodel.cache_tier`).
+
+    tokens: that each engine's own keeps, or the one that all engines of the pool share [token]; seconds_per_token: of
+    a read by one of an engine's `nics`; latency: of one read [s].
+    """
+
+    tokens: float = 0.0
+    seconds_per_token: float = 0.0
+    latency: float = 0.0
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedPool:
     """Equal engines with one role.
 
@@ -65,7 +65,7 @@ class SimulatedPool:
     first_token: time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
     fixed_ttft: of prompts computed here, by how much clients have all tokens later than the engines
     (`ServingPolicy.fixed_ttft`) [s].
-    prefix_cache: whether prompts find the KV of earlier ones, where the trace has hash blocks.
+    tier: where engines that compute prompts read what their memory no longer has.
     """
 
     role: Role
@@ -77,46 +77,13 @@ class SimulatedPool:
     router: Router = Router.LEAST_LOADED
     kv_seconds_per_token: float = 0.0
     nics: int = 1
-    prefix_cache: bool = True
     first_token: float = 1.0
     fixed_ttft: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """How KV gets from prefill to decode engines.
-
-    latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
-    """
-
-    latency: float = 0.0
-    layers: int = 1
-    first_token: FirstToken = FirstToken.DECODE
-
-
-@dataclass(frozen=True, slots=True)
-class KvStore:
-    """A store of KV in DRAM or SSD that all engines share (`store`).
-
-    pages: capacity in hash blocks of the trace; seconds_per_token: of reads, all engines together;
-    engine_seconds_per_token: of the reads of one engine; latency: of one read [s].
-    """
-
-    pages: int
-    seconds_per_token: float = 0.0
-    engine_seconds_per_token: float = 0.0
-    latency: float = 0.0
+    tier: SimulatedTier = field(default_factory=SimulatedTier)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Pools, and how KV moves between them; store: None without one."""
+    """Pools; the trace says which of them serve a request."""
 
     pools: tuple[SimulatedPool, ...]
-    hand_over: HandOver = field(default_factory=HandOver)
-    store: KvStore | None = None
-
-
-def caches(pool: SimulatedPool) -> bool:
-    """Whether the pool's engines cache prefixes: those that compute prompts, unless switched off."""
-    return pool.prefix_cache and pool.role is not Role.DECODE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
 from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
@@ -20,13 +19,13 @@ from .decodes import (
     uncount,
 )
 from .fleet import AFFINE
-from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, tier_pages, write_tier
 from .records import (
     ARRIVAL,
-    FETCHED,
     HAND_OVER,
     IDLE,
-    ONE,
+    READ_END,
     RUN,
     SLEEP,
     STEP,
@@ -43,10 +42,10 @@ from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake
 from .step_times import least_bytes, least_flop
 from .steps import GRIDS, StepWork
 
-ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
-"""Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
-that engine has over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of
-hash blocks, the engine that has most of the prompt, if any has."""
+LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(3)
+"""Routers, in the order of `Router`: fewest requests; fewest prompt tokens to compute; by prefix unless that engine has
+over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of hash blocks, the
+engine that has most of the prompt, if any has."""
 TIE = 1 << 20
 """Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
 SLACK = 1.0 + 1e-9
@@ -71,23 +70,20 @@ def run_loop(world: Any, until: float) -> int:
         if t > until:
             break
         event_count += 1
-        come = -1
         if kind == ARRIVAL:
-            come = arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
+            arrive(w, subject, t)
         elif kind == HAND_OVER:
-            come = receive(w, subject, t)
-        elif kind == FETCHED:
-            come = subject
+            receive(w, subject, t)
+        elif kind == READ_END:
+            enqueue(w, subject, t)
         else:
             lane = w.lanes[subject]
             end_step(w, lane, w.engines[lane.engine], t)
             while w.chains[w.rules.computed].head >= 0:
                 s = w.chains[w.rules.computed].head
                 remove(w, w.rules.computed, s)
-                hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
+                hand_over(w, s, t)
             start_step(w, lane, t)
-        if come >= 0:
-            enqueue(w, come, t)
     return event_count
 
 
@@ -100,9 +96,10 @@ def next_opened(w: World, first: int) -> int:
 
 
 @compiled
-def arrive(w: World, r: int, e: int, t: float) -> int:
-    """Request r comes at t to engine e, which computes prompts. The slot to queue there now, or -1."""
-    request, engine = w.requests[r], w.engines[e]
+def arrive(w: World, r: int, t: float) -> None:
+    """Request r comes at t to an engine of the pool that computes its prompt."""
+    request = w.requests[r]
+    engine = w.engines[choose_engine(w, request, w.pools[request.pool], t)]
     lane, s = w.lanes[engine.first_lane], take_slot(w)
     slot = w.slots[s]
     slot.request = r
@@ -114,16 +111,15 @@ def arrive(w: World, r: int, e: int, t: float) -> int:
     if too_long(engine, lane, slot):
         engine.use.rejected += 1
         give_back(w, s, t)
-        return -1
+        return
     request.engine = lane.engine
     engine.requests += 1
     engine.uncomputed += slot.prompt
-    if w.rules.store >= 0:
-        ready = fetch_pages(w, engine, slot, t)
-        if ready >= 0.0:
-            add_event(w, FETCHED, s, ready)
-            return -1
-    return s
+    ready = read_tier(w, engine, slot, t)
+    if ready > t:
+        add_event(w, READ_END, s, ready)
+    else:
+        enqueue(w, s, t)
 
 
 @compiled
@@ -138,7 +134,6 @@ def take_slot(w: World) -> int:
         rules.slots += 1
     slot = w.slots[s]
     slot.last = -1.0
-    slot.gate_time = -1.0
     slot.chunk = -1
     slot.offset = 0
     slot.joined = -1
@@ -177,8 +172,8 @@ def give_back(w: World, s: int, t: float) -> None:
 
 
 @compiled
-def receive(w: World, s: int, t: float) -> int:
-    """The KV of slot s has arrived at its decode engine; the prefill engine's blocks are free. The slot, or -1."""
+def receive(w: World, s: int, t: float) -> None:
+    """The KV of slot s has arrived at its decode engine; the prefill engine's blocks are free."""
     slot = w.slots[s]
     sender, lane = w.lanes[slot.first_lane], w.lanes[slot.lane]
     prefill, engine = w.engines[sender.engine], w.engines[lane.engine]
@@ -191,14 +186,14 @@ def receive(w: World, s: int, t: float) -> int:
     request.decode_engine = lane.engine
     wake_lanes(w, prefill, t)
     if not too_long(engine, lane, slot):
-        return s
+        enqueue(w, s, t)
+        return
     engine.use.rejected += 1
     engine.requests -= 1
     if slot.gated == 1:
         come_in(engine, slot)
         notify(w, engine, t, True)
     give_back(w, s, t)
-    return -1
 
 
 @compiled
@@ -233,49 +228,26 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
 
 
 @compiled
-def hand_over(w: World, s: int, e: int, t: float) -> None:
-    """Send the KV of the prompt in slot s to decode engine e, or let it wait before its gate."""
-    slot, receiver = w.slots[s], w.engines[e]
+def hand_over(w: World, s: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to an engine of its decode pool, or let it wait before the engine's gate."""
+    slot = w.slots[s]
+    request = w.requests[slot.request]
+    receiver = w.engines[choose_engine(w, request, w.pools[request.decode_pool], t)]
     slot.lane = receiver.first_lane
     receiver.requests += 1
     if receiver.pull == 0:
-        send_kv(w, s, t, w.rules.hidden)
+        send_kv(w, s, t)
         return
-    slot.gate_time = t
     append(w, receiver.gate, s)
     notify(w, receiver, t, w.chains[receiver.gate].head == s)
 
 
 @compiled
-def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
-    """Engine of the request's pool, by its router; of several pools that may serve it, the one with fewest requests."""
-    p, count = request.decode_pool if decode == 1 else request.pool, 1
-    if p < 0:
-        count = 0
-        for k in range(w.rules.pools):
-            if w.pools[k].decode == decode:
-                count += 1
-                p = k
-    if count == 1:
-        return choose_in_pool(w, request, w.pools[p], t)
-    best = -1
-    for k in range(w.rules.pools):
-        if w.pools[k].decode == decode:
-            for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
-                if best < 0 or w.engines[e].requests < w.engines[best].requests:
-                    best = e
-    return best
-
-
-@compiled
-def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> int:
+def choose_engine(w: World, request: Request, pool: PoolRecord, t: float) -> int:
     """Engine of the pool, by its router."""
     first, last = pool.first_engine, pool.end_engine
     if last - first == 1:
         return first
-    if pool.router == ROUND_ROBIN:
-        pool.turn += 1
-        return first + (pool.turn - 1) % (last - first)
     turn = 0
     if request.pages > 0:  # where it matters who has what, equal engines take turns, as a router chooses at random
         turn = pool.turn
@@ -311,6 +283,8 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
         if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
             count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            if engine.tier >= 0 and engine.tier_shared == 0:
+                count = tier_pages(w, engine, request, count)
             if count * w.rules.page < AFFINE * request.isl:
                 continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
@@ -406,11 +380,9 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         request.prompt_end = t
         request.late = engine.fixed_ttft + (engine.first_token - 1.0) * (t - request.prompt_start)
         engine.uncomputed -= slot.prompt
-    if w.rules.store >= 0:
-        store_pages(w, request)
+    write_tier(w, engine, request)
     processed_tokens = slot.prompt + lane.yields
-    engine.use.yielded += lane.yields
-    if lane.yields == 1 or (lane.early and request.first < 0.0):
+    if lane.yields == 1:
         note_token(w, slot, t)
     if processed_tokens < slot.total and not lane.hands_over:
         engine.free += blocks_of(lane, slot.prompt)
@@ -452,15 +424,12 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     grown: blocks that a run takes after its first step.
     """
     rules, use, content, model = w.rules, engine.use, lane.content, w.models[lane.model]
-    steps, batch, prompt_tokens = max(1, lane.run), content.decodes, content.tokens - content.decodes
-    use.prompt_tokens += prompt_tokens
-    use.decode_tokens += steps * min(batch, lane.live)
+    steps, batch = max(1, lane.run), content.decodes
     if lane.mode == RUN and steps > 1:
         use.kv_block_seconds += grown_block_seconds(w, lane, steps)
     use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
     use.peak_running = max(use.peak_running, lane.decodes + lane.prompts)
     use.busy += t - lane.start
-    use.prompt_steps += 1 if prompt_tokens > 0 else 0
     total = use.content
     total.steps += steps
     total.tokens += steps * content.tokens
@@ -477,7 +446,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
         row.lane = lane.index
         row.start = lane.start
         row.end = t
-        row.prompt_tokens = prompt_tokens
+        row.prompt_tokens = content.tokens - batch
         row.decodes = batch
         row.context = lane.context
         row.steps = steps

@@ -40,9 +40,9 @@ def _numbers(values: Sequence[int]) -> tuple[int, ...]:
 NONE, ZERO, ONE = _numbers((-1, 0, 1))
 IDLE, STEP, RUN, SLEEP = _numbers(range(4))
 """What a lane does: nothing; one step with prompts; a run of decode steps; waiting for the first pipeline stage."""
-ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
+ARRIVAL, HAND_OVER, STEP_END, WAKE, READ_END = _numbers(range(5))
 """Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
-of the KV store ends."""
+of the KV tier ends."""
 GAPS = 512
 """Depth of a lane's stack of gaps."""
 
@@ -53,8 +53,8 @@ class Request:
 
     isl, osl, cached, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
     their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
-    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... late,
-    itl, restarts ... hit: as in `Result`.
+    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; tier: tokens of its
+    prompt that are read from the KV tier; prompt_start ... late, itl, restarts ... hit: as in `Result`.
     """
 
     arrival: float
@@ -72,8 +72,9 @@ class Request:
     isl: int
     osl: int
     cached: int
-    pool: int = -1
-    decode_pool: int = -1
+    tier: int
+    pool: int
+    decode_pool: int
     pages: int
     restarts: int
     engine: int = -1
@@ -81,7 +82,7 @@ class Request:
     hit: int
 
 
-SHORT = ("isl", "osl", "cached", "pool", "decode_pool", "pages", "restarts", "engine", "decode_engine", "hit")
+SHORT = ("isl", "osl", "cached", "tier", "pool", "decode_pool", "pages", "restarts", "engine", "decode_engine", "hit")
 """Fields of a request that are kept in 32 bits, as there may be millions of them."""
 
 
@@ -94,13 +95,12 @@ class Slot:
     (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
-    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: pages fetched
-    from the store for it; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that
-    wait for it there; gate_time: since when it has waited before the gate.
+    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: those read from
+    the KV tier; gated: 1 while it is let in to a decode
+    engine but not admitted; reserved: KV blocks that wait for it there.
     """
 
     last: float
-    gate_time: float
     request: int
     prompt: int
     done: int
@@ -138,8 +138,7 @@ class Lane:
     of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of gaps;
     gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
     `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: whether others decode;
-    yields: tokens that the end of a prompt makes; early: whether the user's first token comes then;
-    stages: of its engine.
+    yields: tokens that the end of a prompt makes, 1 where it decodes too; stages: of its engine.
     """
 
     index: int
@@ -172,7 +171,6 @@ class Lane:
     seqs: int
     hands_over: bool
     yields: int
-    early: bool
     stages: int
 
 
@@ -183,11 +181,12 @@ class Engine:
     waiting: its queue (a `Chain`); free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
     begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
     send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
-    page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read: seconds per
-    token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a `Chain`), coming:
-    those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the routers;
-    first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `Pool`; clock: time up to which kv_block_seconds is
-    summed; use: counters over the run.
+    page_blocks: KV blocks of a page; tier: where the KV tier begins that it uses (-1: none), tier_pages: its capacity,
+    tier_shared: 1 if all of its pool have it, tier_read, tier_latency: seconds of a token and of a read, tier_free:
+    time at which its reads end [s]; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
+    `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
+    routers; first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `SimulatedPool`; clock: time up to which
+    kv_block_seconds is summed; use: counters over the run.
     """
 
     waiting: int
@@ -201,8 +200,12 @@ class Engine:
     send: float
     cache: int
     page_blocks: int
-    store_free: float
-    store_read: float
+    tier: int
+    tier_pages: int
+    tier_shared: int
+    tier_read: float
+    tier_latency: float
+    tier_free: float
     pull: int
     gate: int
     coming: int
@@ -218,13 +221,12 @@ class Engine:
 
 @dataclass(slots=True, kw_only=True)
 class PoolRecord:
-    """Engines of one pool: first_engine <= e < end_engine; decode: 1 if it decodes only; turn: of a round robin."""
+    """Engines of one pool: first_engine <= e < end_engine; turn: of a round robin."""
 
     first_engine: int
     end_engine: int
     router: int
     turn: int
-    decode: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -264,12 +266,9 @@ class Rules:
 
     fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
     themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
-    list of those given back; computed: prompts to hand over (a `Chain`); pools: their number; events: waiting,
-    sequence: of events so far; logged, log_rows: rows of the log used and kept; latency: of a hand-over [s]; hidden:
-    share of a hand-over behind its prefill [1]; page: tokens of a page (0: none); store: where the shared store's cache
-    begins in `World.cached` (-1: none), store_pages: its capacity, store_free: time at which its reads end, store_read:
-    seconds per token of all reads, store_latency: of one [s]; too_fast: steps below their floor; fast_lane, fast_start,
-    fast_time, fast_floor: of the first of these.
+    list of those given back; computed: prompts to hand over (a `Chain`); events: waiting,
+    sequence: of events so far; logged, log_rows: rows of the log used and kept; page: tokens of a page (0: none);
+    too_fast: steps below their floor; fast_lane, fast_start, fast_time, fast_floor: of the first of these.
     """
 
     fast_forward: int
@@ -280,19 +279,11 @@ class Rules:
     slots: int
     free_slot: int = -1
     computed: int
-    pools: int
     events: int
     sequence: int
     logged: int
     log_rows: int
-    latency: float
-    hidden: float
     page: int
-    store: int
-    store_pages: int
-    store_free: float
-    store_read: float
-    store_latency: float
     too_fast: int
     fast_lane: int
     fast_start: float
@@ -387,10 +378,10 @@ State = dict[str, Array]
 
 @cache
 def dtype_of(kind: type) -> np.dtype[Any]:
-    """Layout of a record; those in it lie in it, text is left out."""
+    """Layout of a record; those in it lie in it."""
     codes = {float: "f8", int: "i8", bool: "?"}
     short = SHORT if kind is Request else ()
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not str}
+    hints = get_type_hints(kind)
     types = {name: "i4" if name in short else codes.get(hint) or dtype_of(hint) for name, hint in hints.items()}
     return np.dtype(list(types.items()), align=True)
 

@@ -12,7 +12,7 @@ from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
 
-from .fleet import FirstToken, Router, SimulatedFleet, SimulatedPool, caches
+from .fleet import Router, SimulatedFleet, SimulatedPool
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,
@@ -98,7 +98,7 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
     log_entries = world["log"][: int(world["rules"]["logged"][0])]
     return Result(
         trace=trace,
-        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit")},
+        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit", "tier")},
         fixed_ttft=world["engines"]["fixed_ttft"][q["engine"]],
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
@@ -133,19 +133,24 @@ def make_world(
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     numbers = [pool.steps.numbers() for pool in fleet.pools]
     models, tables = pack_steps(numbers)
-    cache_pages, cache_at = _caches(trace, fleet, engines)
-    rules = _rules(trace, fleet) | {
+    cache_pages, cache_at, tier_at = _caches(trace, fleet)
+    rules = {
         "fast_forward": int(fast_forward),
         "log_rows": log_rows,
         "edges": len(gap_edges),
-        "store": cache_at[-1],
+        "opened": trace.opened,
+        "count": trace.size,
+        "released": trace.opened if trace.concurrency else -1,
+        "page": 0 if trace.pages is None else trace.pages.tokens,
     }
     return State(
-        requests=_requests(trace),
+        requests=_requests(trace, fleet),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
-        engines=records(Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at[:-1]}),
+        engines=records(
+            Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier": tier_at}
+        ),
         pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
         models=models,
         rules=records(Rules, 1, rules),
@@ -164,7 +169,7 @@ def make_world(
     )
 
 
-def _requests(trace: Trace) -> Array:
+def _requests(trace: Trace, fleet: SimulatedFleet) -> Array:
     """The requests, none of which has come."""
     columns: Columns = {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
     if trace.pages is not None:
@@ -175,21 +180,26 @@ def _requests(trace: Trace) -> Array:
         next_turn, pause = np.full(trace.size, -1), np.zeros(trace.size)
         next_turn[trace.after[waits]], pause[trace.after[waits]] = waits, trace.pause[waits]
         columns |= {"awaits": (trace.after >= 0).astype(np.int64), "next_turn": next_turn, "pause": pause}
-    for name in ("cached", "pool", "decode_pool"):
-        values = getattr(trace, name)
-        columns |= {} if values is None else {name: values}
+    is_decode = [pool.role is Role.DECODE for pool in fleet.pools]
+    columns |= {
+        "cached": 0 if trace.cached is None else trace.cached,
+        "tier": 0 if trace.tier is None else trace.tier,
+        "pool": is_decode.index(False) if trace.pool is None else trace.pool,
+        "decode_pool": len(is_decode) - 1 if trace.decode_pool is None else trace.decode_pool,
+    }
     return records(Request, trace.size, columns)
 
 
-def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -> tuple[Array, list[int]]:
-    """Prefix caches of the engines that have one and of the store, and where each begins (-1: none).
+def _caches(trace: Trace, fleet: SimulatedFleet) -> tuple[Array, list[int], list[int]]:
+    """Prefix caches of the engines that compute prompts, and tiers, and where those of each engine begin (-1: none).
 
     All are empty but for what the prompts have in common.
     """
+    engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     if trace.pages is None:
-        return records(CachedPage, 0, {}), [-1] * (len(engines) + 1)
+        return records(CachedPage, 0, {}), [-1] * len(engines), [-1] * len(engines)
     size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
-    has_cache = [caches(pool) for pool in engines] + [fleet.store is not None]
+    has_cache = [pool.role is not Role.DECODE for pool in engines]
     empty = records(CachedPage, size, {})
     empty["references"][0] = common = trace.pages.common
     if common:
@@ -197,13 +207,18 @@ def _caches(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool]) -
         empty["next"][: 1 + common] = np.append(np.arange(common), -1)
         empty["previous"][: 1 + common] = np.append(common - 1, np.arange(common) - 1)
     begins = size * (np.cumsum(has_cache) - 1)
-    return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
+    tiers, count = [], sum(has_cache)
+    for pool in fleet.pools:
+        has_tier = pool.role is not Role.DECODE and pool.tier.tokens > 0.0
+        own = 0 if not has_tier else 1 if pool.tier.shared else pool.replicas
+        tiers += [size * (count + k % own) if own else -1 for k in range(pool.replicas)]
+        count += own
+    return np.tile(empty, count), np.where(has_cache, begins, -1).tolist(), tiers
 
 
 def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> Columns:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
-    first, is_colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
     return {
         "policy": [pool.policy for pool in lanes],
         "limits": [pool.limits for pool in lanes],
@@ -215,8 +230,7 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
         "model": np.repeat(np.arange(len(fleet.pools)), [pool.replicas * pool.pipeline for pool in fleet.pools]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
-        "yields": [first is FirstToken.PREFILL or (here and first is FirstToken.DECODE) for here in is_colocated],
-        "early": [here or first is not FirstToken.DECODE for here in is_colocated],
+        "yields": [pool.role is Role.COLOCATED for pool in lanes],
         "stages": [pool.pipeline for pool in lanes],
     }
 
@@ -240,7 +254,10 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
         "nics": [pool.nics for pool in engines],
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
-        "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
+        "tier_pages": [int(pool.tier.tokens) // tokens for pool in engines],
+        "tier_shared": [pool.tier.shared for pool in engines],
+        "tier_read": [pool.tier.seconds_per_token for pool in engines],
+        "tier_latency": [pool.tier.latency for pool in engines],
         "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_token": [pool.first_token for pool in engines],
         "fixed_ttft": [pool.fixed_ttft for pool in engines],
@@ -256,27 +273,7 @@ def _pools(fleet: SimulatedFleet) -> Columns:
         "first_engine": starts[:-1],
         "end_engine": starts[1:],
         "router": [list(Router).index(pool.router) for pool in fleet.pools],
-        "decode": [pool.role is Role.DECODE for pool in fleet.pools],
     }
-
-
-def _rules(trace: Trace, fleet: SimulatedFleet) -> Columns:
-    columns: Columns = {
-        "opened": trace.opened,
-        "count": trace.size,
-        "released": trace.opened if trace.concurrency else -1,
-        "pools": len(fleet.pools),
-        "latency": fleet.hand_over.latency,
-        "hidden": 1.0 - 1.0 / fleet.hand_over.layers,
-        "page": 0 if trace.pages is None else trace.pages.tokens,
-    }
-    if fleet.store is not None:
-        columns |= {
-            "store_pages": fleet.store.pages,
-            "store_read": fleet.store.seconds_per_token,
-            "store_latency": fleet.store.latency,
-        }
-    return columns
 
 
 def _starts(sizes: Sequence[int] | IntArray) -> IntArray:

@@ -9,14 +9,11 @@ it begins a step and has a sequence and the blocks for it, which are reserved fr
 prefill side, whose blocks it keeps, first come first served.
 
 A hand-over of n tokens occupies one link (NIC) of each end, the ones free first, for n x max(send, receive) seconds;
-hand-overs over the same link go one after the other. With a hidden share h = 1 - 1/layers the layers are sent as they
-are computed, and the request waits for max(transfer (1 - h), transfer - h x prefill) of it (Splitwise §4.3); one that
-the decode engine let in only later waits for all of it. The blocks on the prefill side are held until the KV has come.
+hand-overs over the same link go one after the other. The blocks on the prefill side are held until the KV has come.
 """
 
 from __future__ import annotations
 
-from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
@@ -29,7 +26,8 @@ from .decodes import (
     uncount,
     unfreshen,
 )
-from .queues import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
+from .lists import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
+from .pages import evict, find_prefix, hold_pages, release_pages
 from .records import (
     HAND_OVER,
     IDLE,
@@ -152,14 +150,14 @@ def has_blocks(lane: Lane, engine: Engine, slot: Slot, need: int) -> bool:
 
 @compiled
 def open_gate(w: World, lane: Lane, engine: Engine, t: float) -> None:
-    """Let in the prompts that may come; one let in as soon as it was computed had its layers sent meanwhile."""
+    """Let in the prompts that may come."""
     gate = w.chains[engine.gate]
     while gate.head >= 0 and may_come(w, lane, engine, w.slots[gate.head]):
         s = gate.head
         remove(w, engine.gate, s)
         w.slots[s].gated = 1
         engine.coming += 1
-        send_kv(w, s, t, w.rules.hidden if w.slots[s].gate_time == t else 0.0)
+        send_kv(w, s, t)
 
 
 @compiled
@@ -269,9 +267,6 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
         request = w.requests[slot.request]
         if request.restarts == 0:  # one that was preempted is not counted again
             request.hit = slot.done
-            engine.use.asked += slot.prompt
-            engine.use.hit += slot.done
-        slot.staged = 0
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)
@@ -485,20 +480,18 @@ def wake_stalled(w: World, engine: Engine, t: float) -> None:
 
 
 @compiled
-def send_kv(w: World, s: int, t: float, hidden: float) -> None:
-    """Send the KV of the prompt in slot s to its decode engine; a share of it went out during the prefill."""
+def send_kv(w: World, s: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to its decode engine."""
     slot = w.slots[s]
     sender, receiver = w.engines[w.lanes[slot.first_lane].engine], w.engines[w.lanes[slot.lane].engine]
-    begin, wire = t, slot.prompt * max(sender.send, receiver.send)
+    end, wire = t, slot.prompt * max(sender.send, receiver.send)
     if wire > 0.0:
-        request = w.requests[slot.request]
         out = first_free(w, sender.link_at, sender.nics)
         into = first_free(w, receiver.link_at + receiver.nics, receiver.nics)
-        begin = max(t, w.free_at[out], w.free_at[into])
-        begin += max(wire * (1.0 - hidden), wire - hidden * (request.prompt_end - request.prompt_start))
-        w.free_at[out] = begin
-        w.free_at[into] = begin
-    add_event(w, HAND_OVER, s, begin + w.rules.latency)
+        end = max(t, w.free_at[out], w.free_at[into]) + wire
+        w.free_at[out] = end
+        w.free_at[into] = end
+    add_event(w, HAND_OVER, s, end)
 
 
 @compiled

@@ -20,7 +20,6 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
@@ -235,7 +234,7 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
     flows, load = instance.flows, instance.problem.workload
     if load.prefix_hit_share == 0.0:
         return None
-    hit_tokens, keeps = 0.0, []
+    hit_tokens, read_tokens, keeps = 0.0, 0.0, []
     for pool, state in zip(fleet.pools, states, strict=True):
         if pool.role is not Role.DECODE:
             lost_tokens = (
@@ -244,10 +243,17 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
                 else (1.0 - state.hit_chance) * flows.reuse.history
             )
             hit_tokens += float((flows.share * pool.route) @ (flows.past_tokens - lost_tokens))
+            if flows.reuse is not None and state.reads is not None:
+                read_tokens += float((flows.share * pool.route) @ (state.reads.chance * flows.reuse.history))
             keeps.append(prefix_keeps(instance, pool, state))
     prompt_tokens = float(flows.share @ flows.isl)
     at_best = float(flows.share @ flows.past_tokens) / prompt_tokens
-    return PrefixCache(at_best=at_best, sustained=min(hit_tokens / prompt_tokens, at_best), keeps_s=min(keeps))
+    return PrefixCache(
+        at_best=at_best,
+        sustained=min(hit_tokens / prompt_tokens, at_best),
+        read=read_tokens / prompt_tokens,
+        keeps_s=min(keeps),
+    )
 
 
 def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> list[Route]:
@@ -278,7 +284,6 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             share=slo.share,
             ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
-            e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
             attainment=item.attainment,
             ttft_s=item.ttft_s,

@@ -47,7 +47,7 @@ from optimizer.search.search import (
     engines_of,
     is_refuted,
     priced,
-    settled,
+    smallest_batches,
     without_prices,
 )
 from optimizer.verification.bench import fleet_key, look
@@ -181,7 +181,8 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
             problem_then = sized_fleet.instance.problem
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
-            seen = look(here, settled(sized_fleet.instance, sized_fleet.fleet))  # with the limits of pdplan optimize
+            # with the limits of pdplan optimize
+            seen = look(here, smallest_batches(sized_fleet.instance, sized_fleet.fleet))
             looked[sized_fleet.key] = FleetCheck(sized_fleet, *seen)
         all_looks = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
         plan = replace(
@@ -291,7 +292,7 @@ class _Prospect:
         return float(self.probabilities @ np.array([self.dispatcher.bill(*row).total for row in rows]))
 
     def plan(self, now: IntArray | None = None) -> tuple[IntArray, float]:
-        """The programme's plan, and the least that any would cost [$]; now (starts,): of the first month, if settled.
+        """The programme's plan, and the least that any would cost [$]; now (starts,): of the first month, if given.
 
         The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
         without spot too, and the exact cost decides. The bound leaves out what owned GPUs cost in use or not.
@@ -354,7 +355,7 @@ def buying_program(
     number that a level uses here, so that the bound is one.
 
     paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month, if
-    that is settled. Returns the programme and its commitments, (paths, starts).
+    given. Returns the programme and its commitments, (paths, starts).
     """
     builder, starts = Builder(), starts_of(terms)
     commitments = _commitments(builder, terms, levels, probabilities, now)
@@ -388,7 +389,7 @@ def _commitments(
         later = [f"{name}_{path}" for name in names[~first]]
         variables[path, ~first] = builder.variables(later, chance * cost[~first], upper[~first], whole=True)
     if now is not None:
-        rows = builder.rows([f"settled{k}" for k in np.flatnonzero(first)], now[first], now[first])
+        rows = builder.rows([f"now{k}" for k in np.flatnonzero(first)], now[first], now[first])
         builder.entries(rows, variables[0, first], 1.0)
     return variables
 

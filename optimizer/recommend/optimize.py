@@ -503,7 +503,9 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
     if survivor is None:
         return f"{miss_sentence} No fleet was found that survives."
     more = survivor.cost / own.cost - 1.0
-    change = "the same" if abs(more) <= ROUNDING else f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
+    if abs(more) <= ROUNDING:
+        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+    change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
     return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
 
 

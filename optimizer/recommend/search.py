@@ -375,9 +375,8 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
 
 
 def _why_none(instance: Instance, label: str) -> str:
-    start = f"{label.removesuffix(' only')}: "
-    reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
-    return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
+    reasons = (reason for gpu, reason in instance.enumeration.dropped if gpu == label.removesuffix(" only"))
+    return next(reasons, "no engine of this kind is allowed or fits")
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -386,7 +385,7 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
     size: dict[str, Any] = {
         "shapes_considered": enumeration.considered,
         "shapes_feasible": len(enumeration.shapes),
-        "shapes_dropped": dict(enumeration.dropped),
+        "shapes_dropped": dict(sorted((f"{gpu}: {why}", count) for (gpu, why), count in enumeration.dropped.items())),
         "settings": space.settings.size,
         "fleets_evaluated": len(space.reached),
         "flows": int(space.instance.flows.isl.size),

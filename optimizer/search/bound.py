@@ -37,6 +37,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
+from costmodel.words import percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
@@ -369,25 +370,25 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
     """Those of class `k`; prompt (flows,), step: the shortest of any engine [s]."""
     flows, slo = instance.flows, instance.problem.slos[k]
     own = flows.slo == k
-    share, later = flows.share[own], flows.gaps[own]
-    included = f"that attainment {slo.attainment:g} includes"
-    least = {Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}")}
-    token = step if share[later > 0.0].sum() / share.sum() > 1.0 - slo.attainment else 0.0
-    least |= dict.fromkeys(metrics_of(Scope.LATER), (token, "", "a decode step of one request"))
-    for metric in metrics_of(Scope.WHOLE):
-        whole = (prompt[own] + later * step) / over_tokens(metric, flows.osl[own])
-        least[metric] = _share_quantile(whole, share, slo.attainment), " alone", f"the requests {included}"
+    share, later = flows.share[own] / flows.share[own].sum(), flows.gaps[own]
+    token = step if share[later > 0.0].sum() > 1.0 - slo.attainment else 0.0
+    times = {Metric.TTFT: prompt[own]}
+    times |= {m: (prompt[own] + later * step) / over_tokens(m, flows.osl[own]) for m in metrics_of(Scope.WHOLE)}
     for metric, limit in slo.limits.items():
-        floor, alone, work = least.get(metric, (0.0, "", ""))
+        floor, work = token, "a decode step of one request"
+        if metric in times:
+            at = _share_quantile(times[metric], share, slo.attainment)
+            floor, longer = float(times[metric][at]), float(share[times[metric] >= times[metric][at]].sum())
+            lengths = f"{flows.isl[own][at]:,.0f} input"
+            lengths += f" and {flows.osl[own][at]:,.0f} output" * (metric is not Metric.TTFT)
+            work = (
+                f"a request of {lengths} tokens; {percentage(longer, 2)} of requests take as long or longer, and only "
+                f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
+            )
         if limit < floor:
             scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
-            yield Floor(
-                k,
-                metric,
-                floor,
-                f"{limit * scale:,.4g} {unit} of class {slo.name} is below the physical floor: the fastest engine"
-                f"{alone} needs {floor * scale:,.4g} {unit} for {work}, {(floor - limit) * scale:,.4g} {unit} more",
-            )
+            why = f"{limit * scale:,.4g} {unit} of class {slo.name} is not possible: the fastest engine, idle, needs "
+            yield Floor(k, metric, floor, f"{why}{floor * scale:,.4g} {unit} for {work}")
 
 
 def fastest_step(instance: Instance) -> float:
@@ -408,11 +409,10 @@ def fastest_prompt(instance: Instance) -> FloatArray:
     return np.asarray(prompt_latency(table.prefill_alone, chunks, table.pipeline[:, None]).min(axis=(0, 1)))
 
 
-def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:
-    """Smallest value that covers `goal` of the share."""
+def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> int:
+    """Index of the smallest value that covers `goal` of the shares, which sum to 1."""
     order = np.argsort(values, kind="stable")
-    cumulative_share = np.cumsum(share[order]) / share.sum()
-    return float(values[order][min(int(np.searchsorted(cumulative_share, goal - 1e-12)), order.size - 1)])
+    return int(order[min(int(np.searchsorted(np.cumsum(share[order]), goal - 1e-12)), order.size - 1)])
 
 
 def without_limits(problem: Problem) -> Problem:

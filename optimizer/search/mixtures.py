@@ -50,7 +50,7 @@ from optimizer.plans.precision import ALIKE, FEW, MANY, NOTABLE, SEVERAL, TOLERA
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
 from .bound import keeping_up, least_per_demand, most_volume
-from .search import FleetSearch, cheapest_held, evaluated, most_engines, settled, unmixed
+from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
 
 LOOKS = FEW * MANY
 """Fleets that are evaluated in one search; each takes the states of two pools."""
@@ -372,7 +372,7 @@ def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | 
 def or_mixed(search: FleetSearch, best: Fleet) -> Fleet:
     """A fleet that holds, or a cheaper mixture."""
     mixture = cheaper_mixture(search, best, fleet_cost(search.instance, best) if best.pools else math.inf)
-    return best if mixture is None else settled(search.instance, mixture)
+    return best if mixture is None else smallest_batches(search.instance, mixture)
 
 
 def leanest(search: FleetSearch) -> Fleet:

@@ -388,7 +388,7 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
 
-def settled(instance: Instance, fleet: Fleet) -> Fleet:
+def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
 
     The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
@@ -423,7 +423,7 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)
-    return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
+    return Fleet(()) if cheapest is None else smallest_batches(search.instance, search.fleet(cheapest[0]))
 
 
 def without_prices(problem: Problem) -> Problem:

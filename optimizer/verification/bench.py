@@ -306,7 +306,7 @@ class Bench:
                 and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
                 and fullest(portion.engines, runs) <= HALF
             )
-            self.looks[key] = self.settled(fleet, judgement, held=clear)
+            self.looks[key] = self.verdict_of(fleet, judgement, held=clear)
         return self.looks[key]
 
     def _judge(self, fleet: Fleet) -> Verdict:
@@ -316,9 +316,9 @@ class Bench:
         judgement = portion.until_decided(self.late)
         is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
-        return self.settled(fleet, judgement, stuck=stuck, held=is_proven)
+        return self.verdict_of(fleet, judgement, stuck=stuck, held=is_proven)
 
-    def settled(
+    def verdict_of(
         self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
         """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses.
@@ -505,7 +505,7 @@ def confirmed(
     stuck = portion.stays_behind(fresh, last) if is_proven else None
     behind = portion.gives_way(last) if is_proven and stuck is None else None
     holds = is_proven and behind is None
-    verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
+    verdict = bench.verdict_of(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 
@@ -522,7 +522,7 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
     runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
     is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
-    return bench.settled(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
+    return bench.verdict_of(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
 
 
 # --- a fleet that no simulation chose ---------------------------------------------------------------------------------

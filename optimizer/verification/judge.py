@@ -6,7 +6,6 @@ once: few looks are few chances to stop at an interval that chance made narrow (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import Role
+from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
-from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
+from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
 from costmodel.simulator.metrics import (
     BATCHES,
     TAIL,
@@ -36,6 +35,7 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
+from costmodel.transformer import Transformer
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
@@ -137,13 +137,27 @@ def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
     return instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
 
 
+def kv_of_token(model: Transformer, config: EngineConfig) -> float:
+    """KV of one token of a typical request on one GPU, on average [byte]."""
+    kv = kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)
+    return float(kv) / (TYPICAL_ISL + TYPICAL_OSL / 2.0)
+
+
+def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:
+    """The tier below the memory of a pool's GPUs; each data-parallel rank has its own KV."""
+    tier, config = instance.problem.kv_cache_tier, pool_config(instance, pool)
+    if tier is None or pool.role is Role.DECODE:
+        return SimulatedTier()
+    mean = max(kv_of_token(instance.problem.model, config), 1e-12)
+    engines = pool.replicas if tier.shared else 1
+    tokens = tier.capacity * config.parallelism.data * engines / mean
+    return SimulatedTier(tokens, mean / tier.bandwidth, tier.latency, tier.shared)
+
+
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     """Request slots, token budget and KV blocks of one engine of a pool."""
     config, model = pool_config(instance, pool), instance.problem.model
-    ranks = config.parallelism.data
-    mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
-        TYPICAL_ISL + TYPICAL_OSL / 2.0
-    )
+    ranks, mean = config.parallelism.data, kv_of_token(model, config)
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else UNLIMITED
@@ -164,7 +178,7 @@ def simulated_pool(
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
@@ -181,6 +195,7 @@ def simulated_pool(
         nics=config.parallelism.data,
         first_token=tables.first_token_of(pool.role, pool.shape),
         fixed_ttft=instance.policy.fixed_ttft(pool.role is Role.PREFILL),
+        tier=simulated_tier(instance, pool),
     )
 
 
@@ -292,7 +307,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=attainment.share,
         ttft_s=quantiles(Metric.TTFT),
         tpot_s=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={m: quantiles(m) for m in Metric if m in {*SHOWN_ALWAYS, *slo.limits} and m not in OWN_FIELDS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,
@@ -367,18 +382,6 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
         if judgement.refuted or (judgement.proven and count >= least) or late():
             return count
         return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
-
-    return rule
-
-
-def until_precise(precision: float, requests: int, most: int) -> Rule:
-    """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
-
-    def rule(judgement: Judgement) -> int:
-        count, width = len(judgement.runs), half_width(judgement)
-        if width <= precision:
-            return count
-        return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
 
     return rule
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -36,7 +36,16 @@ from search_spaces.recorded import STRETCHES
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
+from .judge import (
+    Judgement,
+    OutOfTimeError,
+    Run,
+    counted,
+    in_time,
+    judge_demands,
+    pooled,
+    simulated_fleet,
+)
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
@@ -46,7 +55,7 @@ CDF_SHARES: Final = tuple(
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
-BY_REQUESTS = "router: counts requests"
+BY_REQUESTS = "least-requests router"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
@@ -230,7 +239,6 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
     return SimulatedClass(
         **{entry.name: getattr(item, entry.name) for entry in fields(item)},
         by_formula=formula_result.latencies,
-        e2e_s=class_e2e(instance, judgement)[number],
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -391,7 +399,8 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
     pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
     energy = sum(pool.energy for pool in pools)
     tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
-    return FleetUse(pools, energy, sum(pool.power for pool in pools), watt_hours_per_1000(energy, tokens))
+    per_1000 = energy / SECONDS_PER_HOUR / (tokens / 1e3) if tokens > 0.0 else math.inf
+    return FleetUse(pools, energy, sum(pool.power for pool in pools), per_1000)
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
@@ -438,13 +447,6 @@ def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...
     classes = range(len(instance.problem.slos))
     pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
     return tuple(ClassGaps(Quantiles.of(percentiles(gaps, QUANTILES)), float(gaps.max(initial=0.0))) for gaps in pools)
-
-
-def class_e2e(instance: Instance, judgement: Judgement) -> tuple[Quantiles, ...]:
-    """End-to-end times of each class, warm-up left out; infinite where requests never ended."""
-    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
-    pools = [pooled(times, counted(instance, runs, number)) for number in range(len(instance.problem.slos))]
-    return tuple(Quantiles.of(percentiles(values, QUANTILES)) for values in pools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
 from optimizer.plans.precision import SEVERAL, TOLERANCE
-from optimizer.plans.records import Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -43,9 +42,8 @@ from .judge import (
     pool_behind,
     simulated_fleet,
     until_decided,
-    until_precise,
 )
-from .record import ClassGaps, DaySlot, FleetUse, class_e2e, class_gaps, fleet_use, hit_share, slots_of_day
+from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
 GOODPUT_RUNS = math.ceil(-math.log2(TOLERANCE))
 """Rates that a search for the goodput tries, about."""
@@ -128,11 +126,11 @@ class SimulationRequest:
 class Simulated:
     """A plan, its simulation, and what was asked for beside it.
 
-    e2e: of each class [s]; behind: the pool that falls behind, None where all keep up;
-    remark: requests of a trace that are left out, in words; most: requests that a run can have; hits: share of the
-    prompt tokens of a trace that prefix caches held [1], None where it does not tell; analytic: prediction at the
-    simulated rate with expected step times, None where requests do not come at one rate; slots: of a day; goodput,
-    curve: if asked for; cpu_seconds: of all runs [s].
+    gaps: of each class; behind: the pool that falls behind, None where all keep up; remark: requests of a trace that
+    are left out, in words; most: requests that a run can have; hits: share of the prompt tokens of a trace that prefix
+    caches held [1], None where it does not tell; analytic: prediction at the simulated rate with expected step times,
+    None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; cpu_seconds: of all runs
+    [s].
     """
 
     plan: Plan
@@ -141,7 +139,6 @@ class Simulated:
     judgement: Judgement
     use: FleetUse
     gaps: tuple[ClassGaps, ...]
-    e2e: tuple[Quantiles, ...]
     behind: str | None
     remark: str
     most: int
@@ -197,9 +194,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
         engines = simulated_fleet(instance, fleet)
-        if demands[
-            0
-        ].trace.pages:  # behind a router that knows what each engine has cached, as is deployed for prefixes
+        if demands[0].trace.pages:  # a router that knows what each engine has cached, as is deployed for prefixes
             aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
             pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
             engines = replace(engines, pools=pools)
@@ -212,7 +207,6 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement=replace(judgement, rate=demand_rate * volume) if request.is_steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
-        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
         remark=remark,
         most=most,
@@ -238,13 +232,16 @@ def _until_precise(
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     precision = request.until or HALF_WIDTH.high
     requests = full_length(instance, fleet, request.requests, volume)
-    enough = until_precise(precision, requests, MOST_UNTIL)
 
     def wanted(judgement: Judgement) -> int:
-        simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
-        most = max(simulated_requests / MOST_UNTIL, min((precision / max(precision_now, 1e-9)) ** 2, 1.0))
-        tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", most)
-        return enough(judgement)
+        """As many runs as make the widest interval +- precision, as far as MOST_UNTIL requests go."""
+        count, width = len(judgement.runs), half_width(judgement)
+        most = max(count * requests / MOST_UNTIL, min((precision / max(width, 1e-9)) ** 2, 1.0))
+        tell(f"{count * requests:,} requests, ±{percentage(width, 2)}", most)
+        if width <= precision:
+            return count
+        more = max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0)))
+        return min(more, max(MOST_UNTIL // requests, count))
 
     draws = seeded_demands(instance, fleet, requests, request.seed, volume)
     return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
@@ -304,5 +301,5 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     if size is not None and rows.hash_ids is not None and rows.hash_counts is not None:
         pages = Pages(rows.hash_ids, rows.hash_counts, size)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
-        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
+        demand = replace(demand, trace=replace(demand.trace, cached=None, tier=None, pages=pages))
     return demand, remark, len(rows) + summary.dropped + too_long < request.requests

@@ -42,7 +42,7 @@ from optimizer.search.search import (
     evaluated,
     is_refuted,
     priced,
-    settled,
+    smallest_batches,
     without_prices,
 )
 from optimizer.verification.bench import look
@@ -331,7 +331,7 @@ def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Ca
     demand = demand_of(problem)
     search = free_search(demand)
     cheapest = cheapest_held(search.without(known_misses), problem)
-    return None if cheapest is None else _settled_case(_case(demand.key, search.instance, search.fleet(cheapest[0])))
+    return None if cheapest is None else _smallest_case(_case(demand.key, search.instance, search.fleet(cheapest[0])))
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -343,8 +343,8 @@ def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
 
 
 @lru_cache(maxsize=KEPT)
-def _settled_case(case: Case) -> Case:
-    return replace(case, fleet=settled(case.instance, case.fleet))
+def _smallest_case(case: Case) -> Case:
+    return replace(case, fleet=smallest_batches(case.instance, case.fleet))
 
 
 @lru_cache(maxsize=KEPT)

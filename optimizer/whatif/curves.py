@@ -30,7 +30,7 @@ from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.precision import FEW, HALVINGS, MANY, OPTIMAL_GAP, ROUNDING, SEVERAL, TOLERANCE
 from optimizer.plans.records import engine_counts
-from optimizer.search.search import Engines, settled
+from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
 from search_spaces.problem import Goal, Problem
@@ -120,7 +120,7 @@ class Ramp:
     def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
         """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
         instance = self._instance(case, value)
-        return look(instance, settled(instance, case.fleet), most)
+        return look(instance, smallest_batches(instance, case.fleet), most)
 
     def hardness(self, value: float) -> float:
         """How hard it is at a value: two values differ by the logarithm of how many times as large one is.

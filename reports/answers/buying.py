@@ -27,7 +27,6 @@ from reports.numbers import (
     significant,
     whole_dollars,
 )
-from reports.text import capital
 from reports.words import fleet_line
 from search_spaces.contracts import (
     Contract,
@@ -185,7 +184,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
         sections=(
             Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
             Section(f"What to sign, and when, {expected}", table=signing_table(purchase)),
-            Section("What each growth of the demand asks for, and costs", table=paths_table(purchase)),
+            Section("What to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
             Section(
                 f"Month by month, {expected}: {money(purchase.expected.total)} in all", table=months_table(purchase)
             ),
@@ -433,7 +432,7 @@ def value_of_information(purchase: BuyingPlan) -> list[str]:
     same_commitments = set(purchase.for_expected) == set(purchase.now)
     action = "do the same now" if same_commitments else f"{plan} now, which costs {money(surplus)} more on average"
     return [
-        f"Planned for the expected growth alone: {action}. To know the growth beforehand would save "
+        f"Planned for the expected growth alone: {action}. Knowing the growth beforehand would save "
         f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
@@ -514,8 +513,9 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
     dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
     return Chart(
-        title=f"{capital(most.value)} is {percent(usd / (total or 1.0))} of the {money(total)} of the expected path",
-        caption="Cost of each month by contract; what is bought is charged what it loses in value.",
+        title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
+        caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
+        "loses in value.",
         drawing=draw_stacks(stacks, _month_ticks(len(stacks)), dollars, summary, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),

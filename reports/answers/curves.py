@@ -46,7 +46,8 @@ STEP_DIGITS: Final = 4
 MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
 SEARCHED_ON: Final = (
-    "Where a fleet misses the SLO in simulation, the cheapest one that meets it is searched, a few times at most."
+    "Where a fleet misses the SLO in simulation, the cheapest one that meets it takes its place, if a few more "
+    "searches find one."
 )
 
 
@@ -144,7 +145,7 @@ def _jump_sentence(curve: Frontier) -> str:
         return "One fleet is the cheapest over the whole range." if steps else ""
     most, before = max(jumps, key=lambda jump: jump[0])
     jump = f"the cost jumps most, by {hourly(most)}, at {_at(curve, before.end, 3)}"
-    return f"{len(steps)} fleets are the cheapest in turn; {jump}."
+    return f"{len(steps)} fleets are the cheapest, one after the other; {jump}."
 
 
 def steps_table(curve: Frontier) -> Table:
@@ -169,11 +170,11 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     unit = " of the permitted misses" if curve.over == "attainment" else ""
     but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
     is_simulated = any(answer.attainment is not None for answer in answers)
-    sooner = f", and to {coarse}{unit} where simulation ends it earlier" if is_simulated else ""
+    sooner = f", to {coarse}{unit} in simulation" if is_simulated else ""
     return said(
-        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Its step ends where it misses the "
-        f"SLO, which is known to {fine}{unit} by formula{sooner}.",
-        f"A step shorter than {coarse}{unit} may be missing.",
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}.",
+        f"A row ends where its fleet misses the SLO: exact to {fine}{unit} by formula{sooner}. Rows shorter than "
+        f"{coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
         _own(curve),
         *simulated_notes(answers, "steps"),
@@ -198,9 +199,9 @@ def _own(curve: Frontier) -> str:
 def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} is shown to meet the SLO up to {_at(curve, step.end)}, "
-        f"and no longer at {_at(curve, step.missed)}. By formula it does up to {_at(curve, step.promised)}, but there "
-        f"it {miss.fault}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; at "
+        f"{_at(curve, step.missed)} that is no longer shown. By formula it does up to {_at(curve, step.promised)}, but "
+        f"there it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted
@@ -232,7 +233,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
     gap = " Where there is no line, there is no fleet." if len(steps) < len(curve.steps) else ""
     return (
         Chart(
-            title=_jump_sentence(curve),
+            title=f"Least cost by {curve.over}",
             caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
             drawing=draw_panels([Panel(x, y, lines, height=240.0)], f"least cost by {curve.over}. {headline(curve)}"),
             table=steps_table(replace(curve, by_budget=False)),
@@ -375,7 +376,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
     label, cost = goal_label(slos[k].attainment), curve.answer.cost
     cells = [
         (
-            f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
+            f"{count(row.chunk)}{' (own)' if row.chunk == curve.own else ''}",
             duration(getattr(row.classes[k].ttft_s, label)),
             duration(getattr(row.classes[k].tpot_s, label)),
             marked(row.outcome, row.classes[k].attainment),
@@ -422,17 +423,17 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
     is_simulated = curve.rows[0].simulated
     is_undecided = any(row.outcome is Outcome.UNDECIDED for row in curve.rows)
-    how = "of fresh simulated requests, the same for each chunk" if is_simulated else "by formula"
+    how = "simulated, with the same fresh requests for each chunk" if is_simulated else "by formula"
     limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
     none = ", ".join(map(count, curve.without_memory))
     role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
     return said(
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
-        f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
-        "requests.",
+        f"TTFT and TPOT at {label}, and SLO met{name}: {how}. Limits: {limits or 'none'} for {percent(slo.attainment)} "
+        "of requests.",
         "Undecided: the goal lies within the 95 % interval of the share." if is_undecided else "",
         "Goodput: the highest rate within the SLO, by formula.",
-        f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
+        f"Replicas, cost: the {role} that the SLO needs at {demand} by formula, and what the fleet with them costs.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
     )
 

@@ -9,7 +9,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet, Outcome
 from reports.document import Document, Section, said
-from reports.figures import class_table, fleet_table, limit_sentences
+from reports.figures import fleet_table, slo_table
 from reports.json_text import json_text
 from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
@@ -69,13 +69,13 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     )
     sections = (
         Section(table=fleet_table(plan, brief=True)),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
+        Section(table=slo_table(plan, brief=True), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
     return Document(
         headline=said(
             headline(evaluation),
-            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome is Outcome.MISSES),
+            slo_result_sentence(plan, misses=evaluation.outcome is Outcome.MISSES),
             *plan.price_remarks,
         ),
         sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
@@ -141,7 +141,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
     meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    enough = "are enough" if more else meets
+    enough = f"{'is' if provisioning.spare == 1 else 'are'} enough" if more else meets
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         f"{_replica_words(less, 'fewer')} {enough}" if less else "",

@@ -374,7 +374,7 @@ def on_load(instance: Instance, day: Day) -> str:
     late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} while the fleet is too small "
-        f"for its hour, or still works off the queue of such a time. {limit}"
+        f"for its hour, or is still working off the queue from then. {limit}"
     )
 
 

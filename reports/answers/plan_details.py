@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -17,12 +16,11 @@ from reports.deploy.deployment import Deployment
 from reports.deploy.readme import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
-from reports.next_steps import Deployability, deployment
+from reports.next_steps import Deployability, again_command, deployment
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread
-from reports.words import command_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
@@ -49,7 +47,6 @@ WORDS: Final = (
     ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
 )
 """Words of the report and their meanings; docs/glossary.md has these and more."""
-_EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 
@@ -105,7 +102,7 @@ def features_sentence(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
-    again = f"{_EFFORT.sub('', command_of(plan))} --effort thorough"
+    again = again_command(plan, "--effort thorough")
     return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 

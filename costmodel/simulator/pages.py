@@ -1,4 +1,4 @@
-"""Prefix caches of engines by the hash blocks of a trace ("pages"), and the store of KV that they share; compiled.
+"""Prefix caches of engines by the hash blocks of a trace ("pages"), and the KV tier below them; compiled.
 
 As in vLLM's V1 engine, pages are found by a prompt's leading ones, referenced while a request holds them, unreferenced
 from the last to the first when it leaves, and kept until their memory is needed, the longest unused first. A page that
@@ -7,11 +7,10 @@ two requests computed at the same time is kept once.
 Blocks: `engine.free` counts all that no request holds, cached or not. Each request is charged all of its blocks;
 whoever references a page that another request holds already is given the page's blocks back.
 
-The store, in DRAM or SSD (Mooncake), keeps `store_pages` pages, the longest unused go first. Each prompt writes it, and
-reads where that is quicker: a prompt that comes to an engine looks for the pages behind those that the engine's own
-cache has; n tokens of them take their turn on the store's bandwidth, shared by all, and on the engine's own (the later
-of both ends counts), then the request joins the queue. It is done where it takes less time than the prompt would
-without them, by the step model. Writing takes no time; memory to stage pages in is not limited.
+The tier, of one engine or of all of a pool, keeps `tier_pages` pages, the longest unused go first. Each computed prompt
+is written there, which takes no time. A prompt that comes to an engine looks for the pages behind those that the
+engine's own cache has; reads of an engine take turns, one on each of its `nics`, and then the request joins the queue.
+It reads only where that takes less time than the prompt would without them. Memory to read into is not limited.
 """
 
 from __future__ import annotations
@@ -53,30 +52,27 @@ def take_page(w: World, cache: int, page: int) -> None:
 
 
 @compiled
-def keep_pages(w: World, cache: int, most: int) -> int:
-    """Drop the longest unused pages until `most` unreferenced ones are left; how many were dropped."""
-    drop_count = 0
+def evict(w: World, engine: Engine, free: int) -> None:
+    """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
+    if engine.cache >= 0:
+        keep_pages(w, engine.cache, free // engine.page_blocks)
+
+
+@compiled
+def keep_pages(w: World, cache: int, most: int) -> None:
+    """Drop the longest unused pages until `most` unreferenced ones are left."""
     while w.cached[cache].references > most:
         page = w.cached[cache].next
         take_page(w, cache, page)
         w.cached[cache + 1 + page].references = -1
-        drop_count += 1
-    return drop_count
 
 
 @compiled
-def evict(w: World, engine: Engine, free: int) -> None:
-    """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
-    if engine.cache >= 0:
-        engine.use.evicted += keep_pages(w, engine.cache, free // engine.page_blocks)
-
-
-@compiled
-def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged_end: int) -> int:
+def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged: int) -> int:
     """How many of the prompt's first pages are cached or staged; the last token of a prompt is always computed."""
     count, most = 0, min(request.pages, (request.isl - 1) // w.rules.page)
     while count < most and (
-        staged_from <= count < staged_end or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
+        staged_from <= count < staged or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
     ):
         count += 1
     return count
@@ -132,51 +128,61 @@ def release_pages(w: World, engine: Engine, slot: Slot) -> None:
 
 
 @compiled
-def store_pages(w: World, request: Request) -> None:
-    """Write a computed prompt's pages, or note that they were used, from the last to the first."""
-    for k in range(request.pages - 1, -1, -1):
-        use_page(w, w.pages[request.page_at + k])
-    keep_pages(w, w.rules.store, w.rules.store_pages)
-
-
-@compiled
-def use_page(w: World, page: int) -> None:
-    """Make a page the latest used one of the store."""
-    if w.cached[w.rules.store + 1 + page].references >= 0:
-        take_page(w, w.rules.store, page)
-    append_page(w, w.rules.store, page)
-
-
-@compiled
-def fetch_pages(w: World, engine: Engine, slot: Slot, t: float) -> float:
-    """Begin to read the pages that the store has and the engine lacks, if that is quicker. When it ends, or -1.
-
-    The time saved is that of the prompt alone after `own` pages of its engine, less that after the others too.
-    """
-    request, rules = w.requests[slot.request], w.rules
-    if engine.cache < 0:
-        return -1.0
-    evict(w, engine, free_blocks(w, engine, t))
-    own = leading_pages(w, engine.cache, request, ZERO, ZERO)
-    count, most = own, min(request.pages, (request.isl - 1) // rules.page)
-    while count < most and w.cached[rules.store + 1 + w.pages[request.page_at + count]].references >= 0:
+def tier_pages(w: World, engine: Engine, request: Request, own: int) -> int:
+    """How many of the prompt's first pages are there, where `own` are in the engine's memory and others in its tier."""
+    count, most = own, min(request.pages, (request.isl - 1) // w.rules.page)
+    while count < most and w.cached[engine.tier + 1 + w.pages[request.page_at + count]].references >= 0:
         count += 1
-    tokens = (count - own) * rules.page
+    return count
+
+
+@compiled
+def use_page(w: World, tier: int, page: int) -> None:
+    """Make a page the latest used one of the tier."""
+    if w.cached[tier + 1 + page].references >= 0:
+        take_page(w, tier, page)
+    append_page(w, tier, page)
+
+
+@compiled
+def write_tier(w: World, engine: Engine, request: Request) -> None:
+    """Write a computed prompt's pages, or note that they were used, from the last to the first."""
+    if engine.tier < 0:
+        return
+    for k in range(request.pages - 1, -1, -1):
+        use_page(w, engine.tier, w.pages[request.page_at + k])
+    keep_pages(w, engine.tier, engine.tier_pages)
+
+
+@compiled
+def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
+    """Begin to read what the tier has of a prompt and memory lacks, if that is quicker. When it ends, or t.
+
+    Without hash blocks the trace says how much that is: the last `Request.tier` of its cached tokens. The time saved is
+    that of the prompt alone after what the engine has, less that after the rest too.
+    """
+    request = w.requests[slot.request]
+    own, count, tokens = 0, 0, request.tier
+    past = slot.done - tokens
+    if engine.tier >= 0:
+        evict(w, engine, free_blocks(w, engine, t))
+        own = leading_pages(w, engine.cache, request, ZERO, ZERO)
+        count = tier_pages(w, engine, request, own)
+        past, tokens = own * w.rules.page, (count - own) * w.rules.page
     if tokens == 0:
-        return -1.0
-    all_end = max(t, rules.store_free) + tokens * rules.store_read
-    own_end = max(t, engine.store_free) + tokens * engine.store_read
-    ready = max(all_end, own_end) + rules.store_latency
-    past = own * rules.page
+        return t
+    seconds, start = tokens * engine.tier_read, max(t, engine.tier_free)
+    ready = start + seconds + engine.tier_latency
     if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
-        return -1.0
-    rules.store_free = all_end
-    engine.store_free = own_end
-    engine.use.fetched += tokens
+        request.tier = 0
+        slot.done = past if engine.tier < 0 else slot.done
+        return t
+    engine.tier_free = start + seconds / engine.nics
+    request.tier = tokens
     slot.staged_from = own
     slot.staged = count
     for k in range(count - 1, own - 1, -1):
-        use_page(w, w.pages[request.page_at + k])
+        use_page(w, engine.tier, w.pages[request.page_at + k])
     return float(ready)
 
 
