@@ -46,14 +46,13 @@ from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402
-from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_engines import MeasuredDeployment, Predicted, batches_of, deployments_of, predict_serving  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402
     SCRIPTS,
     read_measurements,
     read_scripts,
     with_settings,
 )
-from search_spaces.serving_error import Predicted, predict_serving  # noqa: E402
 
 Array = NDArray[np.float64]
 ENGINES = ("sglang", "vllm")

@@ -91,7 +91,7 @@ class Price:
                 return ""
             origin_words = f"the only on-demand quote at hand, of {self.source.rpartition(': ')[2]}"
         elif self.basis is PriceBasis.TCO:
-            origin_words = "a modelled cost of ownership, not a quote"
+            origin_words = "a modeled cost of ownership, not a quote"
         else:
             origin_words = f"{'a' if self.quotes == 1 else f'the median of {self.quotes}'} {self.basis_words} quote"
             origin_words += "s" if self.quotes > 1 else ""

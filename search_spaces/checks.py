@@ -35,12 +35,13 @@ from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
+    CacheTierSection,
     ConstraintsSection,
     LengthsSection,
     ObjectiveSection,
     WorkloadSection,
 )
-from .search_space import SearchSection, allowed_degrees, search_space
+from .search_space import DEGREES, DTYPES, SearchSection, allowed_degrees, search_space
 from .target_names import NO_TARGET
 
 SHOWN_DEGREES = 8
@@ -150,12 +151,22 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
             f"{_limit_hint(section.lengths)}",
         )
     longest_request = max(workload.max_tokens, math.ceil(longest))
-    if model.max_position and longest_request > model.max_position:
+    if longest_request > model.max_position:
         has_limit = stated_max is not None and stated_max >= longest
         lengths = "lengths" if section.sessions is None else "sessions"
         where = ("workload", "max_tokens") if has_limit else ("workload", lengths)
         sentence = f"{longest_request:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
         yield Fault(where, sentence if has_limit else f"{sentence}{_limit_hint(section.lengths)}")
+
+
+def tier_faults(workload: Workload, section: CacheTierSection | None) -> Iterator[Fault]:
+    """A KV cache tier needs a demand that says when a prefix is used again."""
+    if section is not None and workload.reuse is None:
+        yield Fault(
+            ("kv_cache_tier",),
+            "keeps prompts that are used again, but the workload does not say when; state workload.sessions, or "
+            "workload.reuse_interval beside prefix_hit_share",
+        )
 
 
 def _limit_hint(lengths: LengthsSection | None) -> str:
@@ -239,10 +250,9 @@ _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)
 
 def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
-    space = problem.space
-    degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    choices = (problem.weight_dtypes, problem.kv_dtypes, problem.speculative_tokens)
-    ways = math.prod(len(values) for values in (*degrees, *choices)) * len(problem.offers)
+    space = problem.full_space
+    ways = math.prod(len(getattr(space, name)) for name in (*DEGREES, *DTYPES, "speculative_tokens"))
+    ways *= len(problem.offers)
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]

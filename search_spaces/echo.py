@@ -61,6 +61,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         "engine": problem.engine,
         "target": file.target,
         "memory_fraction": problem.memory_fraction,
+        **({} if file.kv_cache_tier is None else {"kv_cache_tier": file.kv_cache_tier.model_dump()}),
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }

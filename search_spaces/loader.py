@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
+from costmodel.cache_tier import CacheTier
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
@@ -23,7 +24,7 @@ from costmodel.workload import Workload
 from .bounds import BURSTINESS
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
-from .checks import cross_faults, feasibility_faults, length_faults
+from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import DRAFTED
@@ -48,7 +49,15 @@ from .problem import (
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
-from .schema import WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, ObjectiveSection, SloClass, WorkloadFile
+from .schema import (
+    WORKLOAD_SCHEMA,
+    AcceleratorSection,
+    CacheTierSection,
+    Context,
+    LinkSection,
+    SloClass,
+    WorkloadFile,
+)
 from .search_space import search_space
 from .target_names import NO_TARGET
 from .yaml_source import MAX_DEPTH, parse_value, read_source
@@ -166,7 +175,8 @@ def _workload(
         return None, list(error.faults)
     if model is None:
         return (workload, recording), []
-    return (workload, recording), list(length_faults(workload, section, model))
+    faults = [*length_faults(workload, section, model), *tier_faults(workload, context.sections.get("kv_cache_tier"))]
+    return (workload, recording), faults
 
 
 def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
@@ -186,6 +196,11 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
     if workload.sessions is not None and constraints.pools is Pools.SHARED:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
+    objective, least = Objective(file.objective.goal), file.objective.min_volume
+    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR and least is not None:
+        objective = replace(
+            objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
+        )
     if recording is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
@@ -197,16 +212,24 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         slos=slos,
         offers=offers,
         space=space,
-        objective=_objective(file.objective),
+        objective=objective,
         constraints=constraints,
         confidence=file.confidence,
         engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
+        kv_cache_tier=_cache_tier(file.kv_cache_tier),
         seed=file.seed,
         speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
+
+
+def _cache_tier(section: CacheTierSection | None) -> CacheTier | None:
+    """The tier below GPU memory; one without room is none."""
+    if section is None or section.capacity_per_gpu == 0.0:
+        return None
+    return CacheTier(section.capacity_per_gpu, section.bandwidth, section.latency, section.shared)
 
 
 def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
@@ -258,12 +281,6 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
 
 def _link(section: LinkSection | None, link: Link) -> Link:
     return link if section is None else replace(link, **section.model_dump(exclude_none=True))
-
-
-def _objective(section: ObjectiveSection) -> Objective:
-    if section.goal is not Goal.MAX_GOODPUT_PER_DOLLAR or section.min_volume is None:
-        return Objective(section.goal)
-    return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
 
 
 _NUMBERS = re.compile(r"\d+")

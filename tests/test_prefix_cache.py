@@ -13,18 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
+from costmodel.cache_tier import CacheTier
 from costmodel.engine import Role
+from costmodel.errors import InputError
 from costmodel.lengths import fixed as tokens
 from costmodel.policy import VLLM_V1
 from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
 from costmodel.simulator import Trace, simulate
 from costmodel.simulator.trace import draw_turns
+from costmodel.units import GIB
 from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
 from search_spaces.loader import load_problem
@@ -145,13 +149,13 @@ def test_the_formula_finds_what_simulated_blocks_do(
     assert use.at_best == pytest.approx(0.81, abs=0.02)
     simulated = hit_share(instance, judge(instance, fleet, requests=6000))
     assert use.sustained == pytest.approx(simulated, abs=0.04)
-    if balancing is Balancing.FEWEST_TOKENS:
+    if balancing is Balancing.LEAST_TOKENS:
         assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
 
 
 def test_a_stated_share_is_one_case_of_the_law() -> None:
     """A share of every prompt that is used again at once: the same tokens, and no flows for misses."""
-    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     stated = replace(load, sessions=None, reuse=None, prefix_hit_share=0.6)
     plain = make_flows(replace(problem(), workload=stated))
     law = make_flows(replace(problem(), workload=replace(stated, reuse=uniform_reuse(load.isl, 0.6, fixed(0.0)))))
@@ -161,11 +165,11 @@ def test_a_stated_share_is_one_case_of_the_law() -> None:
 
 
 def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
-    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     shares = []
     for interval in (5.0, 3600.0):
         reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
-        instance = instance_of(replace(agents(10.0, Balancing.FEWEST_TOKENS), workload=replace(
+        instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
         fleet = fleet_for(instance, ALONE, 8)
         use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
@@ -174,6 +178,88 @@ def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
     assert shares[0] == pytest.approx((0.8, 0.8), abs=0.03)
     assert shares[1][0] < 0.3
     assert shares[1][0] == pytest.approx(shares[1][1], abs=0.03)
+
+
+def with_tier(instance: Instance, tier: CacheTier | None) -> Instance:
+    return replace(instance, problem=replace(instance.problem, kv_cache_tier=tier))
+
+
+def shares(instance: Instance, fleet: Fleet) -> tuple[float, float]:
+    """Shares of the input tokens that are found, and that are read of the tier."""
+    use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+    assert use is not None
+    return use.sustained, use.read
+
+
+@pytest.mark.parametrize("balancing", list(Balancing))
+@pytest.mark.parametrize(("shared", "roles"), [(False, ALONE), (True, ALONE), (True, APART)])
+def test_a_tier_finds_what_simulated_blocks_do(shared: bool, roles: tuple[Role, ...], balancing: Balancing) -> None:
+    """After five minutes memory has lost most; host memory has some or most of it, and the router decides whose."""
+    instance = instance_for(300.0, balancing)
+    fleet, before = fleet_for(instance, roles, 6), -1.0
+    for capacity in (100.0, 200.0, 400.0):
+        tiered = with_tier(instance, CacheTier(capacity * GIB, 50e9, 0.001, shared))
+        hit, read = shares(tiered, fleet)
+        judged = judge(tiered, fleet, requests=20_000)
+        simulated_read = sum(int(run.result.tier.sum()) for run in judged.runs) / sum(
+            int(run.demand.trace.isl.sum()) for run in judged.runs
+        )
+        assert hit == pytest.approx(hit_share(tiered, judged), abs=0.04)
+        assert read == pytest.approx(simulated_read, abs=0.07)
+        assert hit > before
+        before = hit
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
+    instance = instance_for(300.0, Balancing.LEAST_TOKENS)
+    fleet = fleet_for(instance, ALONE, 6)
+    plain = evaluate(instance, fleet)
+    for tier in (CacheTier(0.0, 50e9, 0.0, shared), CacheTier(400 * GIB, 1e6, 0.0, shared)):
+        tiered = evaluate(with_tier(instance, tier), fleet)
+        np.testing.assert_array_equal(tiered.ttft, plain.ttft)
+        np.testing.assert_array_equal(tiered.attainment, plain.attainment)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    capacity=st.floats(1.0, 500.0),
+    more=st.floats(1.0, 4.0),
+    bandwidth=st.floats(1e8, 1e11),
+    quicker=st.floats(1.0, 10.0),
+    shared=st.booleans(),
+    balancing=st.sampled_from(list(Balancing)),
+)
+def test_more_of_a_tier_is_never_worse(
+    capacity: float, more: float, bandwidth: float, quicker: float, shared: bool, balancing: Balancing
+) -> None:
+    instance = instance_for(300.0, balancing)
+    fleet = fleet_for(instance, ALONE, 6)
+
+    def hit(capacity: float, bandwidth: float) -> float:
+        return shares(with_tier(instance, CacheTier(capacity * GIB, bandwidth, 0.0, shared)), fleet)[0]
+
+    now = hit(capacity, bandwidth)
+    assert hit(capacity * more, bandwidth) >= now - 2 * ALIKE
+    assert hit(capacity, bandwidth * quicker) >= now - 2 * ALIKE
+
+
+def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
+    """A reuse interval beyond the memory: what the tier has is drawn by the formula's chance and read in simulation."""
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
+    reuse = uniform_reuse(load.isl, 0.8, exponential(120.0))
+    stated = replace(load, sessions=None, reuse=reuse, prefix_hit_share=0.8)
+    plain = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=stated))
+    fleet = fleet_for(plain, ALONE, 8)
+    tiered = with_tier(plain, CacheTier(400 * GIB, 5e9))
+    hit, read = shares(tiered, fleet)
+    judged = judge(tiered, fleet, requests=3000)
+    assert hit == pytest.approx(hit_share(tiered, judged), abs=0.03)
+    assert hit > shares(plain, fleet)[0] + 0.1
+    result, trace = judged.runs[0].result, judged.runs[0].demand.trace
+    assert result.tier.sum() / trace.isl.sum() == pytest.approx(read, abs=0.03)
+    waited = result.prompt_start - result.arrival
+    assert waited[result.tier > 0].min() >= 0.8 * trace.isl.min() * 131_072 / 5e9
 
 
 SESSIONS = """\
@@ -196,3 +282,17 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
     again = load_problem(folder / "again.yaml")
     assert again.inputs == stated.inputs
     assert "lengths" not in stated.inputs["workload"]
+
+
+TIER = "kv_cache_tier: {capacity_per_gpu: 100GiB, bandwidth: 50GB/s}\n"
+
+
+def test_a_tier_of_a_file_is_repeated_and_needs_sessions_or_an_interval(folder: Path) -> None:
+    stated = load(SESSIONS + TIER)
+    assert stated.kv_cache_tier == CacheTier(100 * GIB, 50e9, 0.0, shared=False)
+    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
+    assert load_problem(folder / "again.yaml").kv_cache_tier == stated.kv_cache_tier
+    assert load(SESSIONS + TIER.replace("100GiB", "0")).kv_cache_tier is None
+    with pytest.raises(InputError, match=r"kv_cache_tier: keeps prompts .* state workload.sessions"):
+        load(SESSIONS.replace("sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: "
+             "500, answer_tokens: 100}", "{request_rate: 1/s, lengths: {isl: 500, osl: 100}}") + TIER)  # fmt: skip

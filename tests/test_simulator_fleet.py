@@ -13,9 +13,11 @@ from costmodel.engine import Role
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import (
     Limits,
+    Result,
     Router,
     SimulatedFleet,
     SimulatedPool,
+    SimulatedTier,
     Trace,
     make_trace,
     simulate,
@@ -209,6 +211,56 @@ def test_the_router_follows_the_longest_prefix() -> None:
     result = simulate(trace, fleet)
     assert result.engine.tolist() == [0, 1, 0, 1]
     assert result.hit.tolist() == [0, 0, 64, 64]
+
+
+TIER = SimulatedTier(320.0, 1e-4, 1e-3, shared=True)
+"""Ten pages of 32 tokens; 0.1 ms to read a token, and 1 ms for a read."""
+
+
+def test_a_shared_tier_is_read_where_that_is_quicker() -> None:
+    """The second engine reads 64 tokens in 7.4 ms in place of computing for 64 ms; the first has them in memory."""
+    trace = paged([0.0, 1.0, 2.0], [70, 70, 70], [[1, 2]] * 3)
+
+    def served(tier: SimulatedTier) -> Result:
+        return simulate(trace, colocated(VLLM_V1, LINEAR, replicas=2, tier=tier))
+
+    quick = served(TIER)
+    np.testing.assert_allclose(quick.ttft, [0.070, 0.0064 + 0.001 + 0.006, 0.006])
+    assert (quick.hit.tolist(), quick.tier.tolist()) == ([0, 64, 64], [0, 64, 0])
+    np.testing.assert_allclose(served(replace(TIER, seconds_per_token=2e-3)).ttft, [0.070, 0.070, 0.006])
+    np.testing.assert_allclose(served(replace(TIER, shared=False)).ttft, [0.070, 0.070, 0.006])
+    assert served(replace(TIER, tokens=32.0)).tier.tolist() == [0, 32, 0]
+
+
+def test_an_own_tier_has_what_memory_lost_and_the_router_knows_of_it() -> None:
+    """The second prompt takes the memory of the first one's tail; the third is sent where the tier has it."""
+    trace = paged([0.0, 1.0, 2.0], [65, 97, 65], [[1, 2], [3, 4, 5], [1, 2]], osl=1)
+    one = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=9), tier=replace(TIER, shared=False)))
+    assert (one.hit.tolist(), one.tier.tolist()) == ([0, 0, 64], [0, 0, 32])
+    ids = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12], [3, 4]]
+    spread = paged([float(k) for k in range(len(ids))], [65] * len(ids), ids, osl=1)
+    fleet = colocated(VLLM_V1, LINEAR, Limits(kv_blocks=8), replicas=2, tier=replace(TIER, shared=False))
+    affine = SimulatedFleet((replace(fleet.pools[0], router=Router.PREFIX_AFFINE),))
+    assert simulate(spread, affine).tier[-1] == 64
+    assert simulate(spread, fleet).tier[-1] == 0
+
+
+@pytest.mark.parametrize(("nics", "later"), [(1, 0.0128), (2, 0.0096)])
+def test_reads_of_an_engine_take_turns(nics: int, later: float) -> None:
+    """Two prompts of 64 tokens in the tier at once: each of two links is half as busy with one, as ranks are."""
+    trace = paged([0.0, 1.0, 2.0, 2.5, 3.0, 3.0], [70] * 6, [[1, 2], [3, 4], [5, 6], [7, 8], [1, 2], [3, 4]], osl=1)
+    tier = replace(TIER, latency=0.0, shared=False)
+    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=8), nics=nics, tier=tier))
+    assert result.tier.tolist() == [0, 0, 0, 0, 64, 64]
+    np.testing.assert_allclose(result.prompt_start[4:] - 3.0, [0.0064, max(later, 0.0064 + 0.006)])
+
+
+def test_a_trace_may_say_how_much_is_read() -> None:
+    trace = trace_of([0.0, 1.0], 100, 1, cached=np.array([64, 64]), tier=np.array([0, 64]))
+    pool = colocated(VLLM_V1, LINEAR, tier=TIER)
+    np.testing.assert_allclose(simulate(trace, pool).ttft, [0.036, 0.0064 + 0.001 + 0.036])
+    slow = colocated(VLLM_V1, LINEAR, tier=replace(TIER, seconds_per_token=1.0))
+    np.testing.assert_allclose(simulate(trace, slow).ttft, [0.036, 0.1])
 
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:

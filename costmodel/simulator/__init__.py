@@ -6,7 +6,7 @@ and reads its result.
 
 from __future__ import annotations
 
-from .fleet import Limits, Router, SimulatedFleet, SimulatedPool
+from .fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
 from .metrics import EngineUse, Result
 from .run import prepare, simulate
 from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
@@ -21,6 +21,7 @@ __all__ = [
     "Router",
     "SimulatedFleet",
     "SimulatedPool",
+    "SimulatedTier",
     "StepModel",
     "StepNumbers",
     "StepWork",

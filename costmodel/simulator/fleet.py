@@ -42,6 +42,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedTier:
+    """KV below the memory of GPUs (`costmodel.cache_tier`).
+
+    tokens: that each engine's own keeps, or the one that all engines of the pool share [token]; seconds_per_token: of
+    a read by one of an engine's `nics`; latency: of one read [s].
+    """
+
+    tokens: float = 0.0
+    seconds_per_token: float = 0.0
+    latency: float = 0.0
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedPool:
     """Equal engines with one role.
 
@@ -51,6 +65,7 @@ class SimulatedPool:
     first_token: time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
     fixed_ttft: of prompts computed here, by how much clients have all tokens later than the engines
     (`ServingPolicy.fixed_ttft`) [s].
+    tier: where engines that compute prompts read what their memory no longer has.
     """
 
     role: Role
@@ -64,6 +79,7 @@ class SimulatedPool:
     nics: int = 1
     first_token: float = 1.0
     fixed_ttft: float = 0.0
+    tier: SimulatedTier = field(default_factory=SimulatedTier)
 
 
 SimulatedFleet = tuple[SimulatedPool, ...]

@@ -20,11 +20,12 @@ from .decodes import (
 )
 from .fleet import AFFINE
 from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
-from .pages import evict, hold_pages, leading_pages, release_pages
+from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, tier_pages, write_tier
 from .records import (
     ARRIVAL,
     HAND_OVER,
     IDLE,
+    READ_END,
     RUN,
     SLEEP,
     STEP,
@@ -73,6 +74,8 @@ def run_loop(world: Any, until: float) -> int:
             arrive(w, subject, t)
         elif kind == HAND_OVER:
             receive(w, subject, t)
+        elif kind == READ_END:
+            enqueue(w, subject, t)
         else:
             lane = w.lanes[subject]
             end_step(w, lane, w.engines[lane.engine], t)
@@ -112,7 +115,11 @@ def arrive(w: World, r: int, t: float) -> None:
     request.engine = lane.engine
     engine.requests += 1
     engine.uncomputed += slot.prompt
-    enqueue(w, s, t)
+    ready = read_tier(w, engine, slot, t)
+    if ready > t:
+        add_event(w, READ_END, s, ready)
+    else:
+        enqueue(w, s, t)
 
 
 @compiled
@@ -134,6 +141,8 @@ def take_slot(w: World) -> int:
     slot.fresh = 0
     slot.promise = 0
     slot.held_pages = 0
+    slot.staged_from = 0
+    slot.staged = 0
     slot.gated = 0
     slot.reserved = 0
     return s
@@ -273,7 +282,9 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
         total += engine.requests
         if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
-            count = leading_pages(w, engine.cache, request)
+            count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            if engine.tier >= 0 and engine.tier_shared == 0:
+                count = tier_pages(w, engine, request, count)
             if count * w.rules.page < AFFINE * request.isl:
                 continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
@@ -369,6 +380,7 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         request.prompt_end = t
         request.late = engine.fixed_ttft + (engine.first_token - 1.0) * (t - request.prompt_start)
         engine.uncomputed -= slot.prompt
+    write_tier(w, engine, request)
     processed_tokens = slot.prompt + lane.yields
     if lane.yields == 1:
         note_token(w, slot, t)

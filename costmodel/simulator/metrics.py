@@ -97,7 +97,8 @@ class Result:
     the prompt (`SimulatedPool.fixed_ttft`); itl_max: longest gap between two tokens; gap_edges [s]: lengths at which
     gaps were counted, and gap_counts (requests, edges): gaps that exceed so many of them, one to all; restarts:
     preemptions of the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a
-    prefix cache [token]. steps_log: rows of (lane, start, end, prompt tokens, decodes, context, steps).
+    prefix cache, and tier: of these, those read from the tier below GPU memory [token]. steps_log: rows of (lane,
+    start, end, prompt tokens, decodes, context, steps).
     """
 
     trace: Trace
@@ -116,6 +117,7 @@ class Result:
     engine: IntArray
     decode_engine: IntArray
     hit: IntArray
+    tier: IntArray
     engines: tuple[EngineUse, ...]
     events: int
     steps_log: FloatArray

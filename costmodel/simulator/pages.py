@@ -1,4 +1,4 @@
-"""Prefix caches of engines by the hash blocks of a trace ("pages"); compiled.
+"""Prefix caches of engines by the hash blocks of a trace ("pages"), and the KV tier below them; compiled.
 
 As in vLLM's V1 engine, pages are found by a prompt's leading ones, referenced while a request holds them, unreferenced
 from the last to the first when it leaves, and kept until their memory is needed, the longest unused first. A page that
@@ -6,12 +6,19 @@ two requests computed at the same time is kept once.
 
 Blocks: `engine.free` counts all that no request holds, cached or not. Each request is charged all of its blocks;
 whoever references a page that another request holds already is given the page's blocks back.
+
+The tier, of one engine or of all of a pool, keeps `tier_pages` pages, the longest unused go first. Each computed prompt
+is written there, which takes no time. A prompt that comes to an engine looks for the pages behind those that the
+engine's own cache has; reads of an engine take turns, one on each of its `nics`, and then the request joins the queue.
+It reads only where that takes less time than the prompt would without them. Memory to read into is not limited.
 """
 
 from __future__ import annotations
 
 from .compiled import compiled
-from .records import Engine, Request, Slot, World
+from .decodes import free_blocks
+from .records import ZERO, Engine, Request, Slot, World
+from .step_times import add_chunk, mixed_time, no_prompts
 
 
 @compiled
@@ -47,18 +54,26 @@ def take_page(w: World, cache: int, page: int) -> None:
 @compiled
 def evict(w: World, engine: Engine, free: int) -> None:
     """Drop cached pages whose memory requests have taken; called before `free` rises, and before a look into it."""
-    cache = engine.cache
-    while cache >= 0 and w.cached[cache].references > free // engine.page_blocks:
+    if engine.cache >= 0:
+        keep_pages(w, engine.cache, free // engine.page_blocks)
+
+
+@compiled
+def keep_pages(w: World, cache: int, most: int) -> None:
+    """Drop the longest unused pages until `most` unreferenced ones are left."""
+    while w.cached[cache].references > most:
         page = w.cached[cache].next
         take_page(w, cache, page)
         w.cached[cache + 1 + page].references = -1
 
 
 @compiled
-def leading_pages(w: World, cache: int, request: Request) -> int:
-    """How many of the prompt's first pages are cached; the last token of a prompt is always computed."""
+def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged: int) -> int:
+    """How many of the prompt's first pages are cached or staged; the last token of a prompt is always computed."""
     count, most = 0, min(request.pages, (request.isl - 1) // w.rules.page)
-    while count < most and w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0:
+    while count < most and (
+        staged_from <= count < staged or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
+    ):
         count += 1
     return count
 
@@ -68,7 +83,7 @@ def find_prefix(w: World, engine: Engine, slot: Slot) -> int:
     """Set the tokens of a waiting prompt that need not be computed; blocks shared with running requests."""
     evict(w, engine, engine.free)
     request = w.requests[slot.request]
-    count = leading_pages(w, engine.cache, request)
+    count = leading_pages(w, engine.cache, request, slot.staged_from, slot.staged)
     shared = 0
     for k in range(count):
         if w.cached[engine.cache + 1 + w.pages[request.page_at + k]].references > 0:
@@ -110,3 +125,70 @@ def release_pages(w: World, engine: Engine, slot: Slot) -> None:
         else:
             append_page(w, engine.cache, page)
     slot.held_pages = 0
+
+
+@compiled
+def tier_pages(w: World, engine: Engine, request: Request, own: int) -> int:
+    """How many of the prompt's first pages are there, where `own` are in the engine's memory and others in its tier."""
+    count, most = own, min(request.pages, (request.isl - 1) // w.rules.page)
+    while count < most and w.cached[engine.tier + 1 + w.pages[request.page_at + count]].references >= 0:
+        count += 1
+    return count
+
+
+@compiled
+def use_page(w: World, tier: int, page: int) -> None:
+    """Make a page the latest used one of the tier."""
+    if w.cached[tier + 1 + page].references >= 0:
+        take_page(w, tier, page)
+    append_page(w, tier, page)
+
+
+@compiled
+def write_tier(w: World, engine: Engine, request: Request) -> None:
+    """Write a computed prompt's pages, or note that they were used, from the last to the first."""
+    if engine.tier < 0:
+        return
+    for k in range(request.pages - 1, -1, -1):
+        use_page(w, engine.tier, w.pages[request.page_at + k])
+    keep_pages(w, engine.tier, engine.tier_pages)
+
+
+@compiled
+def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
+    """Begin to read what the tier has of a prompt and memory lacks, if that is quicker. When it ends, or t.
+
+    Without hash blocks the trace says how much that is: the last `Request.tier` of its cached tokens. The time saved is
+    that of the prompt alone after what the engine has, less that after the rest too.
+    """
+    request = w.requests[slot.request]
+    own, count, tokens = 0, 0, request.tier
+    past = slot.done - tokens
+    if engine.tier >= 0:
+        evict(w, engine, free_blocks(w, engine, t))
+        own = leading_pages(w, engine.cache, request, ZERO, ZERO)
+        count = tier_pages(w, engine, request, own)
+        past, tokens = own * w.rules.page, (count - own) * w.rules.page
+    if tokens == 0:
+        return t
+    seconds, start = tokens * engine.tier_read, max(t, engine.tier_free)
+    ready = start + seconds + engine.tier_latency
+    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
+        request.tier = 0
+        slot.done = past if engine.tier < 0 else slot.done
+        return t
+    engine.tier_free = start + seconds / engine.nics
+    request.tier = tokens
+    slot.staged_from = own
+    slot.staged = count
+    for k in range(count - 1, own - 1, -1):
+        use_page(w, engine.tier, w.pages[request.page_at + k])
+    return float(ready)
+
+
+@compiled
+def lone_prompt(w: World, engine: Engine, slot: Slot, past: int) -> float:
+    """Time of a step with what the prompt has after so many cached tokens, and nothing else [s]."""
+    model = w.models[w.lanes[engine.first_lane].model]
+    rest = add_chunk(model, w.tables, no_prompts(), slot.prompt - past, past)
+    return mixed_time(model, w.tables, rest, ZERO, ZERO)

@@ -40,8 +40,9 @@ def _numbers(values: Sequence[int]) -> tuple[int, ...]:
 NONE, ZERO, ONE = _numbers((-1, 0, 1))
 IDLE, STEP, RUN, SLEEP = _numbers(range(4))
 """What a lane does: nothing; one step with prompts; a run of decode steps; waiting for the first pipeline stage."""
-ARRIVAL, HAND_OVER, STEP_END, WAKE = _numbers(range(4))
-"""Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work."""
+ARRIVAL, HAND_OVER, STEP_END, WAKE, READ_END = _numbers(range(5))
+"""Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
+of the KV tier ends."""
 GAPS = 512
 """Depth of a lane's stack of gaps."""
 
@@ -52,8 +53,8 @@ class Request:
 
     isl, osl, cached, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
     their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
-    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... late,
-    itl, restarts ... hit: as in `Result`.
+    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; tier: tokens of its
+    prompt that are read from the KV tier; prompt_start ... late, itl, restarts ... hit: as in `Result`.
     """
 
     arrival: float
@@ -71,6 +72,7 @@ class Request:
     isl: int
     osl: int
     cached: int
+    tier: int
     pool: int
     decode_pool: int
     pages: int
@@ -80,7 +82,7 @@ class Request:
     hit: int
 
 
-SHORT = ("isl", "osl", "cached", "pool", "decode_pool", "pages", "restarts", "engine", "decode_engine", "hit")
+SHORT = ("isl", "osl", "cached", "tier", "pool", "decode_pool", "pages", "restarts", "engine", "decode_engine", "hit")
 """Fields of a request that are kept in 32 bits, as there may be millions of them."""
 
 
@@ -93,7 +95,8 @@ class Slot:
     (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
-    promised to it; held_pages: leading ones that it references in the cache; gated: 1 while it is let in to a decode
+    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: those read from
+    the KV tier; gated: 1 while it is let in to a decode
     engine but not admitted; reserved: KV blocks that wait for it there.
     """
 
@@ -117,6 +120,8 @@ class Slot:
     lane: int
     first_lane: int
     held_pages: int
+    staged_from: int
+    staged: int
     gated: int
     reserved: int
 
@@ -176,7 +181,9 @@ class Engine:
     waiting: its queue (a `Chain`); free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
     begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
     send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
-    page_blocks: KV blocks of a page; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
+    page_blocks: KV blocks of a page; tier: where the KV tier begins that it uses (-1: none), tier_pages: its capacity,
+    tier_shared: 1 if all of its pool have it, tier_read, tier_latency: seconds of a token and of a read, tier_free:
+    time at which its reads end [s]; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
     `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
     routers; first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `SimulatedPool`; clock: time up to which
     kv_block_seconds is summed; use: counters over the run.
@@ -193,6 +200,12 @@ class Engine:
     send: float
     cache: int
     page_blocks: int
+    tier: int
+    tier_pages: int
+    tier_shared: int
+    tier_read: float
+    tier_latency: float
+    tier_free: float
     pull: int
     gate: int
     coming: int

@@ -98,7 +98,7 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
     log_entries = world["log"][: int(world["rules"]["logged"][0])]
     return Result(
         trace=trace,
-        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit")},
+        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit", "tier")},
         fixed_ttft=world["engines"]["fixed_ttft"][q["engine"]],
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
@@ -134,7 +134,7 @@ def make_world(
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     numbers = [pool.steps.numbers() for pool in fleet]
     models, tables = pack_steps(numbers)
-    cache_pages, cache_at = _caches(trace, engines)
+    cache_pages, cache_at, tier_at = _caches(trace, fleet)
     rules = {
         "fast_forward": int(fast_forward),
         "log_rows": log_rows,
@@ -149,7 +149,9 @@ def make_world(
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
-        engines=records(Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at}),
+        engines=records(
+            Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier": tier_at}
+        ),
         pools=records(PoolRecord, len(fleet), _pools(fleet)),
         models=models,
         rules=records(Rules, 1, rules),
@@ -182,19 +184,21 @@ def _requests(trace: Trace, fleet: SimulatedFleet) -> Array:
     is_decode = [pool.role is Role.DECODE for pool in fleet]
     columns |= {
         "cached": 0 if trace.cached is None else trace.cached,
+        "tier": 0 if trace.tier is None else trace.tier,
         "pool": is_decode.index(False) if trace.pool is None else trace.pool,
         "decode_pool": len(is_decode) - 1 if trace.decode_pool is None else trace.decode_pool,
     }
     return records(Request, trace.size, columns)
 
 
-def _caches(trace: Trace, engines: list[SimulatedPool]) -> tuple[Array, list[int]]:
-    """Prefix caches of the engines that compute prompts, and where each begins (-1: none).
+def _caches(trace: Trace, fleet: SimulatedFleet) -> tuple[Array, list[int], list[int]]:
+    """Prefix caches of the engines that compute prompts, and tiers, and where those of each engine begin (-1: none).
 
     All are empty but for what the prompts have in common.
     """
+    engines = [pool for pool in fleet for _ in range(pool.replicas)]
     if trace.pages is None:
-        return records(CachedPage, 0, {}), [-1] * len(engines)
+        return records(CachedPage, 0, {}), [-1] * len(engines), [-1] * len(engines)
     size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
     has_cache = [pool.role is not Role.DECODE for pool in engines]
     empty = records(CachedPage, size, {})
@@ -204,7 +208,13 @@ def _caches(trace: Trace, engines: list[SimulatedPool]) -> tuple[Array, list[int
         empty["next"][: 1 + common] = np.append(np.arange(common), -1)
         empty["previous"][: 1 + common] = np.append(common - 1, np.arange(common) - 1)
     begins = size * (np.cumsum(has_cache) - 1)
-    return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
+    tiers, count = [], sum(has_cache)
+    for pool in fleet:
+        has_tier = pool.role is not Role.DECODE and pool.tier.tokens > 0.0
+        own = 0 if not has_tier else 1 if pool.tier.shared else pool.replicas
+        tiers += [size * (count + k % own) if own else -1 for k in range(pool.replicas)]
+        count += own
+    return np.tile(empty, count), np.where(has_cache, begins, -1).tolist(), tiers
 
 
 def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[SimulatedPool]) -> Columns:
@@ -245,6 +255,10 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
         "nics": [pool.nics for pool in engines],
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
+        "tier_pages": [int(pool.tier.tokens) // tokens for pool in engines],
+        "tier_shared": [pool.tier.shared for pool in engines],
+        "tier_read": [pool.tier.seconds_per_token for pool in engines],
+        "tier_latency": [pool.tier.latency for pool in engines],
         "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_token": [pool.first_token for pool in engines],
         "fixed_ttft": [pool.fixed_ttft for pool in engines],

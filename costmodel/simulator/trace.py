@@ -57,19 +57,20 @@ class Pages:
 class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
-    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token]; pool, decode_pool:
-    index of the pool that computes the prompt and of the one that decodes, None in a fleet of one or two pools; pages:
-    hash blocks of the prompts, for engines that cache prefixes (then `cached` comes about and cannot be given);
-    concurrency: of a closed loop, 0 for an open one. In a closed loop the first `concurrency` requests come at their
-    arrival, every other one when a client has the last token of one. after, pause: of the turns of sessions: the
-    request whose end they wait for (-1: none), and how long they come after it [s]; their arrival is when that is
-    expected, and only orders them.
+    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache, and tier: of these, those
+    that are read from the tier below GPU memory, unless computing is quicker [token]; pool, decode_pool: index of the
+    pool that computes the prompt and of the one that decodes, None in a fleet of one or two pools; pages: hash blocks
+    of the prompts, for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a
+    closed loop, 0 for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other
+    one when a client has the last token of one. after, pause: of the turns of sessions: the request whose end they wait
+    for (-1: none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
     """
 
     arrival: FloatArray
     isl: IntArray
     osl: IntArray
     cached: IntArray | None = None
+    tier: IntArray | None = None
     pool: IntArray | None = None
     decode_pool: IntArray | None = None
     concurrency: int = 0
@@ -89,7 +90,7 @@ class Trace:
 
 
 def make_trace(arrival: FloatArray, isl: IntArray, osl: IntArray, **columns: IntArray) -> Trace:
-    """A trace of requests in any order, sorted by arrival (stable); columns: cached, pool and decode_pool."""
+    """A trace of requests in any order, sorted by arrival (stable); columns: cached, tier, pool and decode_pool."""
     order = np.argsort(arrival, kind="stable")
     return Trace(
         arrival=np.asarray(arrival, dtype=np.float64)[order],

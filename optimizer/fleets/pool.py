@@ -20,6 +20,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.cache_tier import CacheTier, TierReads, tier_reads
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
@@ -28,23 +29,17 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE, MANY, NOTABLE
 from search_spaces.problem import Balancing
 
-from .fleet import FleetPool
+from .fleet import MOST_ROUNDS, FleetPool
 
 KEPT = 6000
 """States that are kept, and mean engines: searches come back to a pool and its load again and again, scenarios share
 most of them, and pools that differ in their batch limit alone share a mean engine."""
 
-SETTLED = 1e-8
+SETTLED = 1e-9
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
-
-MOST_ROUNDS = 5_000
-"""Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
-each round, mostly in ten to twenty)."""
-
-MOST_CACHE_ROUNDS, SAME_CHANCE = 30, 2e-3
-"""Rounds of what a prefix cache finds, and change of a chance at which it has settled [1]."""
 
 PACE = 0.5
 """Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
@@ -64,6 +59,7 @@ class PoolState:
     is below capacity; lane_step, under_way: step of the other lanes of an engine, for the end of which a prompt
     waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
     hit_chance (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
+    reads: those of these requests whose history is in the tier below GPU memory alone, None without one;
     keeps: how long the cache keeps what is not used [s];
     relaxation: time in which a batch that is larger than on average comes back by a factor e: requests of mean life T
     end as they came, but others come in the share D of it that is due to longer steps, T / (1 - D) [s].
@@ -81,6 +77,7 @@ class PoolState:
     under_way: float = 0.0
     relaxation: float = 0.0
     hit_chance: FloatArray | None = None
+    reads: TierReads | None = None
     keeps: float = 0.0
 
     @property
@@ -191,6 +188,18 @@ class _Engines:
         """KV of a token of each flow, (flows,) [byte], of one GPU."""
         return np.asarray(self.tables.kv_held[self.pool.shape] / self.flows.mean_context)
 
+    @cached_property
+    def own_tokens(self) -> FloatArray:
+        """Tokens of the prompts of each flow that not all prompts begin with, (flows,) [token]."""
+        return np.maximum(self.flows.isl - self.flows.shared, 0.0)
+
+    @property
+    def kv_of_own(self) -> float:
+        """Mean KV of one of these tokens [byte], of one GPU."""
+        weight, new = self.per_engine, self.own_tokens
+        mean = float((weight * new) @ self.kv_of_token) / max(float(weight @ new), 1e-300)
+        return max(mean, 1e-300)
+
     def whatever_limit(self) -> _Engines:
         """What engines share that differ in their batch limit alone; hardly any requests stand for none."""
         rate = self.rate if self.rate.any() else self.flows.share * NOTHING
@@ -201,13 +210,14 @@ class _Engines:
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
     rate = instance.flows.rate * pool.route * volume
-    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes(), _spread(instance)
+    alike = instance.tables.alike, instance.flows.alike, instance.problem.kv_cache_tier
+    key = *alike, *_settings(pool), rate.tobytes(), _spread(instance)
     return _state(_Engines(key, instance, pool, rate))
 
 
 def _spread(instance: Instance) -> bool:
     """Whether the turns of a session come to any replica: the router does not know what they have computed."""
-    return instance.problem.constraints.balancing is Balancing.FEWEST_REQUESTS
+    return instance.problem.constraints.balancing is Balancing.LEAST_REQUESTS
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
@@ -236,7 +246,7 @@ def _state(engines: _Engines) -> PoolState:
     if busy == 1.0:
         return state
     busy_state = cached_state(replace(engines, key=(*engines.key, busy), rate=engines.rate * busy))
-    return replace(busy_state, rate=state.rate, hit_chance=state.hit_chance, keeps=state.keeps)
+    return replace(busy_state, rate=state.rate, hit_chance=state.hit_chance, reads=state.reads, keeps=state.keeps)
 
 
 def _busy_share(engines: _Engines, reuse: Reuse) -> float:
@@ -260,16 +270,21 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     """
     flows = engines.flows
     assert flows.reuse is not None  # noqa: S101 - the caller looked
+    tier = engines.instance.problem.kv_cache_tier
     chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
-    for _ in range(MOST_CACHE_ROUNDS):
+    for _ in range(MANY):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
         state = state_of(split)
-        cache = _prefix_cache(split, state, flows.reuse)
-        if not state.stable or np.abs(cache.chance - chance).max() < SAME_CHANCE:
+        cache, reads = _prefix_cache(split, state, flows.reuse), None
+        if tier is not None:
+            reads = _tier_reads(split, state, cache, tier)
+        next_chance = cache.chance if reads is None else cache.chance + reads.chance
+        if not state.stable or np.abs(next_chance - chance).max() < ALIKE:
             break
-        chance = cache.chance
-    return replace(state, hit_chance=chance, keeps=cache.keeps)
+        chance = next_chance
+    keeps = cache.keeps if reads is None else max(cache.keeps, reads.keeps)
+    return replace(state, hit_chance=chance, reads=reads, keeps=keeps)
 
 
 def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float:
@@ -287,24 +302,60 @@ def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float
 def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
     """What the KV memory finds that requests leave: those that decode, and prompts, half computed on average.
 
-    Behind a router that counts requests the turns of a session come to any replica. A prefill engine is done with a
+    Behind a least-requests router the turns of a session come to any replica. A prefill engine is done with a
     prompt before the answer begins, which takes PACE of what the SLO permits.
     """
     flows, pool = engines.flows, engines.pool
-    new, weight, per_token = np.maximum(flows.isl - reuse.shared, 0.0), engines.per_engine, engines.kv_of_token
+    new, weight, per_token = engines.own_tokens, engines.per_engine, engines.kv_of_token
     seconds, step = state.latency, state.step
     if pool.role is Role.PREFILL:
         seconds = seconds + engines.tables.kv_transferred[pool.shape] / engines.tables.link[pool.shape]
-        answer = PACE * float(engines.weight @ (flows.osl * flows.tpot))
-        reuse, step = replace(reuse, pause=reuse.pause.later(answer)), 0.0
+        reuse, step = replace(reuse, pause=reuse.pause.later(_answer(engines, state))), 0.0
     prompts = float((weight * seconds * per_token) @ np.maximum(new - flows.new_tokens / 2.0, 0.0))
     free_memory = engines.kv_capacity * max(1.0 - state.memory, 0.0) - prompts
     if pool.role is Role.PREFILL:
         free_memory -= reuse.shared * float(per_token.mean())
-    mean = float((weight * new) @ per_token) / max(float(weight @ new), 1e-300)
     service = float(engines.weight @ (state.latency + flows.osl * step))
     replicas = float(pool.replicas) if _spread(engines.instance) else 1.0
-    return cached(reuse, weight, new, free_memory / max(mean, 1e-300), service=service, replicas=replicas)
+    return cached(reuse, weight, new, free_memory / engines.kv_of_own, service=service, replicas=replicas)
+
+
+def _answer(engines: _Engines, state: PoolState) -> float:
+    """Mean time from the end of a prompt to its answer's; where others decode, PACE of what the SLO permits [s]."""
+    flows = engines.flows
+    if engines.pool.role is Role.PREFILL:
+        return PACE * float(engines.weight @ (flows.osl * flows.tpot))
+    return state.step * float(engines.weight @ flows.osl)
+
+
+def _tier_reads(engines: _Engines, state: PoolState, memory: Cached, tier: CacheTier) -> TierReads:
+    """What requests read of the tier below GPU memory; memory: what they find in that.
+
+    A prompt is there once computed, whoever decodes, so the time until its next use begins with the answer. Where
+    replicas share the tier it is one cache of all their capacity, and the router does not matter.
+    """
+    flows, pool, reuse = engines.flows, engines.pool, engines.flows.reuse
+    assert reuse is not None  # noqa: S101 - the caller looked
+    at = pool.shape, pool.chunk
+    computing = engines.tables.prefill_alone[at][flows.missed] - engines.tables.prefill_alone[at]
+    together = pool.replicas if tier.shared else 1
+    capacity = together * tier.capacity * engines.ranks / engines.kv_of_own - reuse.shared
+    below = cached(
+        replace(reuse, pause=reuse.pause.later(_answer(engines, state))),
+        together * engines.per_engine,
+        engines.own_tokens,
+        capacity,
+        service=float(engines.weight @ state.latency),
+        replicas=float(pool.replicas) if _spread(engines.instance) and not tier.shared else 1.0,
+    )
+    return tier_reads(
+        memory,
+        below,
+        np.asarray(np.bincount(flows.source, engines.rate, flows.isl.size), dtype=np.float64),
+        seconds=tier.seconds(reuse.history * engines.kv_of_token),
+        computing=computing,
+        readers=engines.servers,
+    )
 
 
 def _overloaded(rate: FloatArray) -> PoolState:
@@ -700,7 +751,10 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
     Chunks that others hold up anyway cost nothing more: d(rho pace) / d rho over the pace, by difference.
     """
-    lanes, (less, more) = np.array(engines.stages * engines.ranks), np.minimum(mean.busy, 0.9) * np.array([0.95, 1.05])
+    lanes, (less, more) = (
+        np.array(engines.stages * engines.ranks),
+        np.minimum(mean.busy, 1.0 - 2.0 * NOTABLE) * np.array([1.0 - NOTABLE, 1.0 + NOTABLE]),
+    )
     if lanes == 1.0 or mean.busy <= 0.0:
         return 1.0
     chunks = np.array(float(engines.per_engine @ mean.mixed.count) / mean.rate if engines.ranks == 1.0 else 1.0)

@@ -52,7 +52,7 @@ def never() -> bool:
     return False
 
 
-def silent(label: str, fraction: float) -> None:
+def silent(label: str, fraction: float = 0.0) -> None:
     """Progress that nobody follows, as of a search within a stage."""
 
 

@@ -76,7 +76,7 @@ def _session_trace(
     )
     flow = _flows_of(instance, _classes(instance, starts.size, seed)[session], turns.isl, turns.osl)
     demand = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
-    paged = replace(demand.trace, cached=None, pages=_pages(instance, sessions, turns, session))
+    paged = replace(demand.trace, cached=None, tier=None, pages=_pages(instance, sessions, turns, session))
     return replace(demand, trace=replace(paged, after=turns.after, pause=turns.pause))
 
 
@@ -169,17 +169,32 @@ def _demand(
     first = _routed(fleet, flow, draw[0], decode=False)
     later = _decode_pools(instance, fleet, first, flow, draw[1])
     is_colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
+    is_read = np.zeros(flow.size, dtype=np.bool_)
     found_tokens = isl * instance.problem.workload.prefix_hit_share
     if instance.flows.reuse is not None:
-        chances = (pool_state(instance, pool, volume).hit_chance for pool in fleet.pools)
-        chance = np.array([np.ones(instance.flows.isl.size) if row is None else row for row in chances])[first, flow]
-        found_tokens = found_tokens * (np.random.default_rng([seed, 6]).random(flow.size) < chance)
+        luck, (hit, read) = np.random.default_rng([seed, 6]).random(flow.size), _hit_chances(instance, fleet, volume)
+        found_tokens = found_tokens * (luck < hit[first, flow])
+        is_read = luck < read[first, flow]
     cached_tokens = np.minimum(np.floor(found_tokens).astype(np.int64), isl - 1)
     trace = make_trace(
-        arrival, isl, osl, cached=cached_tokens, pool=first, decode_pool=np.where(is_colocated, -1, later)
+        arrival,
+        isl,
+        osl,
+        cached=cached_tokens,
+        tier=cached_tokens * is_read,
+        pool=first,
+        decode_pool=np.where(is_colocated, -1, later),
     )
     limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
     return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
+
+
+def _hit_chances(instance: Instance, fleet: Fleet, volume: float) -> tuple[FloatArray, FloatArray]:
+    """Chances that a pool has the history of a prompt, and has it below GPU memory alone, (pools, flows) [1]."""
+    states = [pool_state(instance, pool, volume) for pool in fleet.pools]
+    size = instance.flows.isl.size
+    hits = np.array([np.ones(size) if state.hit_chance is None else state.hit_chance for state in states])
+    return hits, np.array([np.zeros(size) if state.reads is None else state.reads.chance for state in states])
 
 
 def _decode_pools(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import Role
+from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
-from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, simulate
+from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
 from costmodel.simulator.metrics import (
+    BATCHES,
     TAIL,
     WARM_UP,
     Overload,
@@ -34,9 +35,11 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
+from costmodel.transformer import Transformer
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
+from optimizer.plans.precision import MOST_MORE, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -47,23 +50,15 @@ Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
-MOST_RUNS = 32
-"""Runs of one verdict at most: each batch of its interval (`metrics.BATCHES`) is a whole run then."""
+MOST_RUNS = BATCHES
+"""Runs of one verdict at most: each batch of its interval is a whole run then."""
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
-WORST = 10.0
-"""Distances beyond this many limits are alike."""
-VOLUMES = 1e-3, 1e3
+VOLUMES = 1.0 / MOST_MORE, MOST_MORE
 """Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
-TOLERANCE = 0.02
-"""To which the goodput and the saturation point are found (relative): with other seeds they differ by 0.5 %
-(benchmarks/goodput_spread.py), and predictions are off by more."""
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
 """Rates of the curve as shares of the saturation point."""
-BLAMED = 0.2
-"""Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
-of little use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +137,30 @@ def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
     return instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
 
 
+def kv_of_token(model: Transformer, config: EngineConfig) -> float:
+    """KV of one token of a typical request on one GPU, on average [byte]."""
+    kv = kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)
+    return float(kv) / (TYPICAL_ISL + TYPICAL_OSL / 2.0)
+
+
+def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:
+    """The tier below the memory of a pool's GPUs; each data-parallel rank has its own KV."""
+    tier, config = instance.problem.kv_cache_tier, pool_config(instance, pool)
+    if tier is None or pool.role is Role.DECODE:
+        return SimulatedTier()
+    mean = max(kv_of_token(instance.problem.model, config), 1e-12)
+    engines = pool.replicas if tier.shared else 1
+    tokens = tier.capacity * config.parallelism.data * engines / mean
+    return SimulatedTier(tokens, mean / tier.bandwidth, tier.latency, tier.shared)
+
+
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     """Request slots, token budget and KV blocks of one engine of a pool."""
     config, model = pool_config(instance, pool), instance.problem.model
-    ranks = config.parallelism.data
-    mean = float(kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)) / (
-        TYPICAL_ISL + TYPICAL_OSL / 2.0
-    )
+    ranks, mean = config.parallelism.data, kv_of_token(model, config)
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
-    blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
+    blocks = int(free / (mean * block)) if mean > 0.0 else UNLIMITED
     budget = max(config.max_num_batched_tokens, config.verified * config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
@@ -169,7 +178,7 @@ def simulated_pool(
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
@@ -186,6 +195,7 @@ def simulated_pool(
         nics=config.parallelism.data,
         first_token=tables.first_token_of(pool.role, pool.shape),
         fixed_ttft=instance.policy.fixed_ttft(pool.role is Role.PREFILL),
+        tier=simulated_tier(instance, pool),
     )
 
 
@@ -205,7 +215,7 @@ def judge(
     instance: Instance,
     fleet: Fleet,
     *,
-    requests: int = 10_000,
+    requests: int,
     seed: int = 0,
     volume: float = 1.0,
     replications: int = 1,
@@ -280,21 +290,15 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
-def class_quantiles(
-    instance: Instance, runs: Sequence[Run], number: int, metric: Metric, warm_up: float = WARM_UP
-) -> Quantiles:
-    """Quantiles of a metric over the requests of a class that count; infinite where a request never got that far."""
-    masks = counted(instance, runs, number, several=METRICS[metric].scope is Scope.LATER, warm_up=warm_up)
-    return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
-
-
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
-    """One class over all runs."""
+    """One class over all runs; latencies are infinite where a request never got that far."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
+    several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
     def quantiles(metric: Metric) -> Quantiles:
-        return class_quantiles(instance, runs, number, metric, warm_up)
+        masks = several if METRICS[metric].scope is Scope.LATER else counts
+        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
 
     good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
     attainment = share_of(good, tail)
@@ -303,7 +307,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=attainment.share,
         ttft_s=quantiles(Metric.TTFT),
         tpot_s=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={m: quantiles(m) for m in Metric if m in {*SHOWN_ALWAYS, *slo.limits} and m not in OWN_FIELDS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,
@@ -312,7 +316,10 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
 
 
 def distance(instance: Instance, judgement: Judgement) -> float:
-    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
+    """How far the worst class is from its limits at the quantile of its goal, MOST_MORE at most [1].
+
+    Above 1 where it misses.
+    """
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
         counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
@@ -323,11 +330,11 @@ def distance(instance: Instance, judgement: Judgement) -> float:
             ]
         )
         if ratios.size:  # of each request the largest latency in units of its limit
-            ratio = np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0)
+            ratio = np.nan_to_num(ratios, nan=MOST_MORE, posinf=MOST_MORE).max(axis=0)
             worst = max(worst, float(np.quantile(ratio, slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
-    return min(worst, WORST)
+    return min(worst, MOST_MORE)
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:
@@ -408,7 +415,7 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
-    """Pools that made BLAMED of the late requests late or more; where none did, those that made most of them late.
+    """Pools that made as many requests late as half of an even share of the late ones, or more.
 
     Requests of every class that misses too many; of all classes where each misses few enough.
     """
@@ -420,7 +427,7 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
         np.add.at(late, _late_in(run, late_first), 1.0)
         np.add.at(late, _pools(run)[1][late_next], 1.0)
     share = late / max(late.sum(), 1.0)
-    return tuple(np.flatnonzero(share >= min(BLAMED, share.max(initial=0.0))).tolist())
+    return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
 
 
 def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
@@ -538,9 +545,7 @@ class Trials:
         return tuple(self.points[volume] for volume in sorted(self.points))
 
 
-def goodput(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
-) -> Goodput:
+def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
     """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
 
     requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
@@ -597,7 +602,7 @@ class Curve:
 
 
 def latency_curve(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
+    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
 ) -> Curve:
     """Run a fleet at rates around its saturation point, with common random numbers.
 

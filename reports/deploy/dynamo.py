@@ -15,10 +15,11 @@ from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MILLI
 from costmodel.words import percentage
+from optimizer.plans.plan import Route
 
 from . import facts
-from .deployment import DeployedPool, Deployment, GatewayRouting, LengthRoute
-from .flags import Words, dynamo_trtllm_words, plain_words, sglang_words, vllm_words
+from .deployment import DeployedPool, Deployment, GatewayRouting
+from .flags import Flags, dynamo_trtllm_flags, plain_words, sglang_flags, vllm_flags
 from .formats import manifest, pod_text
 from .kubernetes import fleet_objects, metadata, support_files
 
@@ -57,7 +58,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
     about = "The fleet of the plan as a DynamoGraphDeployment"
     files = {FLEET_FILE: manifest(f"{about}.", _graph(deployment, deployment.name, fleet))}
     support = support_files(deployment, (FLEET_FILE,), account=False)
-    if can_plan(deployment):
+    if deployment.routing is GatewayRouting.ONE_WAY:  # all that the planner knows: a pool of each role
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
@@ -137,7 +138,7 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    args = _escape(plain_words(worker_words(deployment, pool)))
+    args = _escape(plain_words(worker_flags(deployment, pool)))
     return Component(pool.name, kind, deployment.engine, args, _image(deployment), pool.replicas, pool)
 
 
@@ -154,30 +155,25 @@ def router_words(deployment: Deployment) -> list[str]:
     return words
 
 
-def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def worker_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    mode: Words = () if pool.role is Role.COLOCATED else (("--disaggregation-mode", pool.role.value),)
+    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": pool.role.value}
     events = KV_EVENTS
     if deployment.engine == "vllm":
-        words, events = vllm_words(deployment, pool) + mode, {**KV_EVENTS, "enable_kv_cache_events": True}
+        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
     elif deployment.engine == "sglang":
-        words = sglang_words(deployment, pool)
+        flags = sglang_flags(deployment, pool)
     else:
-        words = dynamo_trtllm_words(deployment, pool) + mode
+        flags = dynamo_trtllm_flags(deployment, pool) | mode
     if not deployment.routes_by_prefix or pool.role is Role.DECODE:
-        return words
+        return flags
     if deployment.engine == "trtllm":
-        return (*words, ("--publish-kv-events", None))
-    return (*words, ("--kv-events-config", json.dumps(events, separators=(",", ":"))))
+        return {**flags, "--publish-kv-events": True}
+    return {**flags, "--kv-events-config": json.dumps(events, separators=(",", ":"))}
 
 
 POINTS: Final = 12
 """Prompt lengths, context lengths and shares of the KV cache in a profile, each."""
-
-
-def can_plan(deployment: Deployment) -> bool:
-    """Whether Dynamo's planner can scale the fleet: it knows one pool of each role."""
-    return deployment.routing is GatewayRouting.ONE_WAY
 
 
 def prefill_profile(deployment: Deployment, config: EngineConfig) -> dict[str, list[float]]:
@@ -222,19 +218,14 @@ STAGES: Final = {Role.PREFILL: ("prefill", "isl", "ttft"), Role.DECODE: ("decode
 """Words of the router's configuration: the stage, the length and the latency that its grid has."""
 
 
-def _shares(lane: LengthRoute, role: Role) -> Mapping[str, float]:
-    """The share of a lane that each pool of a role takes."""
-    return lane.prefill if role is Role.PREFILL else lane.decode
-
-
 def _end(deployment: Deployment) -> int:
     """End of the grid [token]: the longest prompt planned for."""
-    return max(int(max(lane.isl for lane in deployment.lanes)) + 1, CELLS)
+    return max(int(max(route.isl for route in deployment.routes)) + 1, CELLS)
 
 
-def _cell(deployment: Deployment, lane: LengthRoute) -> int:
-    """The cell of a lane's prompts, as the router finds it."""
-    return min(int(lane.isl / (_end(deployment) / CELLS)), CELLS - 1)
+def _cell(deployment: Deployment, route: Route) -> int:
+    """The cell of a route's prompts, as the router finds it."""
+    return min(int(route.isl / (_end(deployment) / CELLS)), CELLS - 1)
 
 
 def grid(deployment: Deployment, role: Role) -> list[int]:
@@ -244,9 +235,9 @@ def grid(deployment: Deployment, role: Role) -> list[int]:
     """
     pools = deployment.of_role(role)
     weight = np.zeros((CELLS, len(pools)))
-    for lane in deployment.lanes:
-        shares = _shares(lane, role)
-        weight[_cell(deployment, lane)] += [lane.share * shares.get(pool.name, 0.0) for pool in pools]
+    for route in deployment.routes:
+        shares: Mapping[str, float] = getattr(route, role)
+        weight[_cell(deployment, route)] += [route.share * shares.get(pool.id, 0.0) for pool in pools]
     used = weight.max(axis=1) > 0.0
     nearest = np.maximum.accumulate(np.where(used, np.arange(CELLS), used.argmax()))
     return [int(number) for number in weight.argmax(axis=1)[nearest]]
@@ -270,10 +261,10 @@ def coarse_words(deployment: Deployment) -> str:
     for role in STAGES:
         pools, numbers = deployment.of_role(role), grid(deployment, role)
         planned_share = sum(
-            lane.share * _shares(lane, role).get(pools[numbers[_cell(deployment, lane)]].name, 0.0)
-            for lane in deployment.lanes
+            route.share * getattr(route, role).get(pools[numbers[_cell(deployment, route)]].id, 0.0)
+            for route in deployment.routes
         )
-        strays = 1.0 - planned_share / sum(lane.share for lane in deployment.lanes)
+        strays = 1.0 - planned_share / sum(route.share for route in deployment.routes)
         if strays > MISROUTED:
             return (
                 f"{percentage(strays)} of the requests would find another {role.value} pool than planned, for Dynamo's "

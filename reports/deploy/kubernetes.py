@@ -18,7 +18,7 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import node_ranks, place_words, plain_words, span_words, vllm_words
+from .flags import node_ranks, place_words, plain_words, span_words, vllm_flags
 from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -40,7 +40,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         labels=partial(own_labels, deployment),
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
-        security=container_security,
+        security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
@@ -105,12 +105,6 @@ def gibibytes(size: float) -> str:
     return f"{math.ceil(size / GIB)}Gi"
 
 
-def container_security(*, rdma: bool) -> dict[str, Any]:
-    """No more rights than an engine needs: RDMA locks memory."""
-    add = {"add": ["IPC_LOCK"]} if rdma else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
-
-
 def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
     """What stands around the pods, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
 
@@ -146,7 +140,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         picker_file=PICKER_FILE,
         picker=picker,
         http=facts.fact("ports", "http"),
@@ -163,7 +157,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
 def router_command(deployment: Deployment) -> str:
     """What installs llm-d's router with its values; the chart has the version of the picker."""
-    version, space = facts.image("llmd", deployment.options.version, "picker"), deployment.options.namespace
+    version, space = facts.image("llm-d", deployment.options.version, "picker"), deployment.options.namespace
     chart = f"{facts.fact('charts', 'router')} --version {version}"
     return f"helm install {deployment.name} {chart} -n {space} -f {ROUTER_VALUES}"
 
@@ -212,7 +206,7 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         pool=pool,
         serves=serves,
         proxied=has_proxy,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         http=facts.fact("ports", "http"),
         port=port,
         command=serve,
@@ -225,7 +219,7 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
 
     The controller gives every container of a group the address of the first and its own place.
     """
-    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]
     if pool.nodes > 1:
         words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(facts.fact("ports", kind)))
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
@@ -241,7 +235,7 @@ def _picker(deployment: Deployment) -> list[Any]:
         "llmd/picker.yaml",
         deployment,
         prefixes=deployment.routes_by_prefix,
-        counts_tokens=deployment.router is Balancing.FEWEST_TOKENS,
+        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
         rate=int(rate),
         affine=AFFINE,
