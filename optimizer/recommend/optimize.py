@@ -223,7 +223,7 @@ def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
     impossible, goal = result.proof.status is Status.INFEASIBLE, result.instance.problem.objective.goal
     if not result.rivals and not impossible and goal is Goal.MIN_COST:  # the goal of others is the rate
         near = nearly_by_formula(result.instance, effort.brake.stopped)  # no formula says that there is none
-        result = replace(result, rivals=tuple(map(Rival, near)))
+        result = replace(result, rivals=tuple(Rival((fleet,)) for fleet in near))
     if not result.rivals:
         describe = describe_impossible if impossible else describe_miss
         return _without_fleet(draft, result, describe(result.instance, effort))
@@ -366,10 +366,9 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         if restriction is None or restriction.allows(winner.fleet):
             yield rival
             continue
-        fleets = [fleet for fleet in result.fleets if restriction.allows(fleet)]
+        fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        near = [fleet for fleet in rival.near if restriction.allows(fleet)]
-        search = cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
+        search = cheapest_confirmed(bench, fleets, effort.inner, eligible=restriction.allows)
         yield replace(rival, search=search)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -135,18 +135,23 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet under a restriction, None for the best of all; one without pools where none is found.
+    """The best fleet under a restriction, None for the best of all.
 
-    near: cheaper ones that miss by formula, the nearest first; why_none: why there is none; impossible: whether no
-    engine is allowed or fits; search: what its simulations gave, None where there were none.
+    fleets: that one first, then what may take its place where simulation refutes it (`near_fleets`), none where none is
+    found; why_none: why there is none; impossible: whether no engine is allowed or fits; search: what its simulations
+    gave, None where there were none.
     """
 
-    fleet: Fleet = field(default_factory=Fleet)
-    near: tuple[Fleet, ...] = ()
+    fleets: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
     why_none: str = ""
     impossible: bool = False
     search: SearchResult | None = None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The best fleet; one without pools where none is found."""
+        return self.fleets[0] if self.fleets else Fleet()
 
     def cost(self, instance: Instance) -> float:
         """Price of the best fleet, infinite where there is none [$/h]."""
@@ -171,14 +176,14 @@ class FormulaResult:
         return self.rivals[0].fleet if self.rivals else Fleet(())
 
     @property
-    def near(self) -> tuple[Fleet, ...]:
-        """Cheaper fleets that miss by formula, the nearest first."""
-        return self.rivals[0].near if self.rivals else ()
+    def best(self) -> list[Fleet]:
+        """The best fleets of all rivals, the first first."""
+        return [rival.fleet for rival in self.rivals if rival.fleets]
 
     @property
     def fleets(self) -> list[Fleet]:
-        """The fleets of all rivals, the best first."""
-        return [rival.fleet for rival in self.rivals if rival.fleet.pools]
+        """These, and what may take the place of the first."""
+        return [*self.rivals[0].fleets, *self.best[1:]] if self.rivals else []
 
 
 def search_by_formula(space: FleetSearch, brake: Brake, report: Stage = silent) -> FormulaResult:
@@ -204,7 +209,7 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, brake, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(_with_near(space, fleet),))
+    return FormulaResult(instance, proof, rivals=(_rival(space, fleet),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Stage) -> FormulaResult:
@@ -252,7 +257,7 @@ def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
     brake.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
-    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival(fleet),))
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
@@ -300,7 +305,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     space = evaluated(search.instance, search.late, restriction.usable)
     fleet = or_mixed(space, unmixed(space))
     if fleet.pools:
-        return _with_near(space, fleet, restriction)
+        return _rival(space, fleet, restriction)
     if not space.settings.size:
         why_none = _why_none(search.instance, restriction.label)
         return Rival(restriction=restriction, why_none=why_none, impossible=True)
@@ -310,9 +315,9 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     return Rival(restriction=restriction, why_none=late if search.late() else none)
 
 
-def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
-    """The best fleet of a search, with the cheaper ones that narrowly miss."""
-    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
+def _rival(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
+    """The best fleet of a search, with those that may take its place."""
+    return Rival((fleet, *near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:
@@ -450,8 +455,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    bench, near = make_bench(instance, late=late), _with_near(space, fleet).near
-    winner = cheapest_confirmed(bench, [fleet], effort.inner, near=near).winner
+    winner = cheapest_confirmed(make_bench(instance, late=late), _rival(space, fleet).fleets, effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 
 
@@ -463,7 +467,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    return bench, cheapest_confirmed(bench, result.fleets, effort, near=result.near)
+    return bench, cheapest_confirmed(bench, result.fleets, effort)
 
 
 def cheapest_confirmed(
@@ -471,7 +475,6 @@ def cheapest_confirmed(
     fleets: Sequence[Fleet],
     effort: Effort,
     *,
-    near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SearchResult:
     """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
@@ -484,7 +487,7 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets")
 
-    loop = Loop(bench, fleets, near, eligible, armed)
+    loop = Loop(bench, fleets, eligible, armed)
     for number in range(1, FEW + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():

@@ -1,9 +1,10 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost, and the cheapest is judged (`bench`). Of one that misses the neighbors wait that
-mend it: other settings of the pools to blame, else more replicas of them. Of one that holds those that cost less wait:
-fewer replicas, then other shapes. Fresh requests may refute the best, which then counts as a miss (`Loop.refute`), and
-the loop goes on. No fleet is judged twice, and the neighbors of each are finitely many, so it ends.
+Fleets wait in the order of their cost, of equals the one that the rules of `search` prefer first, and the first is
+judged (`bench`). Of one that misses the neighbors wait that mend it: other settings of the pools to blame, else more
+replicas of them. Of one that holds those that cost less wait: fewer replicas, then other shapes. Fresh requests may
+refute the best, which then counts as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice, and the
+neighbors of each are finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, promise
+from optimizer.fleets.evaluate import bisection, holds_at, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -78,11 +79,11 @@ class SearchResult:
 
 @dataclass(slots=True)
 class Waiting:
-    """Fleets that wait to be simulated; which were taken before, and the replicas of those refuted."""
+    """Fleets that wait to be simulated; what those were called that were taken before; replicas of those refuted."""
 
     instance: Instance
     candidates: list[Candidate] = field(default_factory=list)
-    past: set[Key] = field(default_factory=set)
+    past: dict[Key, str] = field(default_factory=dict)
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
 
     def add(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
@@ -102,7 +103,7 @@ class Waiting:
         fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
         best = preferred(self.instance, fleets)
         candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
-        self.past.add(fleet_key(best))
+        self.past[fleet_key(best)] = candidate.what
         return candidate
 
     def refute(self, fleet: Fleet) -> None:
@@ -127,19 +128,18 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    fleets: with which it begins; near: fleets that miss narrowly by formula; eligible: which fleets may be looked at;
-    on_held: called once the first holds. standing: fleets that hold; trail: all that missed; names: what each fleet is
-    called; fewer: replicas that the best is tried without; wider: whether it waits in other shapes already.
+    fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
+    by formula; eligible: which fleets may be looked at; on_held: called once the first holds. standing: fleets that
+    hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other
+    shapes already.
     """
 
     bench: Bench
     fleets: Sequence[Fleet]
-    near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
-    names: dict[Key, str] = field(default_factory=dict)
     repairs: int = 0
     nearest: Verdict | None = None
     undecided: Fleet | None = None
@@ -149,7 +149,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.bench.instance)
-        for fleet in self.fleets:
+        for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
             self.waiting.add(fleet)
 
     @property
@@ -167,7 +167,6 @@ class Loop:
                 self.undecided = candidate.fleet
                 break
             self.repairs += candidate.what == REPAIRED
-            self.names[fleet_key(candidate.fleet)] = candidate.what
             if verdict.held:
                 self.take(verdict, 2 * candidate.fewer or 1)
             else:
@@ -193,7 +192,7 @@ class Loop:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
         key = fleet_key(miss.fleet)
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
-        self._miss(Candidate(miss.cost, miss.fleet, self.names.get(key, CANDIDATE)), miss)
+        self._miss(Candidate(miss.cost, miss.fleet, self.waiting.past.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
@@ -226,7 +225,7 @@ class Loop:
         options, looks = other_settings(bench, miss), set[Key]()
         while options and not bench.late():
             fleet = options.pop(0)
-            if fleet_key(fleet) in looks | self.waiting.past:
+            if fleet_key(fleet) in looks or fleet_key(fleet) in self.waiting.past:
                 continue
             looks.add(fleet_key(fleet))
             look = bench.look(fleet)
@@ -246,7 +245,7 @@ class Loop:
             self._spare(1)
             return True
         self.wider = True
-        near = [("near by formula", fleet) for fleet in self.near]
+        near = [("near by formula", fleet) for fleet in self.fleets]
         for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, label)

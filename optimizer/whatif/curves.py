@@ -102,9 +102,9 @@ class Ramp:
     unit: str
     upwards: bool
 
-    def answer(self, value: float, effort: ScenarioEffort, known_misses: Sequence[Engines] = ()) -> Answer:
+    def answer(self, value: float, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        return answer_to(self.problem, {self.key: value}, effort, known_misses)
+        return answer_to(self.problem, {self.key: value}, ScenarioEffort.FULL, known_misses)
 
     def _instance(self, case: Case, value: float) -> Instance:
         """The instance of a fleet at a value."""
@@ -169,12 +169,11 @@ def ramp_of(problem: Problem, name: str) -> Ramp:
     return Ramp(problem, key, unit, upwards=False)
 
 
-def frontier(  # noqa: PLR0917
+def frontier(
     problem: Problem,
     name: str,
     bounds: tuple[float, float] | None = None,
     looks: int = 0,
-    effort: ScenarioEffort = ScenarioEffort.FULL,
     progress: Progress | None = None,
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
@@ -192,11 +191,11 @@ def frontier(  # noqa: PLR0917
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
     if budgets is not None:
-        low, high = rates_for(ramp, budgets, effort)
+        low, high = rates_for(ramp, budgets)
     own = own_value(problem, ramp.key)
     here = own if own is not None and low <= own <= high else None
     ends = (low, high) if ramp.upwards else (high, low)
-    stairs = Stairs(ramp, ends, effort, lambda label, share: tell(label, share * (0.5 if looks else 1.0)))
+    stairs = Stairs(ramp, ends, lambda label, share: tell(label, share * (0.5 if looks else 1.0)))
     steps = stairs.climb()
     if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
         steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
@@ -208,7 +207,6 @@ def frontier(  # noqa: PLR0917
     again = Stairs(
         ramp,
         (steps[0].start, steps[-1].end),
-        effort,
         lambda label, share: tell(label, 0.5 + 0.5 * share),
         trusted={_fleet(step.answer) for step in steps} - chosen_fleets,
         further=[step.start for step in steps],
@@ -246,7 +244,6 @@ class Stairs:
 
     ramp: Ramp
     ends: tuple[float, float]
-    effort: ScenarioEffort
     tell: Progress
     trusted: set[object] | None = None
     further: Sequence[float] = ()
@@ -291,9 +288,9 @@ class Stairs:
         Where there is no fleet, there is none further on, and the step begins there.
         """
         if known_misses:
-            best = self.ramp.answer(at, self.effort, known_misses)
+            best = self.ramp.answer(at, known_misses)
         else:
-            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at, self.effort)
+            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at)
         case, hard = best.case, self.ends[1]
         if case is None:
             return Step.of(at, hard, best)
@@ -345,11 +342,11 @@ def _rising(steps: Sequence[Step]) -> list[Step]:
     return rising[::-1]
 
 
-def rates_for(ramp: Ramp, budgets: tuple[float, float], effort: ScenarioEffort) -> tuple[float, float]:
+def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
     """Rates between which a curve passes both of two budgets [$/h], as far as any rate does [1/s]."""
 
     def dearer(rate: float, budget: float) -> bool:
-        cost = ramp.answer(rate, effort).cost
+        cost = ramp.answer(rate).cost
         return cost is None or cost > budget * (1.0 + ROUNDING)
 
     low = high = ramp.problem.workload.request_rate
