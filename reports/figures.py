@@ -43,6 +43,14 @@ from reports.words import (
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+TONES: Final = {
+    Metric.TTFT: "prefill",
+    Metric.TPOT: "decode",
+    Metric.E2E: "colocated",
+    Metric.ITL_P99: "other",
+    Metric.NORMALIZED_LATENCY: "good",
+}
+"""Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""
 MOST_COLUMNS: Final = 8

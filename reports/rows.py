@@ -83,8 +83,8 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif key == "classes":
         for row in value:
             yield f"{row['name']}.attainment", row["attainment"]
-            times = ((metric, label) for metric in ("ttft", "tpot") for label in row[f"{metric}_s"])
-            yield from ((f"{row['name']}.{metric}_{label}_s", row[f"{metric}_s"][label]) for metric, label in times)
+            for metric, times in ({"ttft": row["ttft_s"], "tpot": row["tpot_s"]} | row.get("metrics", {})).items():
+                yield from ((f"{row['name']}.{metric}_{label}_s", seconds) for label, seconds in times.items())
     elif key == "refuted":
         yield "refuted_fleets", len(value)
     else:

@@ -137,8 +137,8 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     assert (tuned.max_num_seqs, tuned.max_num_batched_tokens) == (own.max_num_seqs, own.max_num_batched_tokens)
     assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
     told = as_text(plan, width=100, color=False)
-    assert "1 × H100 TP1 fp8/bf16 colocated  " in told  # of the comparison, without limits
-    assert "  colocated (256/2,048)" in told  # of the front
+    assert "colocated 1 × H100 TP1 fp8/bf16  " in told  # of the comparison, without limits
+    assert "  fp8/bf16 (256/2,048)" in told  # of the front
     assert Plan.model_validate_json(plan_json(plan)) == plan
 
 

@@ -186,13 +186,11 @@ def buying_document(purchase: BuyingPlan) -> Document:
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
             Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
-            Section(f"What to sign, and when, {expected}", table=signing_table(purchase)),
-            Section("What to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
+            Section(f"Contracts: what to sign, and when, {expected}", table=signing_table(purchase)),
+            Section("Growth: what to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
+            Section(f"Months: {expected}, {money(purchase.expected.total)} in all", table=months_table(purchase)),
             Section(
-                f"Month by month, {expected}: {money(purchase.expected.total)} in all", table=months_table(purchase)
-            ),
-            Section(
-                "One GPU under each contract",
+                "Terms: one GPU under each contract",
                 table=terms_table(purchase),
                 notes=("Pays: costs less than on demand.", f"Prices: {'; '.join(sources)}."),
             ),

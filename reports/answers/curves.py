@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from costmodel.metric import METRICS
+from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import ClassLatencies, Outcome, pool_records, unpriced
@@ -19,7 +19,7 @@ from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.figures import goal_label
+from reports.figures import TONES, goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
@@ -376,11 +376,11 @@ def chunk_document(curve: ChunkCurve) -> Document:
     used = [misses_used(item.attainment, slo.attainment) for item, slo in zip(own.classes, slos, strict=True)]
     k = used.index(max(used))
     label, cost = goal_label(slos[k].attainment), curve.answer.cost
+    metrics = [metric for metric in Metric if metric in {*OWN_FIELDS, *slos[k].limits}]
     cells = [
         (
             f"{count(row.chunk)}{' (own)' if row.chunk == curve.own else ''}",
-            duration(getattr(row.classes[k].ttft_s, label)),
-            duration(getattr(row.classes[k].tpot_s, label)),
+            *(duration(getattr(row.classes[k].quantiles[metric], label)) for metric in metrics),
             marked(row.outcome, row.classes[k].attainment),
             rate(row.goodput),
             MISSING if row.replicas is None else str(row.replicas),
@@ -388,7 +388,8 @@ def chunk_document(curve: ChunkCurve) -> Document:
         )
         for row in curve.rows
     ]
-    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#goodput", "#replicas", "#cost"]
+    latencies = (f"#{METRICS[metric].label} {label}" for metric in metrics)
+    columns = ["#chunk", *latencies, "#SLO met", "#goodput", "#replicas", "#cost"]
     fleet = f"{fleet_line(curve.answer.pools)} for {hourly(cost)} ({monthly(cost)}/month)"
     return Document(
         headline=(
@@ -414,25 +415,18 @@ def _range_sentence(curve: ChunkCurve) -> str:
     )
 
 
-def _limits(curve: ChunkCurve, k: int) -> dict[str, float]:
-    """The latency limits of a class that it has [s]."""
-    slo = curve.problem.slos[k]
-    return {name: limit for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot)) if math.isfinite(limit)}
-
-
 def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     slo = curve.problem.slos[k]
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
     is_simulated = curve.rows[0].simulated
     is_undecided = any(row.outcome is Outcome.UNDECIDED for row in curve.rows)
     how = "simulated, with the same fresh requests for each chunk" if is_simulated else "by formula"
-    limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
+    limits = ", ".join(f"{METRICS[metric].label} {duration(limit)}" for metric, limit in slo.limits.items())
     none = ", ".join(map(count, curve.without_memory))
     role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
     return said(
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
-        f"TTFT and TPOT at {label}, and SLO met{name}: {how}. Limits: {limits or 'none'} for {percent(slo.attainment)} "
-        "of requests.",
+        f"Latencies at {label}, and SLO met{name}: {how}. Limits: {limits} for {percent(slo.attainment)} of requests.",
         "Undecided: the goal lies within the 95 % interval of the share." if is_undecided else "",
         "Goodput: the highest rate within the SLO, by formula.",
         f"Replicas, cost: the {role} that the SLO needs at {demand} by formula, and what the fleet with them costs.",
@@ -443,38 +437,41 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
 def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     """Latencies over their limits, and the highest rate, against the chunk."""
     used = {
-        name: [getattr(getattr(row.classes[k], f"{name}_s"), label) / limit for row in curve.rows]
-        for name, limit in _limits(curve, k).items()
+        METRICS[metric].label: [getattr(row.classes[k].quantiles[metric], label) / limit for row in curve.rows]
+        for metric, limit in curve.problem.slos[k].limits.items()
     }
+    tones = {METRICS[metric].label: TONES[metric] for metric in curve.problem.slos[k].limits}
     table = table_of(
-        ["#chunk", *(f"#{name.upper()} over its limit" for name in used), "#highest rate"],
+        ["#chunk", *(f"#{name} over its limit" for name in used), "#highest rate"],
         [
             (count(row.chunk), *(percent(shares[at]) for shares in used.values()), rate(row.goodput))
             for at, row in enumerate(curve.rows)
         ],
     )
-    spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
-    title = f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
+    spans = [f"{name} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
+    title = f"At {label}, {join_words(spans)}"
     demand, goodputs = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
     latency, goodput = (
-        _lines(curve, used, 1.0, f"{label} over its limit"),
-        _lines(curve, {"rate": goodputs}, demand, "highest rate [req/s]"),
+        _lines(curve, used, tones, 1.0, f"{label} over its limit"),
+        _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "highest rate [req/s]"),
     )
-    legend = (("prefill", "TTFT"), ("decode", "TPOT"))
+    legend = tuple((tone, name) for name, tone in tones.items())
     return (
         Chart(title, "The dashed line is the limit.", latency, table, legend),
         Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
     )
 
 
-def _lines(curve: ChunkCurve, values: Mapping[str, Sequence[float]], limit: float, name: str) -> Drawing:
+def _lines(
+    curve: ChunkCurve, values: Mapping[str, Sequence[float]], tones: Mapping[str, str], limit: float, name: str
+) -> Drawing:
     """Lines over chunks, evenly apart, with a dashed line at a limit."""
     sizes = [row.chunk for row in curve.rows]
     high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
     lines = [
         Series(
             list(enumerate(row)),
-            line="curve prefill" if key == "ttft" else "curve decode",
+            line=f"curve {tones[key]}",
             tips=[
                 f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
             ],

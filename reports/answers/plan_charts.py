@@ -34,6 +34,7 @@ from reports.charts import (
 from reports.document import Chart, table_of
 from reports.figures import (
     QUANTILES,
+    TONES,
     LengthMap,
     dearest_first,
     goal_label,
@@ -73,14 +74,6 @@ PARTS: Final = {
 """Parts of an engine's step, and their names."""
 BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
-TONES: Final = {
-    Metric.TTFT: "prefill",
-    Metric.TPOT: "decode",
-    Metric.E2E: "colocated",
-    Metric.ITL_P99: "other",
-    Metric.NORMALIZED_LATENCY: "good",
-}
-"""Colors of the metrics."""
 OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5

@@ -15,7 +15,7 @@ from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import ClassResult, Status
+from optimizer.plans.plan import Status
 from optimizer.plans.precision import TOLERANCE
 from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome
 from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
@@ -422,12 +422,12 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
         "held": case.proven,
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": analytic,
-        "plan": _latencies_json(plan_class),
+        "plan": _latencies_json(plan_class.latencies),
     }
 
 
-def _latencies_json(item: ClassLatencies | ClassResult) -> dict[str, Any]:
-    return {"attainment": item.attainment, "ttft_s": asdict(item.ttft_s), "tpot_s": asdict(item.tpot_s)}
+def _latencies_json(item: ClassLatencies) -> dict[str, Any]:
+    return {"attainment": item.attainment} | {f"{name}_s": asdict(times) for name, times in item.quantiles.items()}
 
 
 def _attained_json(case: ClassJudgement) -> dict[str, Any]:
@@ -437,7 +437,6 @@ def _attained_json(case: ClassJudgement) -> dict[str, Any]:
         "attainment_high": case.attainment_high,
         "counted": case.counted,
         **_latencies_json(case),
-        **{f"{metric}_s": asdict(values) for metric, values in case.metrics.items()},
     }
 
 

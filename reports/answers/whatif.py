@@ -414,9 +414,9 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
 
     grids = (
         Section(charts=(map_chart(keys, cells),)),
-        grid("The cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
-        grid("Disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
-        grid("GPUs of the cheapest fleet", lambda cell: cell.gpus),
+        grid("Cost: of the cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
+        grid("Difference: disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
+        grid("GPUs: of the cheapest fleet", lambda cell: cell.gpus),
     )
     notes = (
         *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
