@@ -26,9 +26,9 @@ from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool import SAME_CHANCE
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
 from search_spaces.loader import load_problem
@@ -240,8 +240,8 @@ def test_more_of_a_tier_is_never_worse(
         return shares(with_tier(instance, CacheTier(capacity * GIB, bandwidth, 0.0, shared)), fleet)[0]
 
     now = hit(capacity, bandwidth)
-    assert hit(capacity * more, bandwidth) >= now - 2 * SAME_CHANCE
-    assert hit(capacity, bandwidth * quicker) >= now - 2 * SAME_CHANCE
+    assert hit(capacity * more, bandwidth) >= now - 2 * ALIKE
+    assert hit(capacity, bandwidth * quicker) >= now - 2 * ALIKE
 
 
 def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
