@@ -42,12 +42,9 @@ RENAMED: Final = {
     "osl": "osl_tokens",
 }
 """Names of the JSON document that have no unit."""
-SETTINGS: Final = (
-    "replicas",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "expert_parallel",
-    "data_parallel",
+DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""How an engine is split, by the fields of a pool."""
+ENGINE_SETTINGS: Final = (
     "weight_dtype",
     "kv_dtype",
     "speculative_tokens",
@@ -55,8 +52,9 @@ SETTINGS: Final = (
     "max_num_batched_tokens",
     "max_model_len",
     "memory_fraction",
-    "usd_per_hour",
 )
+"""Other settings of an engine."""
+SETTINGS: Final = ("replicas", *DEGREES, *ENGINE_SETTINGS, "usd_per_hour")
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -45,12 +45,6 @@ def moves(row: LeverSensitivity, base: float) -> bool:
     return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
 
 
-def still_sentence(rows: Sequence[LeverSensitivity], base: float) -> str:
-    """Name the levers that do not move the cost at hand [$/h]; empty where all do."""
-    names = [lever_words(row.lever) for row in rows if not moves(row, base)]
-    return f"Not moved by: {', '.join(names)}." if names else ""
-
-
 def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
     """What the cost at hand [$/h] depends on most, or which lever leaves no fleet; empty where no lever moves it."""
     none = (row for row in rows if None in {row.usd_per_hour_low, row.usd_per_hour_high})
@@ -227,6 +221,10 @@ def _boundaries(row: BreakEven, scale: Scale, y: float) -> list[Mark]:
 
 _SEARCHED: Final = "one colocated pool or one pair of pools"
 """What is searched anew at every value of a lever."""
+OTHERS: Final = (
+    f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs {{}} now. The recommended "
+    "fleet is another, and is not moved."
+)
 MOST_FLIPS: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
@@ -297,14 +295,6 @@ def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
     return (
         f"{opening} At each price, the cost is that of the recommended fleet, now {own}, or of a cheaper fleet of "
         f"{_SEARCHED}."
-    )
-
-
-def others_sentence(sensitivity: Sensitivity) -> str:
-    """Say which cost the levers beside prices move, where that is not the recommended fleet's."""
-    return (
-        f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs "
-        f"{hourly(sensitivity.usd_per_hour)} now. The recommended fleet is another, and is not moved."
     )
 
 
@@ -385,7 +375,7 @@ def sensitivity_section(plan: Plan) -> Section:
             *(
                 Section(
                     "Other levers",
-                    (others_sentence(sensitivity), *levers),
+                    (OTHERS.format(hourly(sensitivity.usd_per_hour)), *levers),
                     levers_table(moved.levers, moved.base),
                     charts=_tornado_chart(moved, sensitivity.share),
                 )
@@ -414,7 +404,8 @@ def _tornado_chart(moved: MovedCosts, share: float) -> tuple[Chart, ...]:
     """The swing of every lever; none where none was moved."""
     if not moved.levers:
         return ()
-    caption = f"{TORNADO_KEY} {still_sentence(moved.levers, moved.base)}"
+    still = [lever_words(row.lever) for row in moved.levers if not moves(row, moved.base)]
+    caption = f"{TORNADO_KEY} Not moved by: {', '.join(still)}." if still else TORNADO_KEY
     drawing, table = draw_tornado(moved.levers, moved.base), levers_table(moved.levers, moved.base)
     return (Chart(swing_sentence(moved, share), caption, drawing, table),)
 

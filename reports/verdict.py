@@ -309,7 +309,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
 
 
 def router_sentence(plan: Plan) -> str:
-    """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
+    """Say what the fleet attains behind a least-requests router; empty where that was not simulated."""
     simulation = plan.simulation
     if simulation is None or simulation.fewest_requests is None:
         return ""
@@ -468,8 +468,8 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     ]
     is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval of the prediction error: 90 % of past predictions were off by no more." if bars else "",
-        "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
+        "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
+        "To overload: at the slow end the GPUs fall behind, and the queue grows." if is_endless else "",
         f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
     )
 

@@ -36,7 +36,8 @@ _SHAPES = re.compile(
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
-    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|flash_attn|return_|output_att"
+    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|flash|return_|output_att"
+    r"|dual_chunk"
 )
 
 
@@ -246,11 +247,9 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    shared, thinker = ("quantization_config", "compression_config", "model_type"), config.get("thinker_config")
-    if isinstance(thinker, Mapping):  # Qwen-Omni, which talks too
-        config = {**{key: config[key] for key in shared if key in config}, **thinker}
+    config = without_talker(config)
     section = text_section(config)
-    values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
+    values = config if section is None else _shared(config) | config[section]
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
     family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
@@ -265,12 +264,23 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     return fields
 
 
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a config that hold for the language model in it too."""
+    return {key: config[key] for key in ("quantization_config", "compression_config", "model_type") if key in config}
+
+
+def without_talker(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the model that answers, of one that also talks (Qwen-Omni)."""
+    thinker = config.get("thinker_config")
+    return _shared(config) | thinker if isinstance(thinker, dict) else config
+
+
 def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:
     """A config with a value for the field that it lacks, to be corrected by hand, and that field with its value.
 
     Raises the error where it is about another fault, or the value is no remedy.
     """
-    field = error.missing.rpartition(".")[2]
+    field, config = error.missing.rpartition(".")[2], without_talker(config)
     section = text_section(config)
     values = config if section is None else config[section]
     if not field or values.get(field) is not None:

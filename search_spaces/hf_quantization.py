@@ -423,7 +423,7 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     if len(entries) > MOST_PATTERNS:
         raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
     names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
-    names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name) for name in names)
+    names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name).rstrip(".") for name in names)
     ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)
     plain = "|".join(sorted({r"(?:^|\.)" + end for end in ends}))
     try:

@@ -33,6 +33,7 @@ from search_spaces.hf_config import (
     notation,
     open_config,
     shorten,
+    without_talker,
 )
 from search_spaces.hf_quantization import as_stored
 
@@ -68,7 +69,7 @@ def parse_config(
     groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets = fields.optional("num_mem_blocks", low=1) or 0
-    towers = (section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
+    towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
     model = Transformer(
         name=name,
         hidden=hidden,

@@ -111,14 +111,13 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
         nics=int(rng.integers(1, 4)),
     )
     if not disaggregated:
-        return SimulatedFleet((pool,))
+        return (pool,)
     pulled = replace(policy, pulls=bool(rng.random() < 0.5))
-    pools = (
+    return (
         replace(pool, role=Role.PREFILL),
         replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
     )
-    return SimulatedFleet(pools)
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:
-    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),))  # type: ignore[arg-type]
+    return (SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),)  # type: ignore[arg-type]

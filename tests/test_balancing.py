@@ -43,7 +43,7 @@ def test_the_requests_of_the_proof_meet_the_other_router() -> None:
     assert winner.held
     other = by_requests(bench, winner)
     assert other is not None
-    assert {one.router for one in other.judgement.engines.pools} == {Router.LEAST_LOADED}
+    assert {one.router for one in other.judgement.engines} == {Router.LEAST_LOADED}
     for mine, theirs in zip(other.judgement.runs, winner.judgement.runs, strict=True):
         assert mine.demand is theirs.demand
         assert not np.array_equal(mine.result.ttft, theirs.result.ttft)
@@ -66,7 +66,7 @@ def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
     instance = instance_of(replace(problem(workload=workload(rate=4.0)), constraints=limits))
     bench, alone = make_bench(instance), colocated(instance, 2).pools[0]
     routers = [
-        {engine.router for engine in bench.engines_of(Fleet(pools)).pools}
+        {engine.router for engine in bench.engines_of(Fleet(pools))}
         for pools in ((alone,), (alone, replace(alone, name="colocated-2")))
     ]
     assert routers == [{Router.LENGTH_AWARE}, {Router.LEAST_LOADED}]

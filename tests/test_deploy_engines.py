@@ -322,7 +322,7 @@ def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch,
     deployment = deployment_of(plan, engine)
     files = WRITERS[engine](deployment)
     found = launches(deployment, files)
-    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
+    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)), strict=True))
     return [
         (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
         for one in found

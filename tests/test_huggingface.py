@@ -185,6 +185,8 @@ def test_forms_that_transformers_saves_anew() -> None:
     nested = {"model_type": "some_vl", "tie_word_embeddings": False, "vision_config": {}}
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).layers == parse().layers
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).parameters == parse().parameters
+    talks = {"model_type": "some_omni", "talker_config": LLAMA, "thinker_config": {"text_config": LLAMA, "visual": {}}}
+    assert (parse(talks).layers, parse(talks).source) == (parse().layers, "without visual")
     windowed = parse(model_type="mimo_v2_flash", sliding_window=129, sliding_window_size=128, swa_num_attention_heads=8,
                      layer_types=["full_attention"] * 2 + ["sliding_attention"] * 6)  # fmt: skip
     assert windows(windowed) == {None: 2, 128: 6}

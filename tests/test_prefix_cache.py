@@ -212,7 +212,7 @@ def test_a_tier_finds_what_simulated_blocks_do(shared: bool, roles: tuple[Role, 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
-    instance = instance_for(300.0, Balancing.FEWEST_TOKENS)
+    instance = instance_for(300.0, Balancing.LEAST_TOKENS)
     fleet = fleet_for(instance, ALONE, 6)
     plain = evaluate(instance, fleet)
     for tier in (CacheTier(0.0, 50e9, 0.0, shared), CacheTier(400 * GIB, 1e6, 0.0, shared)):
@@ -246,10 +246,10 @@ def test_more_of_a_tier_is_never_worse(
 
 def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
     """A reuse interval beyond the memory: what the tier has is drawn by the formula's chance and read in simulation."""
-    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     reuse = uniform_reuse(load.isl, 0.8, exponential(120.0))
     stated = replace(load, sessions=None, reuse=reuse, prefix_hit_share=0.8)
-    plain = instance_of(replace(agents(10.0, Balancing.FEWEST_TOKENS), workload=stated))
+    plain = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=stated))
     fleet = fleet_for(plain, ALONE, 8)
     tiered = with_tier(plain, CacheTier(400 * GIB, 5e9))
     hit, read = shares(tiered, fleet)

@@ -43,7 +43,7 @@ def split(
     prefill = SimulatedPool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
     policy, limits = replace(VLLM_V1, pulls=pulls), decode or Limits()
     later = SimulatedPool(Role.DECODE, FLAT, policy, limits, kv_seconds_per_token=per_token, nics=nics[1])
-    return SimulatedFleet((prefill, later))
+    return prefill, later
 
 
 def test_a_decode_engine_makes_the_first_token_too() -> None:
@@ -59,8 +59,8 @@ def test_what_no_load_changes_comes_before_the_first_token_and_before_the_next_r
 
     The engines are no longer busy than without, but in a closed loop each request comes when a client has the last.
     """
-    prefill, decode = split().pools
-    later = SimulatedFleet((replace(prefill, first_token=2.0, fixed_ttft=0.07), decode))
+    prefill, decode = split()
+    later = (replace(prefill, first_token=2.0, fixed_ttft=0.07), decode)
     for concurrency, arrivals in (0, [0.0] * 3), (1, [0.0, 0.3, 0.6]):
         trace = replace(trace_of([0.0] * 3), concurrency=concurrency)
         result, quick = (simulate(trace, fleet) for fleet in (later, split()))
@@ -85,7 +85,7 @@ def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
     """Blocks for one prompt only: the second prompt starts when the first one's KV has arrived, 100 + 100 ms."""
     limits = Limits(kv_blocks=10)
     fleet = split(per_token=1e-3)
-    fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=limits), fleet.pools[1]))
+    fleet = (replace(fleet[0], limits=limits), fleet[1])
     result = simulate(trace_of([0.0, 0.0]), fleet)
     np.testing.assert_allclose(result.prompt_start, [0.0, 0.2])
 
@@ -108,8 +108,8 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
     ends = {}
     for pull in (False, True):
         fleet = split(1e-5, pulls=pull)
-        late = replace(fleet.pools[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
-        ends[pull] = simulate(trace, replace(fleet, pools=(fleet.pools[0], late))).first[1]
+        late = replace(fleet[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
+        ends[pull] = simulate(trace, (fleet[0], late)).first[1]
     assert ends[False] == pytest.approx(0.101 + 7 * 0.015 + 0.015)
     assert ends[True] == pytest.approx(ends[False] + 0.015)
 
@@ -117,7 +117,7 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
 def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() -> None:
     """Blocks for one request on either side: the second is pulled when the first has ended, the third computed then."""
     fleet = split(1e-3, decode=Limits(kv_blocks=12), pulls=True)
-    fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=Limits(kv_blocks=10)), fleet.pools[1]))
+    fleet = (replace(fleet[0], limits=Limits(kv_blocks=10)), fleet[1])
     result = simulate(trace_of([0.0] * 3, osl=30), fleet)
     np.testing.assert_allclose(result.moved[1:] - result.finish[:2], [0.1, 0.1])
     np.testing.assert_allclose(result.prompt_start[1:], result.moved[:2])

@@ -121,7 +121,7 @@ def test_loads_and_throughput_add_up() -> None:
     requests, tokens = throughput(result)
     assert tokens == pytest.approx(10 * requests)
     span = result.makespan - result.arrival[0]
-    utilization, mfu, mbu, kv_occupancy = result.engines[0].shares(fleet.pools[0], span)
+    utilization, mfu, mbu, kv_occupancy = result.engines[0].shares(fleet[0], span)
     log = result.steps_log
     assert utilization == pytest.approx(float((log[:, 2] - log[:, 1]).sum()) / span)
     assert run_span(result) == span

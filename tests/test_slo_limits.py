@@ -16,6 +16,7 @@ from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
+from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -148,6 +149,16 @@ def test_whole_requests_by_formula_are_those_of_the_simulation(name: str, metric
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert evaluate(whole(metric, middle), fleet).attainment[0] == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("metric", metrics_of(Scope.WHOLE))
+def test_a_limited_metric_has_a_90_percent_interval_around_what_is_expected(metric: Metric) -> None:
+    instance, fleet = whole(metric, 20.0), fleets()["colocated, 2 GPUs"]
+    (bars,) = class_error_bars(instance, fleet, 1.0)
+    expected = evaluate(instance, fleet).classes[0].metrics[metric].p90
+    high = bars.ranges[metric].high
+    assert set(bars.ranges) == {Metric.TTFT, Metric.TPOT, metric}
+    assert high is None or bars.ranges[metric].low < expected < high
 
 
 def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator import SimulatedFleet
 from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
@@ -31,7 +30,7 @@ GOAL = 0.9
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
     item = judged_class(share, share - 0.01, share + 0.01, GOAL)
-    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
+    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), (), ())
     return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
 
 

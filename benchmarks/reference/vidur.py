@@ -122,7 +122,7 @@ def fleet_of(row: dict[str, str], tables: Path) -> SimulatedFleet:
         kv_blocks=int(float(row["num_kv_blocks"])),
         block_size=int(meta["block_size"]),
     )
-    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps_of(tables), policy, limits),))
+    return (SimulatedPool(Role.COLOCATED, steps_of(tables), policy, limits),)
 
 
 def compare_case(row: dict[str, str], folder: Path, tables: Path) -> Comparison:

@@ -49,7 +49,7 @@ class Gain:
 def fleet_of(policy: Policy, batch: int) -> SimulatedFleet:
     """One engine."""
     model = load_model(MODEL)
-    return SimulatedFleet((engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),))
+    return (engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),)
 
 
 def lengths_of(variation: float, requests: int) -> Lengths:

@@ -58,7 +58,7 @@ class ChunkPoint:
 def fleet_of(chunk: int) -> SimulatedFleet:
     """One engine with this token budget."""
     model = load_model(MODEL)
-    return SimulatedFleet((engine_pool(model, Role.COLOCATED, SARATHI, seqs=SEQS, budget=chunk, longest=2 * LONGEST),))
+    return (engine_pool(model, Role.COLOCATED, SARATHI, seqs=SEQS, budget=chunk, longest=2 * LONGEST),)
 
 
 def lengths_of(requests: int) -> Lengths:
@@ -68,7 +68,7 @@ def lengths_of(requests: int) -> Lengths:
 
 def prefill_time(fleet: SimulatedFleet, chunk: int, prompt: int = PROMPT) -> float:
     """Time of a prompt computed alone, chunk after chunk [s]."""
-    steps = fleet.pools[0].steps
+    steps = fleet[0].steps
     return sum(step_seconds(steps, [min(chunk, prompt - past)], [past]) for past in range(0, prompt, chunk))
 
 
@@ -99,7 +99,7 @@ def point(chunk: int, requests: int, rate: float = RATE) -> ChunkPoint:
     return ChunkPoint(
         chunk=chunk,
         efficiency=prefill_time(whole, PROMPT) / prefill_time(fleet, chunk),
-        full=step_seconds(fleet.pools[0].steps, [chunk]),
+        full=step_seconds(fleet[0].steps, [chunk]),
         gaps=gaps,
         ttft=percentiles(result.ttft, (0.9,))[0],
         overloaded=overload([result]).overloaded,

@@ -99,7 +99,7 @@ def poisson_trace(lengths: Lengths, rate: float, seed: int = 0) -> Trace:
 
 def served(trace: Trace, fleet: SimulatedFleet) -> Result:
     """A run in which the prompt makes the first token on prefill engines too, as on DistServe's."""
-    if len(fleet.pools) == 1:
+    if len(fleet) == 1:
         return simulate(trace, fleet)
     result = simulate(replace(trace, osl=np.maximum(trace.osl - 1, 1)), fleet)
     finish = np.where(trace.osl > 1, result.finish, result.prompt_end)

@@ -201,7 +201,7 @@ def colocated(
 ) -> SimulatedFleet:
     """vLLM of 2023 (whole prompts, which go first), or with a chunk the scheduler that lets both share a step."""
     policy, budget = (VLLM_V0, WHOLE_BUDGET) if chunk is None else (VLLM_V1, chunk)
-    return SimulatedFleet((replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),))
+    return (replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),)
 
 
 def disaggregated(
@@ -213,7 +213,7 @@ def disaggregated(
     """Prefill engines that compute whole prompts, and decode engines."""
     first = engine(model, Role.PREFILL, VLLM_V0, splits[0], PREFILL_BUDGET, steps[0])
     second = engine(model, Role.DECODE, VLLM_V0, splits[1], SEQS, steps[1])
-    return SimulatedFleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])))
+    return (replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1]))
 
 
 def fitted_steps(data: Path, system: str, model: str, tensor: int) -> CoefficientSteps:

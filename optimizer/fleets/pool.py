@@ -302,7 +302,7 @@ def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float
 def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
     """What the KV memory finds that requests leave: those that decode, and prompts, half computed on average.
 
-    Behind a router that counts requests the turns of a session come to any replica. A prefill engine is done with a
+    Behind a least-requests router the turns of a session come to any replica. A prefill engine is done with a
     prompt before the answer begins, which takes PACE of what the SLO permits.
     """
     flows, pool = engines.flows, engines.pool

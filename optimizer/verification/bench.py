@@ -354,7 +354,7 @@ class Bench:
                 self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)
             return replace(self.engines[key], replicas=pool.replicas)
 
-        return SimulatedFleet(tuple(map(engines, fleet.pools)))
+        return tuple(map(engines, fleet.pools))
 
     def part(self, fleet: Fleet) -> Slice:
         """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
@@ -438,7 +438,7 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
     """Share of its KV blocks that the fullest engine had in use at once [1]."""
     uses = [use for run in runs for use in run.result.engines]
-    return max((use.peak_blocks / engines.pools[use.pool].limits.kv_blocks for use in uses), default=0.0)
+    return max((use.peak_blocks / engines[use.pool].limits.kv_blocks for use in uses), default=0.0)
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
@@ -447,7 +447,7 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
     Each stays in the engine that holds it to its end, half-way through its output.
     """
     flows, room = instance.flows, 0.0
-    for pool, engine in zip(fleet.pools, engines.pools, strict=True):
+    for pool, engine in zip(fleet.pools, engines, strict=True):
         weight = flows.share * pool.route
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
@@ -511,15 +511,15 @@ def confirmed(
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
-    """What the requests that proved the winner say of it behind a router that counts requests; None where none chooses.
+    """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
 
     It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
     decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
-    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
+    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):
         return None
-    counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
+    counting = tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines)
     runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
     is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
     return bench.verdict_of(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)

@@ -129,7 +129,7 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
     balancing = balancing_of(instance, fleet)
-    return SimulatedFleet(tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools))
+    return tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools)
 
 
 def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
@@ -242,7 +242,7 @@ def judge_runs(
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
-    worst = falls_behind(runs, len(engines.pools))
+    worst = falls_behind(runs, len(engines))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
@@ -396,7 +396,7 @@ def pool_behind(judgement: Judgement) -> int | None:
     """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
     if not judgement.overloaded:
         return None
-    roles = [pool.role for pool in judgement.engines.pools]
+    roles = [pool.role for pool in judgement.engines]
     backlogs = [sum(pool_backlog(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
     return int(np.argmax(backlogs))
 
@@ -421,7 +421,7 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
     """
     behind = [not item.proven for item in judgement.classes]
     class_mask = np.array(behind if any(behind) else [True] * len(behind))
-    late = np.zeros(len(judgement.engines.pools))
+    late = np.zeros(len(judgement.engines))
     for run in judgement.runs:
         late_first, late_next = _late(instance, run, class_mask)
         np.add.at(late, _late_in(run, late_first), 1.0)

@@ -404,7 +404,7 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
-    config, simulated_pool = pool_config(instance, pool), judgement.engines.pools[number]
+    config, simulated_pool = pool_config(instance, pool), judgement.engines[number]
     uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
     work = [_work(run, number, judgement) for run in judgement.runs]
     spans = np.array([run_span(run.result) for run in judgement.runs])
@@ -436,7 +436,7 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
 
 def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
     """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    pool, span = judgement.engines.pools[number], run_span(run.result)
+    pool, span = judgement.engines[number], run_span(run.result)
     return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
 
 

@@ -196,8 +196,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         engines = simulated_fleet(instance, fleet)
         if demands[0].trace.pages:  # a router that knows what each engine has cached, as is deployed for prefixes
             aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
-            pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
-            engines = replace(engines, pools=pools)
+            engines = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines)
         judgement = judge_demands(instance, engines, demands)
     behind, has_pages = pool_behind(judgement), judgement.runs[0].demand.trace.pages is not None
     simulation = Simulated(

@@ -11,7 +11,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files
 from pdplan.options import (
     DEGREE,
@@ -91,7 +91,7 @@ def calibrate(
     calibration = fit(records, setup, source)
     is_kept = not calibration.refusal or force
     if output is not None and is_kept:
-        write_text(output, _overlay(calibration, source, catalog, console.command), force=force)
+        console.write(output, _overlay(calibration, source, catalog, console.command), force=force, hint=None)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
     writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
     console.show(value if as_json else replace(calibration_document(value), next_step=writing if is_kept else ""))

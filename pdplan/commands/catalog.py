@@ -11,7 +11,7 @@ from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import plural
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
@@ -282,8 +282,8 @@ def models(
         check_files({"-o": output}, {}, force=force)
         with value_of("NAME"):
             model, gaps = model_to_edit(name)
-        write_text(output, architecture_text(model, gaps), force=force)
-        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""))
+        hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
+        console.write(output, architecture_text(model, gaps), force=force, hint=hint)
         return ExitCode.DONE
     if check:
         if name is None:

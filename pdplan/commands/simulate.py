@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from costmodel.quoting import shown
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files, read_fleet
 from pdplan.options import (
     PATH,
@@ -155,9 +155,8 @@ def simulate(
     }
     for flag, path in files.items():
         if path is not None:
-            write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
-            console.note(f"wrote {path}{hint}")
+            console.write(path, makers[flag](), force=force, hint=hint)
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
     following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
     document = simulation_document(simulation, next_step=following)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
@@ -110,7 +110,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     if output is not None:
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
-        write_text(output, text, force=force)
+        console.write(output, text, force=force, hint=None)
     following = f"{console.command} -o workload.yaml" if output is None else ""
     console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
     if output is None:
@@ -376,8 +376,7 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
     if str(file) == "-":
         console.show(text)
         return
-    write_text(file, text, force=force)
-    console.note(f"wrote {file}")
+    console.write(file, text, force=force)
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
     transformer = file.parent / "workload.yaml"
     if fleet and not transformer.exists():  # the workload that a new fleet file names

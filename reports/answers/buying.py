@@ -178,7 +178,10 @@ def buying_document(purchase: BuyingPlan) -> Document:
     growth = purchase.terms.forecast.paths[purchase.terms.forecast.expected].growth
     changes = f"{'grows' if growth > 0 else 'falls'} by {percent(abs(growth))} a month" if growth else "stays the same"
     expected = f"if the demand {changes}"
-    sources = [f"{source} ({', '.join(names)})" for source, names in contract_sources(purchase).items()]
+    contracts_by_source: dict[str, list[str]] = {}
+    for item in purchase.terms.contracts:
+        contracts_by_source.setdefault(item.source or "default", []).append(contract_name(purchase, item))
+    sources = [f"{source} ({', '.join(names)})" for source, names in contracts_by_source.items()]
     return Document(
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
@@ -312,14 +315,6 @@ def terms_table(purchase: BuyingPlan) -> Table:
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
         rows.append((record["contract"], hourly(hourly_price(item, months)), used, paid))
     return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
-
-
-def contract_sources(purchase: BuyingPlan) -> dict[str, list[str]]:
-    """The contracts by where their prices come from."""
-    sources: dict[str, list[str]] = {}
-    for item in purchase.terms.contracts:
-        sources.setdefault(item.source or "default", []).append(contract_name(purchase, item))
-    return sources
 
 
 def rents(purchase: BuyingPlan) -> dict[int, float]:
@@ -512,17 +507,14 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
     dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
+    months = len(stacks)
+    interval = max(6 if months > 8 else 1, -(-months // 12))  # of named months: as many as there is room for
+    ticks = [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]
     return Chart(
         title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
         caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
         "loses in value.",
-        drawing=draw_stacks(stacks, _month_ticks(len(stacks)), dollars, summary, name="month"),
+        drawing=draw_stacks(stacks, ticks, dollars, summary, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),
     )
-
-
-def _month_ticks(months: int) -> list[tuple[float, str]]:
-    """First month and every sixth, or as many as there is room for."""
-    interval = max(1, 6 if months > 8 else 1, -(-months // 12))
-    return [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]

@@ -15,23 +15,14 @@ from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
 from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
+from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
 from reports.words import basis_words, has_fleet, is_simulated_row, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
-SETTINGS: Final = (
-    "replicas",
-    "spare_replicas",
-    "weight_dtype",
-    "kv_dtype",
-    "speculative_tokens",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "memory_fraction",
-)
+SETTINGS: Final = ("replicas", "spare_replicas", *ENGINE_SETTINGS)
 """Fields of a pool that may differ between two pools of one shape."""
 FIGURES: Final = (
     ("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),

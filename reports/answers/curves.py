@@ -26,11 +26,11 @@ from reports.scenarios import (
     AnswerAt,
     cost_cell,
     cost_words,
-    exact_words,
     fleet_table,
     no_fleet_sentences,
     ruled_out_sentences,
     simulated_notes,
+    value_words,
 )
 from reports.text import clean
 from reports.words import fleet_line, marked, misses_used
@@ -43,6 +43,8 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 STEP_DIGITS: Final = 4
 """Of the values at which steps end."""
+EXACT_DIGITS: Final = 6
+"""Of the values at which the cheapest fleet changes."""
 MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
 SEARCHED_ON: Final = (
@@ -119,7 +121,7 @@ def _per_dollar(step: Step) -> float:
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
     """A value of the lever with its unit."""
-    return exact_words(curve.over, value or 0.0, digits)
+    return value_words(curve.over, value or 0.0, digits)
 
 
 def headline(curve: Frontier) -> str:
@@ -280,7 +282,7 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = (_not_simulable(curve.key),)
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: exact_words(curve.key, value))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.key, value, EXACT_DIGITS))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )
@@ -294,14 +296,14 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
 def _changes_sentence(curve: BreakEvens) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
-        exact_words(curve.key, value)
+        value_words(curve.key, value, EXACT_DIGITS)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
         return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = exact_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
+    tolerance = value_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
     exact = "" if curve.key.startswith("price.") else f" (exact to {tolerance})"
     return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where}{exact}."
 
@@ -316,7 +318,7 @@ def _pieces_table(curve: BreakEvens) -> Table:
 
     rows = [
         (
-            _span([exact_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
+            _span([value_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
             _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )

@@ -24,6 +24,8 @@ from search_spaces.bounds import RUN_REQUESTS
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
+MOST_NAMED: Final = 2
+"""Losses of the same result that the headline names."""
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
 RESULTS: Final = {
     Outcome.MISSES: "The fleet misses an SLO",
@@ -123,11 +125,13 @@ def resilience_verdict(resilience: Resilience) -> str:
         (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
         for outcome, result in RESULTS.items()
     ]
-    return " ".join(
-        f"{result} after the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}."
-        for result, losses in groups
-        if losses
-    )
+    sentences = []
+    for result, losses in groups:
+        which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
+        if len(losses) > MOST_NAMED:
+            which = f"{len(losses)} of the {len(resilience.losses)} losses below"
+        sentences += [f"{result} after {which}."] if losses else []
+    return " ".join(sentences)
 
 
 def losses_table(resilience: Resilience) -> Table:

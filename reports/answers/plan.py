@@ -38,7 +38,7 @@ from .plan_details import (
     features_sentence,
     hand_over_sentence,
     settings_section,
-    simulation_sections,
+    simulation_section,
     trust_sections,
     workload_section,
 )
@@ -163,7 +163,7 @@ def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             table=slo_table(plan, brief=False),
             notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=simulation_sections(plan),
+            sections=(simulation_section(plan),),
         ),
         *((Section("How it is routed", table=routing_table(plan)),) if is_routed_apart(plan) else ()),
         Section(
@@ -285,7 +285,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
     elif words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
         extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
-    fleet = words.fleet_by_role(pools) if brief else " + ".join(map(words.limited_cell, pools))
+    fleet = words.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),
         name,
@@ -363,7 +363,7 @@ def _front_row(
     own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
     times = [duration(seconds) for _, seconds in worst_tails(latencies, plan.classes).values()]
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
+    fleet = words.fleet_line(pools[:6], limits=True)
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 

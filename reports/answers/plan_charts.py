@@ -151,18 +151,16 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
+    label = goal_label(goal)
+    tails = [
+        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
+        for metric, times, limit, _ in latencies(item)
+    ]
     return Chart(
-        title=f"{name}: {_tail_words(item, goal_label(goal))}",
+        title=f"{name}: {', '.join(tails)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
         drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
-    )
-
-
-def _tail_words(item: ClassResult, label: str) -> str:
-    return ", ".join(
-        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
-        for metric, times, limit, _ in latencies(item)
     )
 
 
@@ -311,7 +309,7 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = " + ".join(words.limited_cell(pool) for pool in pools[:12])
+        fleet_text = words.fleet_line(pools[:12], limits=True)
         points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 

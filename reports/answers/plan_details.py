@@ -12,7 +12,6 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
-from reports.deploy.deployment import Deployment
 from reports.deploy.readme import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
@@ -80,11 +79,11 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     )
 
 
-def simulation_sections(plan: Plan) -> tuple[Section, ...]:
-    """What the SLO figures rest on: the runs, the formulas beside them, and other fleets that were simulated."""
+def simulation_section(plan: Plan) -> Section:
+    """What the SLO figures rest on; empty where nothing was simulated."""
     simulation = plan.simulation
     if simulation is None:
-        return ()
+        return Section()
     runs = plural(simulation.replications, "run")
     runs_facts = (
         ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
@@ -95,7 +94,7 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
         ("fleets simulated", count(simulation.judged)),
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
-    return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
+    return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
 
 
 def features_sentence(plan: Plan) -> str:
@@ -129,13 +128,16 @@ def settings_section(plan: Plan, runs: Deployability) -> Section:
     deploying = (
         (purpose, f"{file_words}{more}." if file_words else "") if command else ("No target runs this fleet as it is.",)
     )
+    rows = () if runs.engines is None else setting_rows(runs.engines)
+    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
+    reasons = table_of(("setting", "value", "why"), cells)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
         table=engines_table(plan.pools),
         sections=(
             Section("Deployment files", said(*deploying), code=command),
-            Section("Why each setting is stated", table=settings_table(runs.engines), detail=Detail.FOLDED),
+            Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,
     )
@@ -162,13 +164,6 @@ def _setting(pool: Pool, name: str) -> str:
     if isinstance(value, str):
         return clean(value)
     return hourly(value) if name == "usd_per_hour" else count(value) if isinstance(value, int) else significant(value)
-
-
-def settings_table(engines: Deployment | None) -> Table:
-    """Every setting that shaped the prediction with its reason; empty where the deployment files know none."""
-    rows = () if engines is None else setting_rows(engines)
-    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
-    return table_of(("setting", "value", "why"), cells)
 
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:

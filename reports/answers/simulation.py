@@ -463,9 +463,7 @@ def timeline_json(simulation: Simulated, window: float) -> str:
     """
     result, start = simulation.timeline(window)
     pools, engines = [pool.name for pool in simulation.use.pools], simulation.judgement.engines
-    lanes = [
-        (number, lane) for number, use in enumerate(result.engines) for lane in range(engines.pools[use.pool].pipeline)
-    ]
+    lanes = [(number, lane) for number, use in enumerate(result.engines) for lane in range(engines[use.pool].pipeline)]
     events: list[dict[str, Any]] = []
     for number, use in enumerate(result.engines):
         name = f"{pools[use.pool]} engine {number}"

@@ -275,7 +275,7 @@ class Deployment:
     def routes_by_prefix(self) -> bool:
         """Whether the router sends prompts where their prefix is, as the plan was evaluated.
 
-        Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
+        Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
         """
         as_evaluated = self.demand.sessions is None or self.router is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
