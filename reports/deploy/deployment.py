@@ -125,19 +125,15 @@ class DeployedPool:
         return self.config.accelerator.name
 
     @property
-    def node_size(self) -> int:
-        """GPUs of a whole server."""
-        return self.config.accelerator.node_size
-
-    @property
     def nodes(self) -> int:
         """Servers that one engine spans."""
-        return -(-self.settings.gpus // self.node_size)
+        return -(-self.settings.gpus // self.config.accelerator.node_size)
 
     @property
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
-        return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
+        accelerator = self.config.accelerator
+        return self.nodes > 1 and accelerator.scale_up_size > accelerator.node_size
 
     @property
     def spans_network(self) -> bool:

@@ -261,8 +261,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
 
 
 def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
-    model = problem.model
-    split, block = config.parallelism, block_tokens(plan.engine, model)
+    model, split, block = problem.model, config.parallelism, block_tokens(plan.engine, problem.model)
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
     if options.model is not None:

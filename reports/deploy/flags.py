@@ -159,9 +159,9 @@ class Flag:
     setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
     absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
     the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
-    part of one; times: the degree by which an engine counts more than the plan; value: what it always has to be where
-    no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an
-    option of TensorRT-LLM, which takes the others as JSON.
+    part of one; times: the degree by which an engine counts more than the plan; more: what it counts beside; value:
+    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
+    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
@@ -171,6 +171,7 @@ class Flag:
     spelled: Mapping[str, str] = field(default_factory=dict)
     per: Sequence[str] = ()
     times: str = ""
+    more: int = 0
     value: Any = None
     experts: bool = False
     dynamo: str = ""
@@ -186,7 +187,7 @@ class Flag:
         if self.spelled:
             words = ", ".join(self.spelled.values())
             raise InputError(f"{reader.where}: {self.name} {shown(value)} is none of {words}")
-        return value
+        return value - self.more if self.more else value
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
@@ -199,6 +200,7 @@ class Flag:
                     f"engines are told {self.name} for each"
                 )
             value //= settings[name]
+        value = value + self.more if self.more else value
         return value * settings[self.times] if self.times else value
 
     def planned(self, where: str, engine_values: Counted) -> Any:
@@ -225,9 +227,10 @@ def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted,
     values: dict[str, Any] = {}
     for flag in flags:
         value = engine_values[flag.setting] if flag.setting else flag.value
-        if value is not None and (experts or not flag.experts):
+        told = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
+        if told is not None:
             section, _, name = flag.name.rpartition(".")
-            (values.setdefault(section, {}) if section else values)[name] = flag.told(pool, value)
+            (values.setdefault(section, {}) if section else values)[name] = told
     return values
 
 
@@ -272,7 +275,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What engines are told of drafted tokens, which are a chain; InputError for an engine that cannot draft them."""
     settings, engine = pool.settings, deployment.engine
     if settings.draft is None:
-        names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
+        names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
     first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
@@ -282,7 +285,6 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
         raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
     looks_up = settings.draft == Draft.NGRAM
     return {
-        "verified": settings.verified,
         "branches": 1,
         "ngram": facts.fact("ngram_tokens") if looks_up else None,
         "ngram_branches": 1 if looks_up else None,
@@ -306,7 +308,9 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
         return _trtllm_settings(deployment, where, options)
     reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
+    if engine == "vllm":
+        return _vllm_settings(deployment, reader)
+    return WorkerSettings(**_read_flags(table("sglang"), reader, experts=True))
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -383,24 +387,11 @@ def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
-        "no_prefix_caching": not settings.prefix_caching or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
     return _flags(deployment, pool, table("sglang"), engine_values)
-
-
-def _sglang_settings(reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(table("sglang"), reader, experts=True)
-    drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
-    if verified != drafted + bool(drafted):
-        raise InputError(
-            f"{reader.where}: --speculative-num-draft-tokens {verified} is not one more than --speculative-num-steps "
-            f"{drafted}"
-        )
-    engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
-    return WorkerSettings(**engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:

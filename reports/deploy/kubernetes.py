@@ -133,10 +133,19 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of llm-d: what starts the replicas, the endpoint picker and the InferencePool."""
     files = _pool_files(deployment)
     files |= support_files(deployment, tuple(files), account=True)
-    picker = manifest(
-        "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
-        *_picker(deployment),
+    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
+    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
+    plugins = fleet_objects(
+        "llmd/picker.yaml",
+        deployment,
+        prefixes=deployment.routes_by_prefix,
+        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
+        longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        rate=int(rate),
+        affine=AFFINE,
     )
+    about = "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration."
+    picker = manifest(about, *plugins)
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
@@ -225,18 +234,3 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
         words += [*place, "--headless"] if port is None else place_words(pool, 0)
     return words if port is None else [*words, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
-
-
-def _picker(deployment: Deployment) -> list[Any]:
-    """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
-    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
-    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
-    return fleet_objects(
-        "llmd/picker.yaml",
-        deployment,
-        prefixes=deployment.routes_by_prefix,
-        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
-        longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        rate=int(rate),
-        affine=AFFINE,
-    )
