@@ -20,6 +20,7 @@ from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
+from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
@@ -75,6 +76,12 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
+    if problem.kv_cache_tier is not None and problem.kv_cache_tier.shared:
+        raise UndeployableError(
+            "the replicas of the plan share a KV cache tier, which takes a service of its own (a Mooncake store, an "
+            "LMCache server) that these files do not start",
+            "--set kv_cache_tier.shared=false",
+        )
     names = dict(zip([pool.id for pool in plan.pools], file_names([pool.id for pool in plan.pools]), strict=True))
     least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
     deployment = Deployment(
@@ -276,7 +283,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         vendor=vendor,
         node_label=options.labels.get(accelerator.name, accelerator.node_label),
         replicas=pool.replicas,
-        settings=_settings(plan, problem.model, config, options, vendor),
+        settings=_settings(plan, problem, config, options, vendor),
         prompt_rate=_prompt_rate(problem, config),
         running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
@@ -284,8 +291,10 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     )
 
 
-def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
+def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
+    model, tier = problem.model, problem.kv_cache_tier
     split, block = config.parallelism, block_tokens(plan.engine, model)
+    has_tier = config.role is not Role.DECODE and vendor != Device.CPU
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
     if options.model is not None:
@@ -308,6 +317,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, vendor, model, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
+        host_cache=max(int(tier.capacity / GIGA), 1) if tier is not None and has_tier else 0,
         **_drafts(plan, config, options),
     )
 
