@@ -59,7 +59,7 @@ class WorkerSettings:
     config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is;
     redundant: second copies of experts in each layer, so that all ranks hold as many; draft: method that drafts tokens,
     None where nothing does; draft_model: its weights where they are not the model's own; speculative_tokens: drafted
-    for each request and step [token].
+    for each request and step [token]; host_cache: KV of prompts that the host keeps for each GPU [GB].
     """
 
     tensor: int
@@ -80,6 +80,7 @@ class WorkerSettings:
     draft: str | None = None
     draft_model: str | None = None
     speculative_tokens: int = 0
+    host_cache: int = 0
 
     @property
     def verified(self) -> int:

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.memory import kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
+from costmodel.units import GIB, GIGA
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
@@ -43,6 +45,7 @@ TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+BOTH: Final = "MultiConnector"
 MODE: Final = "--disaggregation-mode"
 DEGREES: Final = {"data": "DP", "pipeline": "PP"}
 """Short names of the degrees of parallelism by which engines count settings."""
@@ -267,6 +270,7 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
         "exchange": deployment.exchange(pool),
+        "host_cache": settings.host_cache or None,
         **_drafting(deployment, pool),
     }
 
@@ -316,11 +320,20 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What is said of the hand-over, None where there is none."""
     if deployment.engine == "vllm":
-        return json_object(f"{where}: {TRANSFER}", str(values[TRANSFER])) if values.get(TRANSFER) else None
+        return next(iter(_connectors(where, values)), None)
     if deployment.engine == "sglang":
         return {"kv_connector": values.get("--disaggregation-transfer-backend")} if MODE in values else None
     transceiver: Mapping[str, Any] | None = values.get("cache_transceiver_config")
     return transceiver
+
+
+def _connectors(where: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What vLLM is told of its connectors: of the hand-over first, then of the KV cache in host memory."""
+    if not values.get(TRANSFER):
+        return ()
+    transfer = json_object(f"{where}: {TRANSFER}", str(values[TRANSFER]))
+    parts: Sequence[Mapping[str, Any]] = (transfer.get("kv_connector_extra_config") or {}).get("connectors") or ()
+    return parts if transfer.get("kv_connector") == BOTH else (transfer,)
 
 
 def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
@@ -342,14 +355,19 @@ def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     _refuse_copies(pool)
     settings = pool.settings
     transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
+    host_bytes = GIGA * settings.host_cache * settings.tensor * settings.pipeline
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
         ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
         buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
-        extra = {"kv_connector_extra_config": {"backends": ["UCX"]}}
-        transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
+        connectors = ends | buffer | {"kv_connector_extra_config": {"backends": ["UCX"]}}
+        if host_bytes:
+            connectors = _beside_host_cache(deployment, connectors, host_bytes)
+        transfer = json.dumps(connectors, separators=(",", ":"))
     engine_values = _common(deployment, pool) | {
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
+        "offloading": "native" if host_bytes and transfer is None else None,
+        "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
         "transfer": transfer,
         "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
@@ -365,6 +383,23 @@ def _keeps_whole_caches(deployment: Deployment) -> bool:
     return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
 
 
+def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
+    """A hand-over, and a KV cache of `size` in host memory [byte], whose own flags would replace the hand-over."""
+    target, version = deployment.target, deployment.options.version
+    if BOTH not in facts.fact("targets", target.name).get("connectors", (BOTH,)):
+        raise UndeployableError(
+            f"a KV cache tier beside a hand-over needs vLLM's {BOTH}, which {target.title} {version} does not take",
+            "--target llm-d",
+        )
+    tier = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": round(size)},
+    }
+    extra = {"connectors": [hand_over, tier]}
+    return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
+
+
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
     own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
@@ -374,19 +409,31 @@ def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
 def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
     engine_values = _read_flags(_vllm(deployment), reader, experts=deployment.model.is_moe)
     for flag in table("vllm"):  # what a CPU has of its own is as planned
-        if flag.read is not None:
-            engine_values.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
+        if flag.read is not None and flag.setting not in engine_values:
+            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
     engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
+    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
+    for tier in _connectors(reader.where, reader.values)[1:]:
+        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
+    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
     return WorkerSettings(**engine_values)
 
 
 def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
+    room = kv_capacity_bytes(deployment.model, pool.config)
+    if 0.0 < settings.host_cache * GIGA <= room:
+        raise UndeployableError(
+            f"pool {pool.id}: SGLang wants more KV in host memory than on the GPU, which has {room / GIGA:.0f} GB; the "
+            f"plan has {settings.host_cache} GB for each",
+            f"--set kv_cache_tier.capacity_per_gpu={math.ceil(1.1 * room / GIGA)}GB",
+        )
     # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
+        "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
@@ -415,6 +462,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "no_overlap": prefill or settings.draft == Draft.NGRAM or None,
         "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
         "transfer": None if pool.role is Role.COLOCATED else transfer,
+        "host_bytes": settings.host_cache * int(GIGA) or None,
     }
     return _stated(pool, table("trtllm"), engine_values, experts=deployment.model.is_moe)
 
@@ -426,6 +474,7 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
     engine_values = _read_flags(table("trtllm"), FlagReader(where, options), experts=deployment.model.is_moe)
+    engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return WorkerSettings(**absent | engine_values)
 
