@@ -4,8 +4,9 @@
 
 Colocated pools of the sessions of WORKLOAD (default: examples/agents.yaml), of as many replicas as keep up and of two
 and four times as many, for several think times, behind a router that sends a turn to the replica that has the turn
-before and a least-requests one. Prints the share of input tokens that the traffic could give, that the formula
-says, and that simulated requests found; then the largest difference.
+before and a least-requests one; then the same pools of the longest think time with KV cache tiers below GPU memory.
+Prints the share of input tokens that the traffic could give, that the formula says, and that simulated requests found;
+then the largest difference.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from costmodel.cache_tier import CacheTier
 from costmodel.engine import Role
 from costmodel.prefix_cache import exponential
+from costmodel.units import GIB
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
@@ -30,6 +33,8 @@ from search_spaces.problem import Balancing, Problem
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "agents.yaml"
 THINK_TIMES = (10.0, 60.0, 300.0)
 TIMES = (1, 2, 4)
+TIERS = tuple(CacheTier(size * GIB, 50e9, shared=shared) for shared in (False, True) for size in (150, 250, 500))
+"""Host memory of each GPU, of each replica and shared; a GPU has some 100 GiB of KV memory itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,17 @@ class Row:
 
     think: float
     balancing: Balancing
+    tier: CacheTier | None
     replicas: int
     at_best: float
     formula: float
     simulated: float
+
+    @property
+    def tier_words(self) -> str:
+        """The tier of each GPU."""
+        kind = "shared" if self.tier is not None and self.tier.shared else "own"
+        return "none" if self.tier is None else f"{self.tier.capacity / GIB:.0f} GiB {kind}"
 
 
 def problem_of(stated: Problem, think: float, balancing: Balancing) -> Problem:
@@ -59,16 +71,19 @@ def problem_of(stated: Problem, think: float, balancing: Balancing) -> Problem:
 
 
 def rows_of(instance: Instance, think: float, requests: int) -> Iterator[Row]:
-    """The cheapest fleet by formula, and more replicas of it."""
+    """The cheapest fleet by formula, and more replicas of it, without tiers; with the longest think time, with each."""
     cheapest = unmixed(evaluated(instance))
-    for times in TIMES:
-        fleet = Fleet(tuple(replace(pool, replicas=times * pool.replicas) for pool in cheapest.pools))
-        cache = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
-        if cache is None:
-            continue
-        found = hit_share(instance, judge(instance, fleet, requests=requests))
-        replicas = sum(pool.replicas for pool in fleet.pools)
-        yield Row(think, instance.problem.constraints.balancing, replicas, cache.at_best, cache.sustained, found)
+    for tier in (None, *(TIERS if think == THINK_TIMES[-1] else ())):
+        tiered = replace(instance, problem=replace(instance.problem, kv_cache_tier=tier))
+        for times in TIMES:
+            fleet = Fleet(tuple(replace(pool, replicas=times * pool.replicas) for pool in cheapest.pools))
+            cache = plan_prefix_cache(tiered, fleet, evaluate(tiered, fleet).states)
+            if cache is None:
+                continue
+            simulated = hit_share(tiered, judge(tiered, fleet, requests=requests))
+            replicas = sum(pool.replicas for pool in fleet.pools)
+            router = instance.problem.constraints.balancing
+            yield Row(think, router, tier, replicas, cache.at_best, cache.sustained, simulated)
 
 
 def main() -> None:
@@ -78,13 +93,14 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     asked = parser.parse_args()
     stated, worst = load_problem(asked.workload), 0.0
-    print("think time  router           replicas  at best  formula  simulated")
+    print("think time  router           tier per GPU    replicas  at best  formula  simulated")
     for think in THINK_TIMES:
         for balancing in Balancing:
             instance = make_instance(problem_of(stated, think, balancing))
             for row in rows_of(instance, think, asked.requests):
                 shares = "  ".join(f"{100.0 * share:6.1f} %" for share in (row.at_best, row.formula, row.simulated))
-                print(f"{row.think:8.0f} s  {row.balancing:15}  {row.replicas:8}  {shares}", flush=True)
+                where = f"{row.think:8.0f} s  {row.balancing:15}  {row.tier_words:14}  {row.replicas:8}"
+                print(f"{where}  {shares}", flush=True)
                 worst = max(worst, abs(row.formula - row.simulated))
     print(f"largest difference: {100.0 * worst:.1f} points")
 

@@ -47,6 +47,18 @@ class Buckets:
     share: FloatArray
 
 
+def whole_parts(parts: FloatArray) -> NDArray[np.int64]:
+    """Whole numbers near parts of a whole, with the same sum: the largest remainders are rounded up.
+
+    >>> whole_parts(np.array([2.5, 1.5, 1.0])).tolist()
+    [3, 1, 1]
+    """
+    whole = np.floor(parts + 1e-9).astype(np.int64)
+    short = round(float(parts.sum())) - int(whole.sum())
+    whole[np.argsort(whole - parts, kind="stable")[:short]] += 1
+    return whole
+
+
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """A discrete distribution of one length: value [token], ascending, share [1], and the longest length [token]."""

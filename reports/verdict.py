@@ -259,10 +259,16 @@ def prefix_sentence(plan: Plan) -> str:
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
             "in it if each prefix is used again within that time."
         )
+    tier = plan.provenance.inputs.get("kv_cache_tier") or {}
+    read_words = f", {percent(cache.read)} in the KV cache tier" if tier.get("capacity_per_gpu") else ""
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}"
+    share_words = (
+        f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}{read_words}"
+    )
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
-    return f"{share_words}, {allowed} the traffic allows; the KV memory keeps unused prefixes for {keeps}."
+    keeper = "the tier" if cache.read else "the KV memory"
+    service = " Replicas share the tier by a service that no deployment files start." if tier.get("shared") else ""
+    return f"{share_words}, {allowed} the traffic allows; {keeper} keeps unused prefixes for {keeps}.{service}"
 
 
 AS_GOOD: Final = 0.02

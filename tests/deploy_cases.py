@@ -60,6 +60,8 @@ class Ask:
     draft: str = ""
     drafted: int = 0
     draft_model: str | None = None
+    tier: str = ""
+    shared: bool = False
 
 
 PAIR = (
@@ -138,6 +140,7 @@ def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
         "workload": {
             "request_rate": 4.0,
             "prefix_hit_share": ask.prefix,
+            **({"reuse_interval": "5min"} if ask.tier else {}),
             "max_tokens": max(case.length for case in pools),
             "lengths": {
                 "histogram": [{"isl": 512.0, "osl": 64.0, "share": 0.5}, {"isl": 2048.0, "osl": 256.0, "share": 0.5}]
@@ -146,6 +149,11 @@ def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
         "slo": {"name": "default", "ttft": "2s", "tpot": "50ms", "attainment": 0.9},
         "accelerators": sorted({case.gpu for case in pools}),
         "engine": ask.engine,
+        **(
+            {"kv_cache_tier": {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}}
+            if ask.tier
+            else {}
+        ),
     }
 
 

@@ -19,6 +19,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import SimulatedPool
@@ -275,6 +276,52 @@ def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: 
     }
     sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
     assert any(sentence in fault for _, fault in faults(deployment, more))
+
+
+ALONE = (Case("colocated", tp=2),)
+TIERED = [
+    ("vllm", "vllm", ALONE, ["kv-offloading-backend: native\n", "kv-offloading-size: '372.53'\n"]),
+    ("vllm", "vllm", PAIR, ['"kv_connector":"MultiConnector"', '"cpu_bytes_to_use":400000000000}']),
+    ("llmd", "vllm", ALONE, ["- '372.53'\n", "lruCapacityPerServer: 190734\n", "sizeLimit: 437Gi\n"]),
+    ("llmd", "vllm", PAIR, ['"cpu_bytes_to_use":400000000000}', "autoTune: false\n"]),
+    ("dynamo", "vllm", ALONE, ["- '372.53'\n", "sharedMemorySize: 437Gi\n"]),
+    ("dynamo", "sglang", PAIR, ["- --enable-hierarchical-cache\n", "- '200'\n"]),
+    ("dynamo", "trtllm", PAIR, ['"host_cache_size":200000000000']),
+    ("sglang", "sglang", ALONE, ["--enable-hierarchical-cache --hicache-size 200 "]),
+    ("trtllm", "trtllm", ALONE, ["host_cache_size: 200000000000\n"]),
+]
+
+
+@pytest.mark.parametrize(("target", "engine", "pools", "words"), TIERED)
+def test_engines_that_compute_prompts_keep_kv_in_host_memory(
+    target: str, engine: str, pools: tuple[Case, ...], words: list[str]
+) -> None:
+    """200 GB for each of two GPUs; a hand-over stands beside it, and decode engines have none."""
+    plan = plan_of(pools, Ask(engine=engine, prefix=0.8, tier="200GB"))
+    deployment = deployment_of(plan, target)
+    files = WRITERS[target](deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    found = launches(deployment, files)
+    assert {(one.role, one.settings.host_cache) for one in found} == {
+        (case.role, 0 if case.role == "decode" else 200) for case in pools
+    }
+    assert faults(deployment, files) == []
+    more = {path: re.sub(r"372\.53|\b([24])00(0{9})?\b", "700\\2", text) for path, text in files.items()}
+    assert any("host_cache is" in fault for _, fault in faults(deployment, more))
+
+
+@pytest.mark.parametrize(
+    ("target", "ask", "sentence"),
+    [
+        ("llmd", Ask(prefix=0.8, tier="200GB", shared=True), "share a KV cache tier, which takes a service of its own"),
+        ("dynamo", Ask(prefix=0.8, tier="200GB"), "needs vLLM's MultiConnector, which NVIDIA Dynamo 1.6.1 does not"),
+        ("sglang", Ask(prefix=0.8, tier="20GB", engine="sglang"), "SGLang wants more KV in host memory than on the"),
+    ],
+)
+def test_a_tier_that_a_target_cannot_have_is_refused(target: str, ask: Ask, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        WRITERS[target](deployment_of(plan_of(ask=ask), target))
 
 
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:

@@ -240,7 +240,7 @@ def test_an_own_tier_has_what_memory_lost_and_the_router_knows_of_it() -> None:
     ids = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12], [3, 4]]
     spread = paged([float(k) for k in range(len(ids))], [65] * len(ids), ids, osl=1)
     fleet = colocated(VLLM_V1, LINEAR, Limits(kv_blocks=8), replicas=2, tier=replace(TIER, shared=False))
-    affine = SimulatedFleet((replace(fleet.pools[0], router=Router.PREFIX_AFFINE),))
+    affine = (replace(fleet[0], router=Router.PREFIX_AFFINE),)
     assert simulate(spread, affine).tier[-1] == 64
     assert simulate(spread, fleet).tier[-1] == 0
 

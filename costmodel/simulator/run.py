@@ -35,7 +35,7 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, SCALARS, StepNumbers
+from .steps import MOST_TABLES, StepNumbers
 from .trace import Trace
 
 
@@ -112,7 +112,8 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
 def pack_steps(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     """Records of several step models, and their tables one behind the other."""
     columns: Columns = {"kind": [model.kind for model in models]}
-    columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in SCALARS}
+    names = {name for model in models for name in model.scalars}
+    columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in names}
     sizes = np.zeros((len(models), MOST_TABLES), dtype=np.int64)
     for model, row in zip(models, sizes, strict=True):
         row[: len(model.tables)] = [table.size for table in model.tables]

@@ -63,7 +63,6 @@ PER_OCTAVE = 8
 CONTEXTS_PER_OCTAVE = 4
 COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
 """Kinds of step numbers."""
-SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "constant", "step", "token", "large")
 MOST_TABLES = 11
 """Tables of one step model; a `StepRecord` says where each begins."""
 

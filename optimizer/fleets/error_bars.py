@@ -8,11 +8,13 @@ from dataclasses import astuple
 from typing import Final, Literal
 
 from costmodel.accelerator import Origin
+from costmodel.cache_tier import CacheTier
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Speculation
+from costmodel.units import GIGA
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
@@ -199,6 +201,8 @@ def assumptions(instance: Instance) -> list[str]:
     sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
+    if problem.kv_cache_tier is not None:
+        sentences.append(_cache_tier(problem.kv_cache_tier))
     if problem.speculation is not None:
         sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
@@ -238,6 +242,15 @@ def _prefix_hits(problem: Problem) -> str:
     if load.reuse is None:
         return f"{share} of every prompt is found in the prefix cache, whatever its length and the KV memory."
     return f"{share} of every prompt is found in the prefix cache, where that kept it for the reuse interval."
+
+
+def _cache_tier(tier: CacheTier) -> str:
+    """What the KV cache tier is, and that it costs nothing."""
+    owner = "all replicas of a pool share" if tier.shared else "each replica has for itself"
+    return (
+        f"KV of all prompts is copied to {tier.capacity / GIGA:.3g} GB per GPU that {owner}, and read from there at "
+        f"{tier.bandwidth / GIGA:.3g} GB/s per GPU where GPU memory no longer has it. It has no price of its own."
+    )
 
 
 def _arrivals(problem: Problem) -> list[str]:

@@ -57,6 +57,8 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
+    if cache is not None and cache.read:
+        hits += f"; {percent(cache.read)} in the KV cache tier"
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),

@@ -59,7 +59,7 @@ class WorkerSettings:
     config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is;
     redundant: second copies of experts in each layer, so that all ranks hold as many; draft: method that drafts tokens,
     None where nothing does; draft_model: its weights where they are not the model's own; speculative_tokens: drafted
-    for each request and step [token].
+    for each request and step [token]; host_cache: KV of prompts that the host keeps for each GPU [GB].
     """
 
     tensor: int
@@ -80,6 +80,7 @@ class WorkerSettings:
     draft: str | None = None
     draft_model: str | None = None
     speculative_tokens: int = 0
+    host_cache: int = 0
 
     @property
     def verified(self) -> int:
@@ -125,19 +126,15 @@ class DeployedPool:
         return self.config.accelerator.name
 
     @property
-    def node_size(self) -> int:
-        """GPUs of a whole server."""
-        return self.config.accelerator.node_size
-
-    @property
     def nodes(self) -> int:
         """Servers that one engine spans."""
-        return -(-self.settings.gpus // self.node_size)
+        return -(-self.settings.gpus // self.config.accelerator.node_size)
 
     @property
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
-        return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
+        accelerator = self.config.accelerator
+        return self.nodes > 1 and accelerator.scale_up_size > accelerator.node_size
 
     @property
     def spans_network(self) -> bool:

@@ -22,6 +22,7 @@ from costmodel.metric import limits_of
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
+from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
@@ -74,6 +75,12 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
+    if problem.kv_cache_tier is not None and problem.kv_cache_tier.shared:
+        raise UndeployableError(
+            "the replicas of the plan share a KV cache tier, which takes a service of its own (a Mooncake store, an "
+            "LMCache server) that these files do not start",
+            "--set kv_cache_tier.shared=false",
+        )
     ids = [pool.id for pool in plan.pools]
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
     least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
@@ -261,8 +268,8 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
 
 
 def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
-    model = problem.model
-    split, block = config.parallelism, block_tokens(plan.engine, model)
+    model, split, block = problem.model, config.parallelism, block_tokens(plan.engine, problem.model)
+    tier, has_tier = problem.kv_cache_tier, config.role is not Role.DECODE and vendor != Device.CPU
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
     if options.model is not None:
@@ -285,6 +292,7 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, problem, vendor, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
+        host_cache=max(int(tier.capacity / GIGA), 1) if tier is not None and has_tier else 0,
         **_drafts(plan, config, options),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -32,21 +31,8 @@ KV_EVENTS: Final[Mapping[str, Any]] = {"publisher": "zmq", "topic": "kv-events",
 """Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A component of a graph: its type for the operator, its program and arguments.
-
-    pool: whose engines it starts, None for the programs around them; reads: a ConfigMap, and the folder where it lies.
-    """
-
-    name: str
-    kind: str
-    program: str
-    args: list[str]
-    image: str
-    replicas: int = 1
-    pool: DeployedPool | None = None
-    reads: tuple[str, str] | None = None
+Component = dict[str, Any]
+"""A part of a graph, as its template asks for it; pool: whose engines it starts; reads: a ConfigMap, and its folder."""
 
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
@@ -62,7 +48,8 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
-        planner = Component("Planner", "planner", "planner", config, image, reads=(name, PROFILE_FOLDER))
+        reads = (name, PROFILE_FOLDER)
+        planner = _component(deployment, "Planner", "planner", "planner", config, image=image, reads=reads)
         graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], with_planner=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
@@ -86,13 +73,13 @@ def _config_map(deployment: Deployment, name: str, data: Mapping[str, str], abou
 
 def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
-    space, image = f"{deployment.options.namespace}-{deployment.name}", _image(deployment)
+    space = f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", space, "--model-name", deployment.weights]
     grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
-    router = _escape([*config, *names])
+    reads = (grid, GRID_FOLDER)
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
-        Component("GlobalRouter", "", "global_router", router, image, reads=(grid, GRID_FOLDER)),
+        _component(deployment, "GlobalRouter", "", "global_router", [*config, *names], reads=reads),
     ]
     about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
     lengths = "Which pool takes which prompt lengths, as the plan routes them."
@@ -104,7 +91,7 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         words = ["--endpoint", f"{space}-{pool.name}.{component}.generate", "--no-router-kv-events"]
-        local = Component("LocalRouter", "", "router", _escape(words), image)
+        local = _component(deployment, "LocalRouter", "", "router", words)
         graph = _graph(deployment, f"{deployment.name}-{pool.name}", [local, _worker(deployment, pool)])
         about = "One pool behind its own router, reached through the control deployment."
         files[f"pools/{pool.name}.yaml"] = manifest(about, graph)
@@ -122,24 +109,23 @@ def _graph(deployment: Deployment, name: str, components: list[Component], *, wi
     )[0]
 
 
-def _escape(words: list[str]) -> list[str]:
-    return [pod_text(word) for word in words]
-
-
-def _image(deployment: Deployment) -> str:
-    return deployment.options.image or facts.image("dynamo", deployment.options.version, deployment.engine)
+def _component(deployment: Deployment, name: str, kind: str, program: str, words: list[str], **more: Any) -> Component:
+    image = deployment.options.image or facts.image("dynamo", deployment.options.version, deployment.engine)
+    args = [pod_text(word) for word in words]
+    return {"name": name, "kind": kind, "program": program, "args": args, "image": image, "replicas": 1} | more
 
 
 def _frontend(deployment: Deployment, words: list[str]) -> Component:
     """The way in, twice; it fetches no weights."""
-    args = _escape(["--http-port", str(facts.fact("ports", "http")), *words])
-    return Component("Frontend", "frontend", "frontend", args, _image(deployment), int(facts.fact("routers")))
+    words = ["--http-port", str(facts.fact("ports", "http")), *words]
+    replicas = int(facts.fact("routers"))
+    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=replicas)
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    args = _escape(plain_words(worker_flags(deployment, pool)))
-    return Component(pool.name, kind, deployment.engine, args, _image(deployment), pool.replicas, pool)
+    words = plain_words(worker_flags(deployment, pool))
+    return _component(deployment, pool.name, kind, deployment.engine, words, replicas=pool.replicas, pool=pool)
 
 
 def router_words(deployment: Deployment) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -158,7 +157,14 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     deployment, files = fleet_files(plan, options, base)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
-    return {README: page, RECORD: record_text(deployment), **files}
+    record = DeploymentRecord(
+        schema="pdplan.deployment/2",
+        plan=deployment.title,
+        inputs_sha256=deployment.plan_sha,
+        options=deployment.options,
+    )
+    text = json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
+    return {README: page, RECORD: text, **files}
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
@@ -253,8 +259,17 @@ def write_deployment(
     paths = {directory / name: text for name, text in files.items()}
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
-    with _nothing_left(directory, paths):
+    is_new = not directory.exists()
+    try:
+        for folder in {path.parent for path in paths}:
+            folder.mkdir(parents=True, exist_ok=True)
         write_whole(paths)
+    except BaseException as error:  # nothing is left where writing fails or ends early
+        if is_new:
+            shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
+        raise
     _remove(old - set(paths))
     for path in paths:
         if path.suffix == ".sh":
@@ -306,24 +321,6 @@ def check_deployment(directory: Path, *, force: bool) -> None:
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
 
 
-@contextmanager
-def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
-    """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
-    new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    is_complete = False
-    try:
-        for folder in new:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
-        yield
-        is_complete = True
-    finally:
-        for folder in () if is_complete else new:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 RECORD: Final = "deployment.json"
 RECORD_1: Final = "pdplan.deployment/1"
 """Schema of records in which the options of earlier versions stood."""
@@ -338,17 +335,6 @@ class DeploymentRecord(BaseModel):
     plan: str
     inputs_sha256: str
     options: Options
-
-
-def record_text(deployment: Deployment) -> str:
-    """The record of a deployment."""
-    record = DeploymentRecord(
-        schema="pdplan.deployment/2",
-        plan=deployment.title,
-        inputs_sha256=deployment.plan_sha,
-        options=deployment.options,
-    )
-    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
 
 
 def recorded_options(text: str, where: str = RECORD) -> Options:

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.memory import kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
+from costmodel.units import GIB, GIGA
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
@@ -43,6 +45,7 @@ TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+BOTH: Final = "MultiConnector"
 MODE: Final = "--disaggregation-mode"
 DEGREES: Final = {"data": "DP", "pipeline": "PP"}
 """Short names of the degrees of parallelism by which engines count settings."""
@@ -159,9 +162,9 @@ class Flag:
     setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
     absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
     the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
-    part of one; times: the degree by which an engine counts more than the plan; value: what it always has to be where
-    no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an
-    option of TensorRT-LLM, which takes the others as JSON.
+    part of one; times: the degree by which an engine counts more than the plan; more: what it counts beside; value:
+    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
+    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
@@ -171,6 +174,7 @@ class Flag:
     spelled: Mapping[str, str] = field(default_factory=dict)
     per: Sequence[str] = ()
     times: str = ""
+    more: int = 0
     value: Any = None
     experts: bool = False
     dynamo: str = ""
@@ -186,7 +190,7 @@ class Flag:
         if self.spelled:
             words = ", ".join(self.spelled.values())
             raise InputError(f"{reader.where}: {self.name} {shown(value)} is none of {words}")
-        return value
+        return value - self.more if self.more else value
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
@@ -199,6 +203,7 @@ class Flag:
                     f"engines are told {self.name} for each"
                 )
             value //= settings[name]
+        value = value + self.more if self.more else value
         return value * settings[self.times] if self.times else value
 
     def planned(self, where: str, engine_values: Counted) -> Any:
@@ -225,9 +230,10 @@ def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted,
     values: dict[str, Any] = {}
     for flag in flags:
         value = engine_values[flag.setting] if flag.setting else flag.value
-        if value is not None and (experts or not flag.experts):
+        told = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
+        if told is not None:
             section, _, name = flag.name.rpartition(".")
-            (values.setdefault(section, {}) if section else values)[name] = flag.told(pool, value)
+            (values.setdefault(section, {}) if section else values)[name] = told
     return values
 
 
@@ -264,6 +270,7 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
         "exchange": deployment.exchange(pool),
+        "host_cache": settings.host_cache or None,
         **_drafting(deployment, pool),
     }
 
@@ -272,7 +279,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What engines are told of drafted tokens, which are a chain; InputError for an engine that cannot draft them."""
     settings, engine = pool.settings, deployment.engine
     if settings.draft is None:
-        names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
+        names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
     first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
@@ -282,7 +289,6 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
         raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
     looks_up = settings.draft == Draft.NGRAM
     return {
-        "verified": settings.verified,
         "branches": 1,
         "ngram": facts.fact("ngram_tokens") if looks_up else None,
         "ngram_branches": 1 if looks_up else None,
@@ -306,17 +312,28 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
         return _trtllm_settings(deployment, where, options)
     reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
+    if engine == "vllm":
+        return _vllm_settings(deployment, reader)
+    return WorkerSettings(**_read_flags(table("sglang"), reader, experts=True))
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What is said of the hand-over, None where there is none."""
     if deployment.engine == "vllm":
-        return json_object(f"{where}: {TRANSFER}", str(values[TRANSFER])) if values.get(TRANSFER) else None
+        return next(iter(_connectors(where, values)), None)
     if deployment.engine == "sglang":
         return {"kv_connector": values.get("--disaggregation-transfer-backend")} if MODE in values else None
     transceiver: Mapping[str, Any] | None = values.get("cache_transceiver_config")
     return transceiver
+
+
+def _connectors(where: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What vLLM is told of its connectors: of the hand-over first, then of the KV cache in host memory."""
+    if not values.get(TRANSFER):
+        return ()
+    transfer = json_object(f"{where}: {TRANSFER}", str(values[TRANSFER]))
+    parts: Sequence[Mapping[str, Any]] = (transfer.get("kv_connector_extra_config") or {}).get("connectors") or ()
+    return parts if transfer.get("kv_connector") == BOTH else (transfer,)
 
 
 def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
@@ -338,14 +355,19 @@ def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     _refuse_copies(pool)
     settings = pool.settings
     transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
+    host_bytes = GIGA * settings.host_cache * settings.tensor * settings.pipeline
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
         ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
         buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
-        extra = {"kv_connector_extra_config": {"backends": ["UCX"]}}
-        transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
+        connectors = ends | buffer | {"kv_connector_extra_config": {"backends": ["UCX"]}}
+        if host_bytes:
+            connectors = _beside_host_cache(deployment, connectors, host_bytes)
+        transfer = json.dumps(connectors, separators=(",", ":"))
     engine_values = _common(deployment, pool) | {
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
+        "offloading": "native" if host_bytes and transfer is None else None,
+        "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
         "transfer": transfer,
         "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
@@ -361,6 +383,23 @@ def _keeps_whole_caches(deployment: Deployment) -> bool:
     return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
 
 
+def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
+    """A hand-over, and a KV cache of `size` in host memory [byte], whose own flags would replace the hand-over."""
+    target, version = deployment.target, deployment.options.version
+    if BOTH not in facts.fact("targets", target.name).get("connectors", (BOTH,)):
+        raise UndeployableError(
+            f"a KV cache tier beside a hand-over needs vLLM's {BOTH}, which {target.title} {version} does not take",
+            "--target llm-d",
+        )
+    tier = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": round(size)},
+    }
+    extra = {"connectors": [hand_over, tier]}
+    return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
+
+
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
     own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
@@ -370,37 +409,36 @@ def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
 def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
     engine_values = _read_flags(_vllm(deployment), reader, experts=deployment.model.is_moe)
     for flag in table("vllm"):  # what a CPU has of its own is as planned
-        if flag.read is not None:
-            engine_values.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
+        if flag.read is not None and flag.setting not in engine_values:
+            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
     engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
+    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
+    for tier in _connectors(reader.where, reader.values)[1:]:
+        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
+    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
     return WorkerSettings(**engine_values)
 
 
 def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
+    room = kv_capacity_bytes(deployment.model, pool.config)
+    if 0.0 < settings.host_cache * GIGA <= room:
+        raise UndeployableError(
+            f"pool {pool.id}: SGLang wants more KV in host memory than on the GPU, which has {room / GIGA:.0f} GB; the "
+            f"plan has {settings.host_cache} GB for each",
+            f"--set kv_cache_tier.capacity_per_gpu={math.ceil(1.1 * room / GIGA)}GB",
+        )
     # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
-        "no_prefix_caching": not settings.prefix_caching or None,
+        "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
     return _flags(deployment, pool, table("sglang"), engine_values)
-
-
-def _sglang_settings(reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(table("sglang"), reader, experts=True)
-    drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
-    if verified != drafted + bool(drafted):
-        raise InputError(
-            f"{reader.where}: --speculative-num-draft-tokens {verified} is not one more than --speculative-num-steps "
-            f"{drafted}"
-        )
-    engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
-    return WorkerSettings(**engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -424,6 +462,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "no_overlap": prefill or settings.draft == Draft.NGRAM or None,
         "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
         "transfer": None if pool.role is Role.COLOCATED else transfer,
+        "host_bytes": settings.host_cache * int(GIGA) or None,
     }
     return _stated(pool, table("trtllm"), engine_values, experts=deployment.model.is_moe)
 
@@ -435,6 +474,7 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
     engine_values = _read_flags(table("trtllm"), FlagReader(where, options), experts=deployment.model.is_moe)
+    engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return WorkerSettings(**absent | engine_values)
 

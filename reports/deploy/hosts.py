@@ -108,12 +108,15 @@ def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     groups: dict[str, list[_Room]] = {}
     instances: list[HostedReplica] = []
     for pool in deployment.pools:
-        rooms = groups.setdefault(pool.accelerator, [])
+        rooms, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
         for number in range(pool.replicas):
-            free = [room for room in rooms if pool.nodes == 1 and pool.node_size - room.gpus >= pool.node_gpus][:1]
+            free = [room for room in rooms if pool.nodes == 1 and size - room.gpus >= pool.node_gpus][:1]
             if not free:
                 group = list(groups).index(pool.accelerator)
-                free = [_Room(_host(pool, group, len(rooms) + node)) for node in range(pool.nodes)]
+                stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
+                gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{size}")
+                numbers = range(len(rooms), len(rooms) + pool.nodes)
+                free = [_Room(Host(f"{stem}-{index}", group, index, gres)) for index in numbers]
                 rooms += free
             gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
             hosts = tuple(room.host for room in free)
@@ -125,12 +128,6 @@ def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     return tuple(instances)
 
 
-def _host(pool: DeployedPool, group: int, index: int) -> Host:
-    stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
-    gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{pool.node_size}")
-    return Host(f"{stem}-{index}", group, index, gres)
-
-
 def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     """Every host once, in the order of its first engine."""
     return tuple(dict.fromkeys(host for engine in engines for host in engine.hosts))
@@ -139,9 +136,6 @@ def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
 def router_hosts(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
     return hosts_of(engines)[: int(facts.fact("routers"))]
-
-
-Environment = list[tuple[str, str]]
 
 
 ABOUT: Final = {
@@ -229,9 +223,9 @@ def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[s
     return words
 
 
-def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> Environment:
+def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> list[tuple[str, str]]:
     """Environment of an engine on a host, besides its GPUs: KV memory on a CPU, where its peers find it, transports."""
-    env: Environment = []
+    env: list[tuple[str, str]] = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
         wider = int(facts.fact("vendors", Device.CPU, "wider"))
         cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from costmodel.engine import Role
-from costmodel.memory import weight_bytes_per_gpu
+from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.simulator.fleet import AFFINE
-from costmodel.units import GIB
+from costmodel.units import GIB, GIGA
 from search_spaces.problem import Balancing
 
 from . import facts
@@ -43,6 +43,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
+        shared=lambda pool: gibibytes(shared_bytes(pool)),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
         secret=SECRET,
         cache=CACHE,
@@ -77,14 +78,14 @@ def checkpoint_bytes(deployment: Deployment) -> float:
 def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     r"""What a pod of a pool asks for: devices, and CPU, memory and disk by the model.
 
-    memory = shared memory + (GPUs + 2) $\cdot$ that of a process + the weights that the node's ranks read, once
-    [byte]: they are mapped while they load, and every rank reads them again that does not find them in memory.
+    memory = shared memory (`shared_bytes`) + (GPUs + 2) $\cdot$ that of a process + the weights that the node's ranks
+    read, once [byte]: they are mapped while they load, and every rank reads them again that does not find them there.
     disk = logs and compiled kernels, and the checkpoint with a tenth more, where it is fetched to the pod [byte].
     """
     host, gpus = facts.fact("host"), pool.node_gpus
     checkpoint = checkpoint_bytes(deployment)
     read_bytes = min(checkpoint, weight_bytes_per_gpu(deployment.model, pool.config) * gpus)
-    memory = GIB * (host["shared_gib"] + (gpus + 2) * host["process_gib"]) + read_bytes
+    memory = shared_bytes(pool) + GIB * (gpus + 2) * host["process_gib"] + read_bytes
     downloads = not (deployment.options.claim or deployment.local_weights)
     disk = GIB * host["disk_gib"] + 1.1 * checkpoint * downloads
     limits = {"memory": gibibytes(memory), "ephemeral-storage": gibibytes(disk)}
@@ -94,6 +95,11 @@ def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     claims = {"claims": [{"name": "nvlink"}]} if pool.nvlink else {}
     cpu = {"cpu": str(host["cpu_per_gpu"] * gpus + host["cpu_per_pod"])}
     return {"requests": cpu | limits, "limits": limits, **claims}
+
+
+def shared_bytes(pool: DeployedPool) -> float:
+    """Shared memory of a pod [byte], where vLLM keeps a KV cache in host memory too."""
+    return float(GIB * facts.fact("host")["shared_gib"] + GIGA * pool.settings.host_cache * pool.node_gpus)
 
 
 def gibibytes(size: float) -> str:
@@ -133,10 +139,21 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of llm-d: what starts the replicas, the endpoint picker and the InferencePool."""
     files = _pool_files(deployment)
     files |= support_files(deployment, tuple(files), account=True)
-    picker = manifest(
-        "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
-        *_picker(deployment),
+    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
+    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
+    plugins = fleet_objects(
+        "llmd/picker.yaml",
+        deployment,
+        prefixes=deployment.routes_by_prefix,
+        kept=max(map(partial(_tier_blocks, deployment), deployment.pools)),
+        block=deployment.pools[0].settings.block_tokens,
+        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
+        longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        rate=int(rate),
+        affine=AFFINE,
     )
+    about = "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration."
+    picker = manifest(about, *plugins)
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
@@ -227,16 +244,7 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
     return words if port is None else [*words, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
 
 
-def _picker(deployment: Deployment) -> list[Any]:
-    """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
-    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
-    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
-    return fleet_objects(
-        "llmd/picker.yaml",
-        deployment,
-        prefixes=deployment.routes_by_prefix,
-        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
-        longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        rate=int(rate),
-        affine=AFFINE,
-    )
+def _tier_blocks(deployment: Deployment, pool: DeployedPool) -> int:
+    """KV blocks that a replica keeps in host memory, of which the endpoint picker has to know."""
+    settings, of_token = pool.settings, kv_bytes_per_token_per_gpu(deployment.model, pool.config)
+    return int(GIGA * settings.host_cache * settings.data / (of_token * settings.block_tokens))

@@ -262,10 +262,10 @@ def gpus_are_the_engines(deployment: Deployment, fleet: Started) -> Iterator[str
         gpus = f"{launch.nodes} x {launch.node_gpus}"
         if needed_gpus != asked_gpus:
             yield f"{launch.where}: TP x PP x DP needs {needed_gpus} GPUs, but {gpus} are asked for"
-        if launch.node_gpus > pool.node_size:
+        if launch.node_gpus > pool.config.accelerator.node_size:
             yield (
                 f"{launch.where}: {launch.node_gpus} GPUs on a node, but nodes of {pool.accelerator} have "
-                f"{pool.node_size}"
+                f"{pool.config.accelerator.node_size}"
             )
         rank = launch.settings.tensor * launch.settings.pipeline
         spread = launch.settings.data > 1 and launch.nodes > 1

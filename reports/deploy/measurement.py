@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.lengths import whole_parts
 from costmodel.metric import Metric
 from costmodel.simulator.trace import gamma_arrivals
 from costmodel.units import MILLI
@@ -163,9 +164,14 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
     """
     generator = np.random.default_rng(demand.seed)
     count = requests_of(demand)
-    bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), bucket_counts(demand.share, count)))
+    bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), whole_parts(demand.share * count)))
     isl, osl = (np.maximum(np.rint(lengths[bucket]), 1).astype(int) for lengths in (demand.isl, demand.osl))
-    arrival = _arrivals(demand, count)
+    times = gamma_arrivals(count, demand.request_rate, demand.burstiness, demand.seed)
+    if demand.recorded is not None:
+        lasts = count / demand.request_rate
+        drawn = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number)[0] for number in range(DRAWS))
+        times = min(drawn, key=lambda part: abs(float(np.ptp(part)) / lasts - 1.0))
+    arrival = times - times[0]
     shared = shared_blocks(isl, demand.prefix_hit_share)
     rows: list[tuple[int, dict[str, Any]]] = []
     unique = int(shared.max(initial=0))
@@ -188,19 +194,6 @@ def requests_of(demand: PlannedWorkload) -> int:
     return int(min(max(demand.request_rate * facts.fact("benchmark", "seconds"), least), max(most, least)))
 
 
-def bucket_counts(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """How many of `count` requests each bucket gets: the largest remainders are rounded up.
-
-    >>> bucket_counts(np.array([0.5, 0.3, 0.2]), 5).tolist()
-    [3, 1, 1]
-    """
-    exact = shares * count
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: count - int(counts.sum())]] += 1
-    return counts
-
-
 def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     """Leading blocks of each prompt that all prompts share, so that tokens found in the cache are `share` of all.
 
@@ -213,17 +206,6 @@ def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
         blocks[number] = min(max(int(owed // BLOCK_TOKENS), 0), most)
         owed -= float(blocks[number]) * BLOCK_TOKENS
     return blocks
-
-
-def _arrivals(demand: PlannedWorkload, count: int) -> NDArray[np.float64]:
-    """Times of the requests [s], the first at 0: those of a recording, or with gaps from a Gamma distribution."""
-    if demand.recorded is not None:
-        lasts = count / demand.request_rate
-        drawn = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number)[0] for number in range(DRAWS))
-        times = min(drawn, key=lambda one: abs(float(np.ptp(one)) / lasts - 1.0))
-    else:
-        times = gamma_arrivals(count, demand.request_rate, demand.burstiness, demand.seed)
-    return np.asarray(times - times[0])
 
 
 def behind(plan: Plan, router: Balancing) -> Plan:

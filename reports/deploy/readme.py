@@ -112,21 +112,6 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
 
 
-def page_notes(deployment: Deployment) -> list[Raw]:
-    """What these files cannot do as the plan has it, or do only under a condition."""
-    gateway = deployment.behind_gateway
-    return _lines(
-        "readme/notes.md",
-        deployment,
-        scattered=scattered_words(deployment),
-        tolerance=tolerance_sentence(deployment) if gateway and by_size(gateway_rules(deployment)) else "",
-        bytes_per_token=f"{bytes_per_token(deployment):g}",
-        names=class_names(deployment),
-        exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
-        monitoring=facts.fact("monitoring", "namespace"),
-    )
-
-
 def scattered_words(deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache; empty where one does, or none has to."""
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
@@ -160,6 +145,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
+    chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
     source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
     return render(
         "readme/README.md",
@@ -193,7 +179,16 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
             for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
         ],
-        notes=page_notes(deployment),
+        notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
+            "readme/notes.md",
+            deployment,
+            scattered=scattered_words(deployment),
+            tolerance=tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{bytes_per_token(deployment):g}",
+            names=class_names(deployment),
+            exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
+            monitoring=facts.fact("monitoring", "namespace"),
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError
-from costmodel.lengths import Buckets, coarsen
+from costmodel.lengths import Buckets, coarsen, whole_parts
 from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.words import percentage
 from costmodel.workload import Workload
@@ -452,12 +452,9 @@ def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
 def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
     """Return (isl, osl, share) rows to write down: lengths with two decimals, shares in whole millionths.
 
-    The millionths left over by rounding down go to the largest remainders, so that the sum is 1.
+    The sum of the shares is 1.
     """
-    exact = buckets.share * _SHARE_UNITS
-    units = np.floor(exact).astype(np.int64)
-    short = _SHARE_UNITS - int(units.sum())
-    units[np.argsort(units - exact, kind="stable")[:short]] += 1
+    units = whole_parts(buckets.share * _SHARE_UNITS)
     return [
         (round(float(isl), 2), round(float(osl), 2), int(unit) / _SHARE_UNITS)
         for isl, osl, unit in zip(buckets.isl, buckets.osl, units, strict=True)
