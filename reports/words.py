@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, Metric
+from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
@@ -528,6 +528,5 @@ def demand_sentence(plan: Plan) -> str:
 
 def slo_words(slo: Slo) -> str:
     """Say what one class asks for."""
-    names = {metric: "the whole request" if metric is Metric.E2E else METRICS[metric].label for metric in slo.limits}
-    limits = [f"{names[metric]} within {duration(limit)}" for metric, limit in slo.limits.items()]
+    limits = [f"{METRICS[metric].label} within {duration(limit)}" for metric, limit in slo.limits.items()]
     return f"{clean(slo.name, 30)}: {join_words(limits) or 'no limit'} for {percent(slo.attainment)} of its requests"
