@@ -17,16 +17,9 @@ from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_names, load_serving_policy
+from search_spaces.measured_engines import predict_serving, predict_steps
 from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
-from search_spaces.serving_error import (
-    ASSUMED_WIDENING,
-    Factors,
-    interval_of,
-    predict_serving,
-    predict_steps,
-    shipped_errors,
-    step_widths,
-)
+from search_spaces.serving_error import ASSUMED_WIDENING, Factors, interval_of, shipped_errors, step_widths
 
 ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
 own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables have medians, and the

@@ -4,7 +4,7 @@
 
 Colocated pools of the sessions of WORKLOAD (default: examples/agents.yaml), of as many replicas as keep up and of two
 and four times as many, for several think times, behind a router that sends a turn to the replica that has the turn
-before and one that counts requests; then the same pools of the longest think time with KV cache tiers below GPU memory.
+before and a least-requests one; then the same pools of the longest think time with KV cache tiers below GPU memory.
 Prints the share of input tokens that the traffic could give, that the formula says, and that simulated requests found;
 then the largest difference.
 """

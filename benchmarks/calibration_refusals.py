@@ -28,8 +28,13 @@ from search_spaces.calibration import (  # noqa: E402
 )
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names  # noqa: E402
-from search_spaces.measured_engines import measured_model, weight_dtype  # noqa: E402
-from search_spaces.measurements import Layout, ServingRow, read_measurements  # noqa: E402
+from search_spaces.measured_engines import measured_model  # noqa: E402
+from search_spaces.measurements import (  # noqa: E402
+    Layout,
+    ServingRow,
+    read_measurements,
+    weight_dtype,
+)
 
 ROWS, LEAST = 8, 5
 """Runs of a group that are fitted, and that it must have."""

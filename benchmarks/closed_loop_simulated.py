@@ -40,20 +40,19 @@ from costmodel.queues.steady_state import (  # noqa: E402
     engine_times,
     look_wait,
 )
-from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, make_trace, simulate  # noqa: E402
+from costmodel.simulator import Limits, SimulatedPool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402
-from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_engines import MeasuredDeployment, Predicted, batches_of, deployments_of, predict_serving  # noqa: E402
 from search_spaces.measurements import (  # noqa: E402
     SCRIPTS,
     read_measurements,
     read_scripts,
     with_settings,
 )
-from search_spaces.serving_error import Predicted, predict_serving  # noqa: E402
 
 Array = NDArray[np.float64]
 ENGINES = ("sglang", "vllm")
@@ -125,7 +124,7 @@ def simulated_means(deployment: MeasuredDeployment, closed: ClosedLoad) -> tuple
         for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
     pool = replace(engine_pool(deployment, users, int((isl + osl).max())), fixed_ttft=outside)
-    result = simulate(make_trace(np.zeros(size), isl, osl, concurrency=users), SimulatedFleet((pool,)))
+    result = simulate(replace(make_trace(np.zeros(size), isl, osl), concurrency=users), (pool,))
     return float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 

@@ -133,7 +133,7 @@ def runs(engine: str, split: Parallelism) -> bool:
 
 def most(instance: Instance, fleet: Fleet) -> float:
     """Highest rate at which the goal holds [1/s]."""
-    return largest_load(lambda volume: evaluate(instance, fleet, volume).holds, tolerance=0.01)
+    return largest_load(lambda volume: evaluate(instance, fleet, volume).holds)
 
 
 def best_pair(prompts: list[Engine], decodes: list[Engine], gpus: int) -> tuple[float, str]:

@@ -45,7 +45,7 @@ from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
 from optimizer.verification.bench import valid  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
-from reports.words import limited_cell  # noqa: E402
+from reports.words import fleet_line  # noqa: E402
 
 RUNS = 4
 """Fresh runs of a proven fleet."""
@@ -215,7 +215,7 @@ def _keeps_its_goals(instance: Instance, fleet: Fleet) -> bool:
 
 def described(instance: Instance, fleet: Fleet) -> str:
     """Engines and settings in a line: batch limit / chunk."""
-    return " + ".join(map(limited_cell, engine_pools(instance, fleet)))
+    return fleet_line(engine_pools(instance, fleet), limits=True)
 
 
 HEAD = (

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 def main() -> int:
     from optimizer.recommend.optimize import optimize
     from reports.verdict import headlines
-    from reports.words import engine_cell
+    from reports.words import fleet_line
     from search_spaces.loader import load_problem
 
     wrong = 0
@@ -52,7 +52,7 @@ def main() -> int:
         for row in plan.alternatives:
             if row.kind != "recommended" and row.cost_usd_per_hour is not None:
                 print(
-                    f"  {row.label}: ${row.cost_usd_per_hour:.2f}/h, {', '.join(map(engine_cell, row.pools))}, "
+                    f"  {row.label}: ${row.cost_usd_per_hour:.2f}/h, {fleet_line(row.pools)}, "
                     f"{row.attainment or 0.0:.1%} in time. {row.why_not}"
                 )
     return 1 if wrong else 0

@@ -177,7 +177,7 @@ report plan.json --format md
 report plan.json -o report.html
 compare plan.json plan.json --format json
 deploy plan.json -o files --target vllm --engine-version 0.33.0 --namespace serving
-deploy plan.json --target llmd -o files --claim weights --rdma rdma/ib
+deploy plan.json --target llm-d -o files --claim weights --rdma rdma/ib
 validate --against result.json --plan plan.json --slo-class default
 estimate --model Llama-3.1-8B --gpu H100 --catalog own.yaml
 simulate plan.json --trace trace.csv --requests 200 --csv rows.csv --timeline steps.json

@@ -1,9 +1,12 @@
 """Measures a code base as a house: lines, files, import chains, functions, names; ours or any other checkout.
 
-    python benchmarks/house.py [CHECKOUT [PACKAGE ...]]
+    python benchmarks/house.py [--constants ROOM] [CHECKOUT [PACKAGE ...]]
 
 PACKAGE: top-level packages to read; by default pdplan's six. Only imports at the top of a module count, since they are
 what a reader must know to understand it. A name is vague where it is, as a whole, a pronoun or a participle.
+
+Also how many numbers are tuned (`tuned`) in ROOM, a package or a folder of it, by default optimizer; --constants lists
+them all, with the file, the line and the value.
 """
 
 from __future__ import annotations
@@ -27,6 +30,19 @@ VAGUE = re.compile(
 NOUNS = frozenset({"seed", "speed", "need", "feed", "bed", "red", "shared", "embed", "used"})
 """Names that end as participles do and are none, or are the field's word."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+COUNTS, UNITS = (0, 1, 2, 0.5), (10, 100, 1e3, 1e6)
+"""Numbers that are counts, signs, halves and doublings; and factors between units, in the bodies of functions."""
+ROUNDING = 1e-9
+"""Numbers up to this, and from its inverse on, stand for none at all and for no end: they keep floats apart."""
+DEFINITIONS = frozenset({"QUANTILES", "ENDS", "CDF_SHARES", "CARRIED", "DAY", "LARGEST", "SEEDS", "CONFIDENCE"}) | {
+    "GOALS",
+    "LOADS",
+    "CURVE",
+}
+"""Constants that only say what is shown (percentiles, rates of a curve), or what a word means: no plan hangs on them.
+"""
+NUMBERED = ("round", "percentage", "default_rng", "range", "zeros", "ones", "take")
+"""Functions whose numbers are digits, seeds, shapes and places."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +123,52 @@ def is_vague(name: str) -> bool:
     return VAGUE.fullmatch(name) is not None and name.strip("_") not in NOUNS
 
 
+def tuned(module: Module) -> Iterator[tuple[int, str, str]]:
+    """Numbers that somebody chose, each once: line, name (empty for one without) and value as it is written.
+
+    A name at the top of a module counts once, however many numbers its value has, and so it does where its number is
+    small, unless that stands beside other names. Of the rest COUNTS are left out, in bodies of functions UNITS too;
+    ROUNDING, places in arrays, what NUMBERED functions take, and DEFINITIONS everywhere.
+    """
+    for node in module.tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            yield from ((number.lineno, "", ast.unparse(number)) for number in _chosen(node, COUNTS))
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
+        for name, value in pairs:
+            word = ast.unparse(name)
+            if value is not None and word.isupper() and word not in DEFINITIONS:
+                derived = any(isinstance(part, ast.Name) for part in ast.walk(value))
+                if any(_chosen(value, COUNTS if derived else ())):
+                    yield node.lineno, word, ast.unparse(value)
+
+
+def _chosen(node: ast.AST, small: tuple[float, ...]) -> Iterator[ast.Constant]:
+    """The numbers below a node that are chosen, see `tuned`; small: numbers that are not."""
+    if isinstance(node, ast.Constant):
+        number = node.value
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if is_number and number not in small and ROUNDING < abs(number) < 1.0 / ROUNDING:
+            yield node
+        return
+    if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in NUMBERED:
+        return
+    body = node.body if isinstance(node, Function) else []
+    for child in ast.iter_child_nodes(node):
+        place = isinstance(node, ast.Subscript) and child is node.slice
+        if not place and getattr(child, "arg", "") != "axis":
+            yield from _chosen(child, (*small, *UNITS) if child in body else small)
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).resolve().parents[1])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE")
+    parser.add_argument("--constants", metavar="ROOM", help="list the tuned numbers of a package or folder")
     stated = parser.parse_args()
     packages = tuple(stated.packages) or PACKAGES
     house = modules(stated.checkout, packages)
@@ -138,6 +195,12 @@ def main() -> None:
     vague = Counter(filter(is_vague, names))
     commonest = ", ".join(f"{name} {count}" for name, count in vague.most_common(8))
     print(f"vague names    {vague.total() / len(names):>7.1%} of {len(names):,}: {commonest}")
+    room = (stated.constants or "optimizer").replace("/", ".")
+    chosen = [(module, *row) for module in house if module.name.startswith(room) for row in tuned(module)]
+    named = sum(bool(name) for _, _, name, _ in chosen)
+    print(f"tuned numbers  {len(chosen):>7,} in {room}: {named} named, {len(chosen) - named} within functions")
+    for module, line, name, value in chosen if stated.constants else ():
+        print(f"  {module.path.relative_to(stated.checkout)}:{line}: {name or 'within a function'} {value}")
     chain = longest_chain(house)
     print(f"import chain   {len(chain):>7} files: {' > '.join(chain)}")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.efficiency_curve import EfficiencyCurve, Samples, curve_time, single_kernels
 from costmodel.engine_arrays import TABLE_SKEW
-from costmodel.kernels import converted_width
+from costmodel.kernels import LATENT_TILE, converted_width
 from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread
 
 Array = NDArray[np.float64]
@@ -246,8 +246,8 @@ def latent_samples(rows: list[Row], hardware: Hardware, dtype: str, phase: str, 
     """MLA modules with BF16 projections; the projections, priced by the GEMM fit, are the rows' known offset.
 
     Prefill decompresses the latent: 2 (d_nope + d_rope + d_v) FLOP per head and causal pair. Decode absorbs it:
-    2 (2 r + d_rope) FLOP per head and cached token, and reads r + d_rope elements per token. Prefill also reads
-    queries, keys and values and writes outputs of every head at 16 bit.
+    2 (2 r + d_rope) FLOP per head, of whole tiles (`LATENT_TILE`), and cached token, and reads r + d_rope elements per
+    token. Prefill also reads queries, keys and values and writes outputs of every head at 16 bit.
     """
     heads, b, isl, past, milliseconds = columns(rows, "num_heads", "batch_size", "isl", "step", "latency_ms")
     if phase == "latent_prefill":
@@ -258,7 +258,7 @@ def latent_samples(rows: list[Row], hardware: Hardware, dtype: str, phase: str, 
         bins = regime(isl, PROMPT_EDGES)
     else:
         tokens = b
-        flop = 2 * heads * (2 * LATENT + ROPE) * b * (past + 1)
+        flop = 2 * np.maximum(heads, LATENT_TILE) * (2 * LATENT + ROPE) * b * (past + 1)
         traffic = b * (past + 1) * (LATENT + ROPE) * ELEMENT[dtype]
         size = traffic
         real = (past >= 64) & (b <= 1024) & (heads >= 8)

@@ -38,8 +38,8 @@ from costmodel.transformer import Transformer  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import AcceleratorCatalog, load_catalog  # noqa: E402
 from search_spaces.enumeration import memory_refused  # noqa: E402
-from search_spaces.measured_engines import DTYPE_WORDS, in_dtype, measured_engine, measured_model  # noqa: E402
-from search_spaces.measurements import Layout  # noqa: E402
+from search_spaces.measured_engines import in_dtype, measured_engine, measured_model  # noqa: E402
+from search_spaces.measurements import DTYPE_WORDS, Layout  # noqa: E402
 
 FloatArray = NDArray[np.float64]
 

@@ -30,13 +30,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.reference.policies import VLLM_V0  # noqa: E402
 from benchmarks.studies.common import engine_pool, poisson_trace  # noqa: E402
 from benchmarks.vllm_2023 import engine_changes, host_times, one_gpu_host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
-from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
-from costmodel.policy import VLLM_V0  # noqa: E402
-from costmodel.simulator import SimulatedFleet, simulate  # noqa: E402
+from costmodel.policy import EngineOverhead  # noqa: E402
+from costmodel.simulator import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import fleet_cost  # noqa: E402
@@ -131,9 +131,7 @@ def tokens_per_second(gpu: str, isl: int, osl: int, overhead: EngineOverhead) ->
         model, Role.COLOCATED, VLLM_V0, gpu=accelerator, seqs=SEQS, budget=BUDGET, longest=BUDGET, steps=steps
     )
     lengths = np.full(REQUESTS, isl), np.full(REQUESTS, osl)
-    done = [
-        simulate(poisson_trace(lengths, RATE, seed), SimulatedFleet((engine,))).finish.max() for seed in range(RUNS)
-    ]
+    done = [simulate(poisson_trace(lengths, RATE, seed), (engine,)).finish.max() for seed in range(RUNS)]
     return REQUESTS * osl / float(np.mean(done))
 
 

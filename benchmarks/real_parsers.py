@@ -94,7 +94,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
 def written(plan: Plan, folder: Path) -> Iterator[tuple[str, str]]:
     """Target and version of every deployment of a plan, its files written below the folder."""
     for target in TARGETS:
-        for version in VLLM if target.name in ("vllm", "llmd") else (checked_version(target.name, None),):
+        for version in VLLM if target.name in ("vllm", "llm-d") else (checked_version(target.name, None),):
             try:
                 write_deployment(plan, Options(target.name, version), folder / target.name / version)
             except InputError as error:

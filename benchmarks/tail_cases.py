@@ -64,7 +64,7 @@ class Case:
     seqs: int = 128
     chunk: int = 8192
     engine: str = "vllm"
-    balancing: Balancing = Balancing.FEWEST_TOKENS
+    balancing: Balancing = Balancing.LEAST_TOKENS
 
     @property
     def kind(self) -> str:

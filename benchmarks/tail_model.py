@@ -1,7 +1,7 @@
 """The formulas' tails of TTFT and TPOT against the simulator, on pools of every kind.
 
     python benchmarks/tail_model.py [--full | --light | --chunked | --held-out [--seed 20261122]] [--engine vllm]
-                                    [--requests N] [--balancing fewest_tokens] [--only KIND] [--json FILE]
+                                    [--requests N] [--balancing least-tokens] [--only KIND] [--json FILE]
 
 Each case is one pool of engines at a stated utilisation (of its prompt servers; of its slots or KV memory for decode),
 under the policy of its engine; steps are read off the batches of the standard preset and smaller ones. Where roles are
@@ -11,7 +11,7 @@ settled. Prints P50, P90 and P99 predicted over simulated for each case, then by
 share of cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated
 quantile explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and
 lengths; `--full` pools whose batches are full for a part of the time; `--light` engines that mostly idle; `--chunked`
-prefill engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing fewest_requests` has a
+prefill engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing least-requests` has a
 router that counts requests, which the formulas do not know.
 Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--chunked", action="store_true", help="prefill engines with small chunks instead")
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
     parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the draw")
-    parser.add_argument("--balancing", choices=[one.value for one in Balancing], default="fewest_tokens")
+    parser.add_argument("--balancing", choices=[one.value for one in Balancing], default="least-tokens")
     parser.add_argument("--engine", choices=engine_names(), default="vllm", help="whose scheduler the engines have")
     parser.add_argument("--only", default="", help="cases whose kind or name contains this")
     parser.add_argument("--json", type=Path, help="write predicted and simulated quantiles there")

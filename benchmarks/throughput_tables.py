@@ -22,7 +22,8 @@ from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.estimate import estimate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_memory, load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import in_dtype, measured_model, weight_dtype  # noqa: E402
+from search_spaces.measured_engines import in_dtype, measured_model  # noqa: E402
+from search_spaces.measurements import weight_dtype  # noqa: E402
 
 ENGINE, SET = "trtllm", "trtllm-1.0"
 MODELS = {"Llama 3.3 70B": "nvidia/Llama-3.3-70B-Instruct-FP8", "Llama 3.1 8B": "nvidia/Llama-3.1-8B-Instruct-FP8"}

@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- the repository is found first
+from optimizer.plans.precision import MOST_MORE  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
-from optimizer.verification.judge import WORST  # noqa: E402
 from optimizer.verification.tune import (  # noqa: E402
     MISS,
     TAIL,
@@ -144,7 +144,7 @@ def problem_of(name: str, folder: Path | None) -> Problem:
     knobs = reduced(knobs_of(instance, fleet))
     tuner = Tuner(make_bench(instance), fleet, knobs)
     sizes = [len(knob.values) for knob in knobs]
-    cost, tail = np.full(sizes, np.inf), np.full(sizes, WORST)
+    cost, tail = np.full(sizes, np.inf), np.full(sizes, MOST_MORE)
     tuner.value(tuner.start)
     for point in np.ndindex(*sizes):
         tuner.value(point)

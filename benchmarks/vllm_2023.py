@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.host import NO_OVERHEAD, EngineOverhead
+from costmodel.policy import NO_OVERHEAD, EngineOverhead
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MICRO, MILLI
 from search_spaces.catalog import load_catalog

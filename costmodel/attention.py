@@ -8,6 +8,7 @@ out: together they are below 0.1 % of a model's weights and traffic.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -77,6 +78,11 @@ class TokenMixer:
     def decode_flop_per_pair(self) -> float:
         """The same while decoding, where a cache may be read as it is kept."""
         return self.prefill_flop_per_pair
+
+    @property
+    def decompressed(self) -> float:
+        """Context up to which prompts attend keys and values of every head, and not what is cached [token]."""
+        return math.inf
 
     @property
     def selected(self) -> int | None:
@@ -276,6 +282,14 @@ class LatentAttention(TokenMixer):
         return 2.0 * self.heads * (2 * self.latent_rank + self.rope_dim)
 
     @property
+    def decompressed(self) -> float:
+        """With an indexer, as many tokens as it selects: to decompress each query's own selection would take longer.
+
+        So do vLLM (`sparse_mla_attention.py`) and SGLang (`nsa_backend.py`).
+        """
+        return float(self.index_topk) if self.index_topk else math.inf
+
+    @property
     def selected(self) -> int | None:
         """Keys of the window, or that the indexer selects per query (None: all)."""
         return self.window or self.index_topk or None
@@ -354,6 +368,11 @@ class CompressedAttention(TokenMixer):
     def state_bytes(self) -> float:
         """The window, at 16 bit whatever the cache has: the size of a short prompt's cache [byte]."""
         return 2.0 * self.window * self.head_dim
+
+    @property
+    def decompressed(self) -> float:
+        """No token: the latent is key and value as it is."""
+        return 0.0
 
     @property
     def prefill_flop_per_pair(self) -> float:

@@ -25,7 +25,7 @@ from .accelerator import Accelerator, KernelEfficiency
 from .engine import EngineConfig
 from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
-from .host import NO_OVERHEAD, EngineOverhead, ServingPolicy
+from .policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from .step import StepLoad, StepTime, step_time_one
 from .transformer import Part, Transformer
 

@@ -14,7 +14,7 @@ from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .engine import EngineConfig, Role
 from .errors import InputError
-from .host import EngineOverhead
+from .policy import EngineOverhead
 from .routing import largest_of
 from .speculation import draft_layer
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
@@ -119,12 +119,9 @@ class EngineArrays:
     gemm: rates by model part (a checkpoint quantises some parts and not others); experts: of the grouped GEMM;
     attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
-    kv_bytes: byte per KV element; host_step, host_request [s]; first_token: time until a first token over that of the
-    steps of its prompt, slower: time of a step over that of its kernels and collectives (`Accelerator.in_engine`) [1];
-    peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
-    expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
-    hottest [1]; a spread of None grows with the tokens as in the kernel tables;
-    latent_reductions: as in `Conditions` [1];
+    kv_bytes: byte per KV element; first_token: time until a first token over that of the steps of its prompt, slower:
+    time of a step over that of its kernels and collectives (`Accelerator.in_engine`) [1];
+    peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s]; overhead, conditions: of all engines;
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
     drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
     draft: the layer that drafts, of those engines that have one (`costmodel.speculation`).
@@ -145,18 +142,15 @@ class EngineArrays:
     weight_bytes: Mapping[Part, FloatArray]
     input_bytes: Mapping[Part, FloatArray]
     kv_bytes: FloatArray
-    host_step: FloatArray
-    host_request: FloatArray
     first_token: FloatArray
     slower: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
-    expert_skew: FloatArray
-    expert_spread: float | None
-    latent_reductions: float
     expert_largest: FloatArray
     drafted: FloatArray
     tokens_per_step: FloatArray
+    overhead: EngineOverhead
+    conditions: Conditions
     draft: LayerGroup | None = None
 
     def __len__(self) -> int:
@@ -195,12 +189,10 @@ def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -
 def engine_arrays(
     model: Transformer, configs: Sequence[EngineConfig], overhead: EngineOverhead, conditions: Conditions = SERVING
 ) -> EngineArrays:
-    """Gather configs into arrays of shape (engines, 1)."""
+    """Gather configs, all of which draft alike or not at all, into arrays of shape (engines, 1)."""
     accelerators = [config.accelerator for config in configs]
     splits = [config.parallelism for config in configs]
-    drafts = {config.speculation.draft for config in configs if config.speculation is not None}
-    if len(drafts) > 1:
-        raise InputError(f"engines that are computed together draft in one way; found {', '.join(sorted(drafts))}")
+    draft = next((config.speculation.draft for config in configs if config.speculation is not None), None)
     return EngineArrays(
         tensor=_column([split.tensor for split in splits]),
         pipeline=_column([split.pipeline for split in splits]),
@@ -219,19 +211,16 @@ def engine_arrays(
         },
         input_bytes={part: _column([_input_bytes(model, config, part) for config in configs]) for part in Part},
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
-        host_step=_column([overhead.step] * len(configs)),
-        host_request=_column([overhead.per_request] * len(configs)),
         first_token=_column([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         slower=_column([_slower(model, config) if conditions.in_engine else 1.0 for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
-        expert_skew=_column([conditions.expert_skew] * len(configs)),
-        expert_spread=conditions.expert_spread,
-        latent_reductions=conditions.latent_reductions,
         expert_largest=_column([largest_of(split.expert) for split in splits]),
         drafted=_column([config.drafted for config in configs]),
         tokens_per_step=_column([config.tokens_per_step for config in configs]),
-        draft=draft_layer(model, *drafts) if drafts else None,
+        overhead=overhead,
+        conditions=conditions,
+        draft=None if draft is None else draft_layer(model, draft),
     )
 
 

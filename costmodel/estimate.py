@@ -12,7 +12,6 @@ from .accelerator import KernelEfficiency, Origin
 from .engine import EngineConfig, Parallelism, Role
 from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency
 from .errors import InputError
-from .host import EngineOverhead
 from .memory import (
     activation_bytes,
     kv_bytes_per_token_per_gpu,
@@ -21,6 +20,7 @@ from .memory import (
     runtime_bytes,
     weight_bytes_per_gpu,
 )
+from .policy import EngineOverhead
 from .step import StepLoad, StepTime, prompt_chunks, step_time
 from .transformer import Part, Transformer
 from .words import percentage

@@ -3,7 +3,7 @@
     TTFT = a + f s + D                 colocated
     TTFT = a + f s + x + D + Y         where roles are apart
 
-    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `host.ServingPolicy.fixed_ttft`
+    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `policy.ServingPolicy.fixed_ttft`
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`
     D    wait for an engine where all are busy or have no free slot              `queues.prefill.prompt_wait`
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import FloatArray
-from .host import ServingPolicy
+from .policy import ServingPolicy
 from .queues.erlang import conditional_wait
 from .queues.waits import ExponentialWait, Wait, rest_exceeds
 

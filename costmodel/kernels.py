@@ -48,6 +48,11 @@ ROTARY_LAUNCH = 13.2e-6
 """Rotary embedding and the write of the KV cache before prefill attention, per layer [s]; fitted: steps composed from
 kernels exceed the attention kernel by this, on A100, H100 and H200 and at every size."""
 
+LATENT_TILE = 64
+"""Heads that kernels over cached latents compute at once, padded where a rank has fewer [1]. Measured: modules of
+DeepSeek-V3 decode as fast with 1 head as with 64, and half as fast with 128 where arithmetic binds (H100, H200; FP8
+cache). vLLM and SGLang pad to as many, or twice as many on Blackwell, for FlashMLA's sparse kernels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -153,27 +158,43 @@ def prefill_attention_work(
 ) -> Work:
     """Attention of `requests` prompts with `new` tokens each, `past` of each already cached.
 
-    FLOP = pairs x FLOP per pair / tp (+ the indexer over the whole context, which every rank repeats);
-    bytes = KV of the tokens attended, read once by a tiled kernel, and queries and outputs. Decompressing the
-    latents of `past` tokens again (MLA with chunks) is left out. Efficiency rises with the keys that a query attends,
-    with the width of a head and with the queries of all heads: FLOP (1 + h / keys) (1 + d / width) (1 + f / queries).
+    Prompts with more context than `attention.decompressed` attend the latents as they are cached.
+    """
+    multi_head = _multi_head_work(engines, attention, requests, new, past)
+    if np.isinf(attention.decompressed):
+        return multi_head
+    absorbed = _absorbed_prefill_work(engines, attention, requests, new, past)
+    long = new + past > attention.decompressed
+    return Work(
+        np.where(long, absorbed.time, multi_head.time),
+        np.where(long, absorbed.flop, multi_head.flop),
+        np.where(long, absorbed.traffic, multi_head.traffic),
+    )
+
+
+def _multi_head_work(
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
+) -> Work:
+    """Every head with keys and values of its own, decompressed where latents are cached.
+
+    FLOP = pairs x FLOP per pair / tp (+ the indexer over the whole context, which every rank repeats, unless everything
+    is attended); bytes = KV of the tokens attended, read once by a tiled kernel, and queries and outputs. Decompressing
+    the latents of `past` tokens again (MLA with chunks) is left out. Efficiency rises with the keys that a query
+    attends, with the width of a head and with the queries of all heads: FLOP (1 + h / keys) (1 + d / width)
+    (1 + f / queries).
     """
     rates = engines.attention["latent_prefill" if attention.is_latent else "attention_prefill"]
     tokens = requests * new
     active = np.sign(tokens)
-    pairs = attended_pairs(new, past, attention.selected)
+    indexed = 0.0 if attention.is_latent else attended_pairs(new, past, None) * attention.index_flop_per_pair
     flop = (
-        requests * (pairs * attention.prefill_flop_per_pair / engines.tensor)
-        + requests * attended_pairs(new, past, None) * attention.index_flop_per_pair
+        requests * (attended_pairs(new, past, attention.selected) * attention.prefill_flop_per_pair / engines.tensor)
+        + requests * indexed
         + tokens * attention.flop_per_token / engines.tensor
     )
-    shards = np.minimum(engines.tensor, attention.kv_shards)
-    kv_tokens = new + (past if attention.selected is None else np.minimum(past, attention.selected))
-    traffic = requests * (
-        kv_tokens * attention.kv_elements_per_token * engines.kv_bytes / shards
-        + (new + past) * attention.index_bytes_per_token
-        + 2.0 * attention.state_bytes / shards
-    ) + tokens * (_query_output_width(attention) * ACTIVATION_BYTES / engines.tensor)
+    traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (
+        _query_output_width(attention) * ACTIVATION_BYTES / engines.tensor
+    )
     keys = np.maximum(np.minimum(new + past, attention.selected) if attention.selected else new + past, 1.0)
     heads, width = _heads(attention)
     queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
@@ -182,6 +203,63 @@ def prefill_attention_work(
     )
     time = active * (kernel_time(effective_flop, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
     return Work(time, active * flop, active * traffic)
+
+
+def _absorbed_prefill_work(
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
+) -> Work:
+    """All heads over the latents that an indexer chose, as decodes do: each query has keys of its own.
+
+    FLOP = pairs x FLOP per pair of decodes x `head_share`, + the indexer over the whole context, which every rank
+    repeats. FlashMLA's kernel for it reaches up to 640 TFLOP/s on H800 and 1,450 on B200, 0.65 of their peaks (its
+    README). The rates are those of decodes, 0.63 and 0.69 on H100 and H200. The indexer with its choice reaches 0.73 to
+    0.83 of the 16-bit peak of an H200 (8k to 64k tokens; SGLang, `nsa/hisa/benchmarks`).
+    """
+    rates = engines.attention["latent_decode"]
+    tokens = requests * new
+    share = head_share(engines, attention)
+    pairs = requests * attended_pairs(new, past, attention.selected)
+    flop = (
+        pairs * (attention.decode_flop_per_pair * share)
+        + requests * attended_pairs(new, past, None) * attention.index_flop_per_pair
+        + tokens * (attention.flop_per_token * share)
+    )
+    width = _query_output_width(attention)
+    if isinstance(attention, LatentAttention):
+        width = attention.heads * (2.0 * attention.latent_rank + attention.rope_dim)
+    traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (width * ACTIVATION_BYTES * share)
+    work = kernel(rates, np.sign(tokens), flop, traffic)
+    return Work(work.time + np.sign(tokens) * ROTARY_LAUNCH, work.flop, work.traffic)
+
+
+def _prompt_traffic(
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
+) -> FloatArray:
+    """Cached tokens that prompts attend, keys of an indexer and states of linear attention, each moved once [byte]."""
+    shards = np.minimum(engines.tensor, attention.kv_shards)
+    kv_tokens = new + (past if attention.selected is None else np.minimum(past, attention.selected))
+    return np.asarray(
+        requests
+        * (
+            kv_tokens * attention.kv_elements_per_token * engines.kv_bytes / shards
+            + (new + past) * attention.index_bytes_per_token
+            + 2.0 * attention.state_bytes / shards
+        )
+    )
+
+
+def head_share(engines: EngineArrays, attention: Attention, queries: Figure = 1.0) -> FloatArray:
+    """What a rank computes for each of its requests over what all heads compute for one query of one [1].
+
+    queries: tokens of a request in the step [token]. Kernels over cached latents take whole tiles of heads
+    (`LATENT_TILE`), which several tokens fill together unless each has keys of its own.
+    """
+    if not attention.is_latent:
+        return np.asarray(queries / engines.tensor)
+    heads = _heads(attention)[0]
+    if attention.selected is None:
+        return np.asarray(np.maximum(queries * heads / engines.tensor, LATENT_TILE) / heads)
+    return np.asarray(queries * np.maximum(heads / engines.tensor, LATENT_TILE) / heads)
 
 
 def _heads(attention: Attention) -> tuple[int, int]:
@@ -219,16 +297,15 @@ def decode_attention_work(
     """Attention of `requests` decoding requests whose contexts average `context` tokens: linear in their product.
 
     bytes = requests x [min(context, selected) x KV per token / min(tp, KV shards) + context x index bytes
-    + 2 x state / shards]; FLOP = requests x queries x [min(context, selected) x FLOP per pair / tp + indexer
-    + state update], where queries are the tokens of each request in the step.
+    + 2 x state / shards]; FLOP = requests x [(min(context, selected) x FLOP per pair + state update) x `head_share`
+    + queries x indexer], where queries are the tokens of each request in the step.
     """
     rates = engines.attention["latent_decode" if attention.is_latent else "attention_decode"]
     shards = np.minimum(engines.tensor, attention.kv_shards)
     keys = context if attention.selected is None else np.minimum(context, attention.selected)
-    flop = (requests * queries) * (
-        keys * attention.decode_flop_per_pair / engines.tensor
-        + context * attention.index_flop_per_pair
-        + attention.flop_per_token / engines.tensor
+    flop = requests * (
+        (keys * attention.decode_flop_per_pair + attention.flop_per_token) * head_share(engines, attention, queries)
+        + queries * context * attention.index_flop_per_pair
     )
     traffic = requests * (
         keys * attention.kv_elements_per_token * engines.kv_bytes / shards
@@ -252,9 +329,16 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     rates = engines.experts
     split = engines.tensor * engines.data / engines.expert
     slots = expert_slots(block.experts, engines.expert)
-    factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew)
-    spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
-    rank_load = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
+    skew, spread = engines.conditions.expert_skew, engines.conditions.expert_spread
+    factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, skew)
+    rank_load = busiest_expert_rank(
+        slots,
+        block.experts_per_token,
+        tokens,
+        engines.expert,
+        factor,
+        spread=sampled_spread(tokens) if spread is None else spread,
+    )
     elements = block.elements_per_expert / split
     outer, between = 2.0 * block.expert_hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     width, cast_width = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])

@@ -47,6 +47,18 @@ class Buckets:
     share: FloatArray
 
 
+def whole_parts(parts: FloatArray) -> NDArray[np.int64]:
+    """Whole numbers near parts of a whole, with the same sum: the largest remainders are rounded up.
+
+    >>> whole_parts(np.array([2.5, 1.5, 1.0])).tolist()
+    [3, 1, 1]
+    """
+    whole = np.floor(parts + 1e-9).astype(np.int64)
+    short = round(float(parts.sum())) - int(whole.sum())
+    whole[np.argsort(whole - parts, kind="stable")[:short]] += 1
+    return whole
+
+
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """A discrete distribution of one length: value [token], ascending, share [1], and the longest length [token]."""
@@ -137,8 +149,6 @@ def coarsen(isl: FloatArray, osl: FloatArray, weight: FloatArray, target_buckets
     lengths, scaled by their second moments, and of ranks); the tails beyond the 99th percentiles are cut
     off first. Total share, mean ISL and mean OSL are kept exactly; the result is sorted and deterministic.
     """
-    if target_buckets < 1:
-        raise InputError(f"buckets: {target_buckets} must be at least 1")
     keep = weight > 0
     isl, osl, weight = isl[keep], osl[keep], weight[keep] / weight[keep].sum()
     features = _features(isl, osl, weight)

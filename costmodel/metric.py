@@ -110,7 +110,9 @@ METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
 """Every metric, in the order in which they are shown."""
 
 SHOWN_ALWAYS: Final = (Metric.TTFT, Metric.TPOT, Metric.E2E)
-"""Metrics that plans have fields of their own for; the others stand in `metrics`, where they are limited."""
+"""Metrics that are stated of every class that is simulated or measured, limited or not."""
+OWN_FIELDS: Final = (Metric.TTFT, Metric.TPOT)
+"""Metrics that records have fields of their own for, as every class has them; the others stand in `metrics`."""
 
 
 def limits_of(**limits: float | None) -> dict[Metric, float]:

@@ -1,13 +1,16 @@
-"""Policies: how an engine fills its next step, as a set of answers that the simulator's one scheduler reads.
+"""What a serving engine adds to its kernels: how it fills its steps, its CPU work, and its way with requests.
 
-All are first come, first served, and let running requests go before waiting ones, except that an exclusive policy runs
-waiting prompts before the decodes. Recomputed requests go to the front of the queue.
+A policy is a set of answers that the simulator's one scheduler reads. All are first come, first served, and let running
+requests go before waiting ones, except that an exclusive policy runs waiting prompts before the decodes. Recomputed
+requests go to the front of the queue.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from .accelerator import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,6 @@ class Policy:
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
     """
 
-    name: str
     exclusive_prefill: bool = False
     chunked: bool = True
     static: bool = False
@@ -39,23 +41,17 @@ class Policy:
     pulls: bool = False
 
 
-STATIC: Final = Policy("static", exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
-"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
-VLLM_V0: Final = Policy("vllm_v0", exclusive_prefill=True, chunked=False, watermark=0.01)
-"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
-VLLM_V1: Final = Policy("vllm_v1", whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
+VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
 """vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
 that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
 vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
 which the next step schedules."""
-SARATHI: Final = Policy("sarathi", watermark=0.01)
-"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
-SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
+SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3)
 """SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
 part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
 before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
 (DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py)."""
-TRTLLM: Final = Policy("trtllm", reserve_output=1.0, pulls=True)
+TRTLLM: Final = Policy(reserve_output=1.0, pulls=True)
 """TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
 Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
 without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
@@ -63,7 +59,57 @@ of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of a
 that fits asks for its KV in one iteration and decodes in one after it has come (_prepare_disagg_gen_init and
 _prepare_disagg_gen_transmission_complete in tensorrt_llm/_torch/pyexecutor/py_executor.py)."""
 
-POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
-"""All policies by name."""
 SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
 """How the serving engines of the catalog schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOverhead:
+    """CPU time that the GPU waits for.
+
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
+    0 where the engine deals with its requests while the GPU computes.
+    """
+
+    step: float
+    per_request: float
+    origin: Origin
+    source: str
+
+
+NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
+"""For comparison with measured kernels, where no scheduler runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPolicy:
+    """One serving engine's way with requests.
+
+    scheduler: how it fills its steps; token_budget: most prompt tokens in a step [token];
+    memory_fraction: share of HBM that it takes [1];
+    quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
+    overhead: CPU time that a step waits for;
+    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
+    arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
+    handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
+    handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
+    workers [1].
+    """
+
+    scheduler: Policy
+    token_budget: int
+    memory_fraction: float
+    quantized_kv_dtype: str
+    overhead: EngineOverhead
+    launch: float
+    arrival: float
+    handover: float
+    handover_burst: float
+
+    def fixed_ttft(self, handed_over: bool) -> float:
+        """Part of a TTFT that no load changes [s]: arrival, and handover of a request that another engine decodes.
+
+        Nothing is busy or held for it, so it takes no capacity: all tokens of a request come later by as much, and in
+        a closed loop so does the next request.
+        """
+        return self.arrival + (self.handover if handed_over else 0.0)

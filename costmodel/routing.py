@@ -94,7 +94,7 @@ def largest_of(ranks: float) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
-def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: FloatArray, skew: FloatArray) -> FloatArray:
+def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: FloatArray, skew: float) -> FloatArray:
     """Load of the busiest rank over the mean load [1].
 
     skew: standard deviation of the experts' popularity over its mean. A rank holds E / ep experts, so the loads of
@@ -103,7 +103,7 @@ def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: Floa
     with m = that limit - 1, imbalance = 1 + x m / (x + m).
 
     >>> eight, peak = np.float64(8), np.float64(1.43)
-    >>> [round(float(imbalance(e, 8, eight, peak, np.float64(1.0))), 2) for e in (64, 256)]
+    >>> [round(float(imbalance(e, 8, eight, peak, 1.0)), 2) for e in (64, 256)]
     [1.47, 1.24]
     """
     rank_experts = experts / ranks

@@ -8,7 +8,7 @@ Rules
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host = step + per_request x requests counts those of the
-  busiest rank (`host.EngineOverhead`).
+  busiest rank (`policy.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 - Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`costmodel.speculation`). The
   draft layer's time is part of gemm, attention, experts and communication.
@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike
 from .arrays import FloatArray
 from .engine import EngineConfig
 from .engine_arrays import EngineArrays, engine_arrays
-from .host import EngineOverhead
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
@@ -41,6 +40,7 @@ from .kernels import (
     prefill_attention_work,
     send_time,
 )
+from .policy import EngineOverhead
 from .transformer import LayerGroup, Transformer
 
 Tokens = TypeVar("Tokens", float, FloatArray)
@@ -201,7 +201,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
             experts += expert_work(engines, group.feed_forward, own.everything).times(count)
         reduction = all_reduce_time(engines, _state_bytes(model, own.tokens))
         communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
-    host = engines.host_step + engines.host_request * (prompt_rows + decodes)
+    host = engines.overhead.step + engines.overhead.per_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
     total = (work.time + communication) * engines.slower + host
 
@@ -245,8 +245,8 @@ def _layer_communication(
     With data ranks, the combine replaces half of the last one; the other half brings every token to all tensor ranks.
     """
     mixer = 0.0 if group.parallel else 1.0
-    if engines.latent_reductions != 1.0 and group.attention.is_latent:
-        reduction = reduction * engines.latent_reductions
+    if engines.conditions.latent_reductions != 1.0 and group.attention.is_latent:
+        reduction = reduction * engines.conditions.latent_reductions
     if group.feed_forward.is_empty:
         return reduction
     if not group.feed_forward.experts:

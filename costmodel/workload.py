@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel import lengths
-from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
 from costmodel.prefix_cache import Reuse, TimeDistribution
 
@@ -132,6 +131,4 @@ def scale_rate(workload: Workload, factor: float) -> Workload:
     >>> scale_rate(mix, 1.5).request_rate
     6.0
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise InputError(f"request rate: factor {factor} must be a finite number above 0")
     return replace(workload, request_rate=workload.request_rate * factor)

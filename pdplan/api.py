@@ -163,6 +163,7 @@ def simulate(
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
+    from search_spaces.target_names import ROUTER_SPELLINGS
 
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
@@ -174,7 +175,7 @@ def simulate(
         concurrency=_value("concurrency", count(CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
-        balancing=_value("balancing", member(Balancing), balancing),
+        balancing=_value("balancing", member(Balancing, ROUTER_SPELLINGS), balancing),
         until=_value("until", share(HALF_WIDTH), until),
     )
     request.check()
@@ -253,7 +254,7 @@ def deploy(
 ) -> list[Path]:
     """Write the files that run a plan into a directory, new or empty, and return their paths.
 
-    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the first that runs it. options: those of
+    target: vllm, dynamo, llm-d, sglang or trtllm; None: the plan's, or the first that runs it. options: those of
     `deployment_options`; force: replaces an earlier deployment.
     """
     from reports.deploy.files import write_deployment
@@ -283,13 +284,13 @@ def deployment_options(
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
     from reports.deploy.files import default_target
-    from search_spaces.target_names import TARGET_NAMES
+    from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
 
-    name, targets = target or default_target(plan), TARGET_NAMES
-    if name not in targets:
-        raise InputError(
-            f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"
-        )
+    name = target or default_target(plan)
+    name = TARGET_SPELLINGS.get(name, name)
+    if name not in TARGET_NAMES:
+        names = ", ".join(TARGET_NAMES)
+        raise InputError(f"the plan's engine {shown(name)} is none of {names}; name a target with --target")
     try:
         version = checked_version(name, engine_version, unchecked=unchecked)
     except InputError as error:

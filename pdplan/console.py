@@ -97,6 +97,21 @@ class Console:
         if self.narrates:
             click.echo(harmless(text), err=True)
 
+    def write(
+        self, path: Path, text: str | bytes, *, force: bool, rival: str = "the file", hint: str | None = ""
+    ) -> None:
+        """Write a file that the user named, and say so; an existing one is kept unless `force`.
+
+        rival: what would take the place of a plan, which is kept even then; empty for a plan; hint: what to do with the
+        file, None: the caller says that it is written.
+        """
+        from reports.whole_files import check_target, write_whole
+
+        check_target(path, force=force, rival=rival)  # something may have come into its place since the command began
+        write_whole({path: text})
+        if hint is not None:
+            self.note(f"wrote {path}{hint}")
+
     def warn(self, text: str) -> None:
         """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""
         if self.verbose or not self.quiet:
@@ -180,17 +195,6 @@ def obeys_codes(stream: TextIO) -> bool:
 def _draw(stage: str, share: float) -> None:
     filled = round(20 * share)
     click.echo(f"\r\x1b[K{'█' * filled}{'·' * (20 - filled)} {stage}", nl=False, err=True)
-
-
-def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the file") -> None:
-    """Write a file that the user named; an existing one is kept unless `force`.
-
-    rival: what would take the place of a plan, which is kept even then; empty for a plan.
-    """
-    from reports.whole_files import check_target, write_whole
-
-    check_target(path, force=force, rival=rival)  # something may have come into its place since the command began
-    write_whole({path: text})
 
 
 _PLAIN: Final = {

@@ -14,7 +14,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.options import (
     PATH,
     Choice,
@@ -141,16 +141,12 @@ class Output:
 
             columns = row_columns(rows)
             if self.csv is not None:
-                self._write(console, self.csv, columns_csv(columns))
+                console.write(self.csv, columns_csv(columns), force=self.force)
             if self.parquet is not None:
-                self._write(console, self.parquet, columns_parquet(columns))
+                console.write(self.parquet, columns_parquet(columns), force=self.force)
         if self.html is not None:
-            self._write(console, self.html, render_document(document, record))
+            console.write(self.html, render_document(document, record), force=self.force)
         return console.answer(document, record, as_json=self.as_json)
-
-    def _write(self, console: Console, path: Path, content: str | bytes) -> None:
-        write_text(path, content, force=self.force)
-        console.note(f"wrote {path}")
 
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -271,9 +267,8 @@ def show_view(
     text = writers[view]()
     if output is None:
         console.show(text)
-        return
-    write_text(output, text, force=force, rival=rival)
-    console.note(f"wrote {output}")
+    else:
+        console.write(output, text, force=force, rival=rival)
 
 
 def check_files(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
 import click
@@ -57,7 +57,15 @@ QUOTES = ".csv"
 
 
 class Choice(click.Choice[str]):
-    """One of a few names; the refusal of another ends with the nearest."""
+    """One of a few names; the refusal of another ends with the nearest. same: other spellings of some of them."""
+
+    def __init__(self, choices: Sequence[str], same: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(choices)
+        self.same = same
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name as it is listed."""
+        return super().convert(self.same.get(str(value).lower(), value), param, ctx)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Click's sentence, with the nearest name where there is one."""
@@ -255,9 +263,6 @@ def whole(limits: Bounds) -> click.IntRange:
 
 
 PATH = UsablePath()
-ROUTERS = ("fewest_tokens", "fewest_requests")
-"""Values of `constraints.balancing`."""
-
 DEGREE = whole(bounds.DEGREE)
 
 

@@ -28,34 +28,18 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 
 
 def asked(plan: Plan) -> list[Slo]:
-    """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
+    """The classes of a plan; of one without a fleet, which has no results, those of its inputs, NaN where not told."""
     if plan.classes:
-        return [
-            _slo(
-                row.name,
-                {"ttft": row.ttft_limit_s, "tpot": row.tpot_limit_s, "e2e": row.e2e_limit_s}
-                | {str(metric): result.limit_s for metric, result in row.metrics.items()},
-                row.attainment_goal,
-                row.share,
-            )
-            for row in plan.classes
-        ]
+        return [Slo(row.name, row.limits, row.attainment_goal, row.share) for row in plan.classes]
     slos = plan.provenance.inputs.get("slo")
     return [
-        _slo(
+        Slo(
             str(row.get("name") or "default"),
-            {metric: _number(row.get(metric)) for metric in Metric},
-            _number(row.get("attainment")),
-            _number(row.get("share", 1.0)),
+            limits_of(**{str(metric): _number(row.get(metric)) for metric in Metric}),
+            *(_number(row.get(key, default)) or math.nan for key, default in (("attainment", None), ("share", 1.0))),
         )
         for row in _rows(slos if isinstance(slos, list) else [slos])
     ]
-
-
-def _slo(name: str, limits: Mapping[str, float | None], goal: float | None, share: float | None) -> Slo:
-    """A class; goal and share are NaN where the plan does not tell."""
-    stated = {metric: limit for metric, limit in limits.items() if is_number(limit)}
-    return Slo(name, limits_of(**stated), *(math.nan if value is None else value for value in (goal, share)))
 
 
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -34,7 +34,6 @@ from reports.words import (
     gpus_per_engine,
     has_tpot,
     is_overloaded,
-    other_metrics,
     replica_words,
     replicas_cell,
     split_words,
@@ -44,6 +43,16 @@ from reports.words import (
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+TONES: Final = {
+    Metric.TTFT: "prefill",
+    Metric.TPOT: "decode",
+    Metric.E2E: "colocated",
+    Metric.ITL_P99: "other",
+    Metric.NORMALIZED_LATENCY: "good",
+}
+"""Colors of the metrics."""
+OPTIONAL: Final = {"p50", "p99"}
+"""Quantiles that a narrow table leaves out."""
 MOST_COLUMNS: Final = 8
 
 
@@ -62,24 +71,22 @@ def goal_words(classes: Sequence[ClassResult]) -> str:
     return labels.pop() if len(labels) == 1 else "at goal"
 
 
-Latencies = ClassResult | ClassLatencies
-"""What is known of the latencies of a class: in the plan, or in a fleet that was simulated."""
+def worst_tails(
+    latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]
+) -> dict[Metric, tuple[float, float]]:
+    """Every limited metric, at the quantile of the goal, in the class that is nearest to its limit there.
 
-
-def worst_tail(latencies: Sequence[Latencies], classes: Sequence[ClassResult], metric: str) -> tuple[float, float]:
-    """TTFT or TPOT at the quantile of the goal, in the class that is nearest to its limit: share of it [1], time [s].
-
-    The share is infinite where the time is not known, and 0 without a limit.
+    As share of the limit [1], infinite where requests never get so far, and as time [s]; NaN where it was not recorded.
     """
-    goals, tails = {item.name: item for item in classes}, [(0.0, 0.0)]
-    for case in latencies:
-        item = goals.get(case.name)
-        if item is not None:
-            seconds = float(getattr(getattr(case, f"{metric}_s"), goal_label(item.attainment_goal)))
-            limit = getattr(item, f"{metric}_limit_s")
-            share = 0.0 if not 0 < limit < math.inf else math.inf if math.isnan(seconds) else seconds / limit
-            tails.append((share, seconds))
-    return max(tails)
+    cases, tails = {case.name: case.quantiles for case in latencies}, dict[Metric, list[tuple[float, float]]]()
+    for item in classes:
+        label = goal_label(item.attainment_goal)
+        for metric, limit in item.limits.items():
+            known, times = tails.setdefault(metric, []), cases.get(item.name, {}).get(metric)
+            if times is not None:
+                seconds = float(getattr(times, label))
+                known.append((math.inf if math.isnan(seconds) else seconds / limit, seconds))
+    return {metric: max(tails[metric], default=(math.nan, math.nan)) for metric in Metric if metric in tails}
 
 
 def pool_label(pool: Pool) -> str:
@@ -331,74 +338,50 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
     return table_of(columns, rows)
 
 
-def class_table(plan: Plan, *, brief: bool) -> Table:
-    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest.
+def slo_table(plan: Plan, *, brief: bool) -> Table:
+    """A row for each latency of a class, with its limit; in the first of a class how many requests meet all of them.
 
-    Percentiles stand in the header, or where they differ in the cells.
+    brief: limited latencies alone, at the percentile that the goal asks for, and of many classes the tightest; else at
+    every percentile, with how far off the prediction may be.
     """
     classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    labels = {goal_label(item.attainment_goal) for item in classes}
-    at = f" {min(labels)}" if len(labels) == 1 else ""
+    at = goal_words(classes)
     columns = (
         Column("class", shrink=True),
+        Column("latency"),
+        *([Column(at, "right")] if brief else [Column(name, "right", optional=name in OPTIONAL) for name in QUANTILES]),
+        Column("limit", "right", beside=True),
+        *(
+            []
+            if brief
+            else [Column(f"90 % interval {at if at == 'at goal' else f'of {at}'}", "right", shrink=True, lines=2)]
+        ),
         Column("SLO met", "right"),
         Column("goal", "right", beside=True),
-        Column(f"TTFT{at}", "right"),
-        Column("limit", "right", beside=True),
-        Column(f"TPOT{at}", "right"),
-        Column("limit", "right", beside=True),
         *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
     )
     rows = []
     for item in classes:
         label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
-        before = "" if at else f"{label} "
-        cells = (
-            clean(item.name, 30),
-            f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-            percent(item.attainment_goal),
-            f"{before}{duration(getattr(item.ttft_s, label))}",
-            duration(item.ttft_limit_s),
-            f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
-            duration(item.tpot_limit_s),
-            percent(item.share),
-        )
-        rows.append(cells[: len(columns)])
-    return table_of(columns, rows)
+        met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
+        verdict = met, percent(item.attainment_goal), percent(item.share)
+        for metric, times, limit, between in latencies(item):
+            if brief and limit is None:
+                continue
+            own = [getattr(times, name) for name in ([label] if brief else QUANTILES)]
+            span = [] if brief else [MISSING if between is None else spread(between, duration)]
+            before = f"{label} " if brief and at != label else ""
+            texts = [f"{before}{duration(seconds)}" for seconds in own]
+            rows.append((clean(item.name, 30), METRICS[metric].label, *texts, duration(limit), *span, *verdict))
+            verdict = "", "", ""
+    return without_empty(table_of(columns, [row[: len(columns)] for row in rows]))
 
 
-def latency_table(plan: Plan) -> Table:
-    """Every latency of each class at every percentile, with its limit and how far off the prediction may be."""
-    at = goal_words(plan.classes)
-    at = at if at == "at goal" else f"of {at}"
-    columns = (
-        Column("class", shrink=True),
-        Column("latency"),
-        Column("limit", "right"),
-        *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
-        Column(f"90 % interval {at}", "right", optional=True, shrink=True, lines=2),
-    )
-    rows = []
-    for item in plan.classes:
-        for label, times, limit, between in latencies(plan, item):
-            quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
-            span = MISSING if between is None else spread(between, duration)
-            rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
-    return without_empty(table_of(columns, rows))
-
-
-def latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
-    """Name, quantiles, limit [s] and error bar of each latency of a class; the whole request has them if simulated."""
-    bars = item.error_bars
-    rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
-    rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
-    if has_tpot(item):
-        rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
-    if item.e2e_limit_s is not None:
-        classes = [] if plan.simulation is None else plan.simulation.classes
-        whole = next((class_result.e2e_s for class_result in classes if class_result.name == item.name), None)
-        rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
-    return [*rows, *((label, times, limit, None) for label, times, limit in other_metrics(item))]
+def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
+    """Every latency of a class with its limit [s] and its error bar; no TPOT where nothing follows first tokens."""
+    limits, ranges = item.limits, {} if item.error_bars is None else item.error_bars.ranges
+    known = [metric for metric in item.latencies.quantiles if metric is not Metric.TPOT or has_tpot(item)]
+    return [(metric, item.latencies.quantiles[metric], limits.get(metric), ranges.get(metric)) for metric in known]
 
 
 def routing_table(plan: Plan) -> Table:
@@ -442,15 +425,3 @@ def missed_lengths_sentence(plan: Plan) -> str:
                 f"{percent(met)} of these meet the SLO."
             )
     return " ".join(sentences)
-
-
-def limit_sentences(plan: Plan) -> list[str]:
-    """Limits beyond TTFT and TPOT, a sentence each: columns would not fit beside the others."""
-    sentences = []
-    for item in plan.classes:
-        goal = goal_label(item.attainment_goal)
-        for label, times, limit, _ in latencies(plan, item):
-            if label not in {"TTFT", "TPOT"}:
-                value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
-                sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
-    return sentences

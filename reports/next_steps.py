@@ -151,14 +151,14 @@ def relaxed_settings(plan: Plan) -> dict[str, str]:
 def again_command(plan: Plan, flags: str) -> str:
     """The command that plans the same problem again with other flags, without those in WRITTEN and their values.
 
-    So it writes nothing over this plan; a value may stand behind an equals sign.
+    So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out.
     """
-    words = _words(plan)
+    words, replaced = _words(plan), WRITTEN | {flags.partition(" ")[0]}
     pairs = zip(("", *words), words, strict=False)
     kept = [
         word
         for before, word in pairs
-        if before not in WRITTEN and word.partition("=")[0] not in WRITTEN and word != "--force"
+        if before not in replaced and word.partition("=")[0] not in replaced and word != "--force"
     ]
     return f"{shlex.join(kept)} {flags}"
 

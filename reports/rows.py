@@ -42,12 +42,9 @@ RENAMED: Final = {
     "osl": "osl_tokens",
 }
 """Names of the JSON document that have no unit."""
-SETTINGS: Final = (
-    "replicas",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "expert_parallel",
-    "data_parallel",
+DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""How an engine is split, by the fields of a pool."""
+ENGINE_SETTINGS: Final = (
     "weight_dtype",
     "kv_dtype",
     "speculative_tokens",
@@ -55,8 +52,9 @@ SETTINGS: Final = (
     "max_num_batched_tokens",
     "max_model_len",
     "memory_fraction",
-    "usd_per_hour",
 )
+"""Other settings of an engine."""
+SETTINGS: Final = ("replicas", *DEGREES, *ENGINE_SETTINGS, "usd_per_hour")
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -85,8 +83,8 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif key == "classes":
         for row in value:
             yield f"{row['name']}.attainment", row["attainment"]
-            times = ((metric, label) for metric in ("ttft", "tpot") for label in row[f"{metric}_s"])
-            yield from ((f"{row['name']}.{metric}_{label}_s", row[f"{metric}_s"][label]) for metric, label in times)
+            for metric, times in ({"ttft": row["ttft_s"], "tpot": row["tpot_s"]} | row.get("metrics", {})).items():
+                yield from ((f"{row['name']}.{metric}_{label}_s", seconds) for label, seconds in times.items())
     elif key == "refuted":
         yield "refuted_fleets", len(value)
     else:

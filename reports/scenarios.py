@@ -12,9 +12,9 @@ from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
 
 from .document import Column, Document, Section, Table, table_of
-from .numbers import MISSING, exact, hourly, monthly, percent, quantity, significant
+from .numbers import MISSING, exact, hourly, monthly, percent, significant
 from .text import capital, clean, sentence
-from .words import fleet_line, limited_cell
+from .words import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
 FACTOR: Final = "×"
@@ -35,23 +35,15 @@ def lever_words(key: str) -> str:
     )
 
 
-def value_words(key: str, value: float) -> str:
+def value_words(key: str, value: float, digits: int = 3) -> str:
     """Write a lever's value with its unit; factors stand at ×1, step times at a quantile of their errors.
 
     >>> value_words("price.H100", 3.192), value_words("rate_scale", 0.8), value_words("budget", 40.0)
     ('$3.19/h', '×0.8', '$40.00/h')
     """
+    unit = lever_unit(key)
     if key == QUANTILE:
         return f"{percent(value)} quantile"
-    unit = lever_unit(key)
-    if unit == FACTOR:
-        return f"{FACTOR}{significant(value)}"
-    return quantity(value, unit) if unit else significant(value)
-
-
-def exact_words(key: str, value: float, digits: int = 6) -> str:
-    """The same to more digits, for values that were stated, or found exactly."""
-    unit = lever_unit(key)
     return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
 
 
@@ -83,7 +75,7 @@ def _varied_value(key: str, value: object, digits: int) -> str:
     if isinstance(value, bool) or (isinstance(value, str) and key.partition(".")[0] not in LEVERS):
         return clean(str(value))
     try:
-        return exact_words(key, number_of(key, str(value)), digits)
+        return value_words(key, number_of(key, str(value)), digits)
     except QuantityError:
         return clean(str(value))
 
@@ -178,8 +170,8 @@ def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
     for rows in groups.values():
         place, miss = next(iter(rows.items()))
         where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        settings = " + ".join(map(limited_cell, miss.pools))
-        sentences.append(f"Simulated and ruled out{where}: {settings} for {hourly(miss.cost)}. It {miss.fault}.")
+        fleet = fleet_line(miss.pools, limits=True)
+        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
     return sentences
 
 

@@ -20,6 +20,7 @@ from optimizer.plans.records import (
 )
 from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
 from reports.document import Chart, Column, Detail, Section, Table, table_of
+from reports.next_steps import again_command
 from reports.numbers import MISSING, hourly, listed, money, percent, signed_percent, significant
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
@@ -42,12 +43,6 @@ def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, f
 def moves(row: LeverSensitivity, base: float) -> bool:
     """Whether a lever changes the cost at hand [$/h], or leaves no fleet."""
     return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
-
-
-def still_sentence(rows: Sequence[LeverSensitivity], base: float) -> str:
-    """Name the levers that do not move the cost at hand [$/h]; empty where all do."""
-    names = [lever_words(row.lever) for row in rows if not moves(row, base)]
-    return f"Not moved by: {', '.join(names)}." if names else ""
 
 
 def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
@@ -226,6 +221,10 @@ def _boundaries(row: BreakEven, scale: Scale, y: float) -> list[Mark]:
 
 _SEARCHED: Final = "one colocated pool or one pair of pools"
 """What is searched anew at every value of a lever."""
+OTHERS: Final = (
+    f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs {{}} now. The recommended "
+    "fleet is another, and is not moved."
+)
 MOST_FLIPS: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
@@ -299,14 +298,6 @@ def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
     )
 
 
-def others_sentence(sensitivity: Sensitivity) -> str:
-    """Say which cost the levers beside prices move, where that is not the recommended fleet's."""
-    return (
-        f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs "
-        f"{hourly(sensitivity.usd_per_hour)} now. The recommended fleet is another, and is not moved."
-    )
-
-
 def swing_sentence(moved: MovedCosts, share: float) -> str:
     """Say which lever moves the cost most; share: by how much each moves [1]."""
     if not moved.levers:
@@ -345,15 +336,15 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
 
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    sensitivity, command = plan.sensitivity, command_of(plan)
+    sensitivity, command, again = plan.sensitivity, command_of(plan), again_command(plan, "--sensitivity")
     if sensitivity is not None:
         what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
-        return ("", "") if sensitivity.complete else (what_is_missing, f"{command} --sensitivity")
+        return ("", "") if sensitivity.complete else (what_is_missing, again)
     if plan.objective != "min_cost":
         return "Not worked out: it is of the least cost, which this plan does not seek.", ""
     if "--sensitivity" in command or "thorough" in command:
         return f"Not worked out: no fleet of {_SEARCHED} answers this; pdplan whatif --full searches all.", ""
-    return "Not worked out; to have it", f"{command} --sensitivity"
+    return "Not worked out; to have it", again
 
 
 def sensitivity_section(plan: Plan) -> Section:
@@ -384,7 +375,7 @@ def sensitivity_section(plan: Plan) -> Section:
             *(
                 Section(
                     "Other levers",
-                    (others_sentence(sensitivity), *levers),
+                    (OTHERS.format(hourly(sensitivity.usd_per_hour)), *levers),
                     levers_table(moved.levers, moved.base),
                     charts=_tornado_chart(moved, sensitivity.share),
                 )
@@ -413,7 +404,8 @@ def _tornado_chart(moved: MovedCosts, share: float) -> tuple[Chart, ...]:
     """The swing of every lever; none where none was moved."""
     if not moved.levers:
         return ()
-    caption = f"{TORNADO_KEY} {still_sentence(moved.levers, moved.base)}"
+    still = [lever_words(row.lever) for row in moved.levers if not moves(row, moved.base)]
+    caption = f"{TORNADO_KEY} Not moved by: {', '.join(still)}." if still else TORNADO_KEY
     drawing, table = draw_tornado(moved.levers, moved.base), levers_table(moved.levers, moved.base)
     return (Chart(swing_sentence(moved, share), caption, drawing, table),)
 

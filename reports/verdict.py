@@ -9,7 +9,8 @@ from typing import Final
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import OPTIMAL_GAP, ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
+from optimizer.plans.precision import OPTIMAL_GAP
 from optimizer.plans.records import ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.judge import Judgement
 from reports.asked import day_rate
@@ -63,17 +64,14 @@ MOST_NAMES: Final = 3
 """Classes or limits that one sentence names."""
 
 
-def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
-    """The answer: which fleet at which price, and whether it meets the SLO; or that there is none.
-
-    brief: without the model and the engine, which the file of the problem states.
-    """
+def headlines(plan: Plan) -> list[str]:
+    """The answer: which fleet at which price, and whether it meets the SLO; or that there is none."""
     if not has_fleet(plan):
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    load = per_token if brief else f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {load}.", slo_result_sentence(plan, brief=brief)]
+    service = f"{clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -198,11 +196,11 @@ MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False) -> str:
+def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    brief: without the number of requests; misses: whatever the shares of the runs, as its queues grow. Empty for a plan
-    without classes. Beside the share stand the ends of its 95 % interval.
+    misses: whatever the shares of the runs, as its queues grow. Empty for a plan without classes. Beside the share
+    stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if not plan.classes:
@@ -215,13 +213,10 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
-    interval, recorded = " to ".join(ends), _recorded_words(simulation)
-    if brief:
-        return f"{result}, simulated ({interval}).{recorded}"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
-    basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
-    return f"{result}, simulated over {basis} (95 % interval {interval}).{recorded}"
+    basis = f"{count(simulation.requests)} {fresh}{source} (95 % interval {' to '.join(ends)})"
+    return f"{result}, simulated over {basis}.{_recorded_words(simulation)}"
 
 
 VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
@@ -253,23 +248,19 @@ def _recorded_words(simulation: Simulation) -> str:
     return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
-def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
+def prefix_sentence(plan: Plan) -> str:
     """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
     cache = plan.prefix_cache
     if cache is None:
         return ""
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
-        if brief:
-            return f"Prefix cache: the stated {best} of hits needs every prefix to be used again within {keeps}."
         return (
-            f"Prefix cache: the stated {best} of the input tokens are found in it if every prefix is used again within "
-            f"{keeps}; the KV memory keeps it no longer."
+            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
+            "in it if each prefix is used again within that time."
         )
     tier = plan.provenance.inputs.get("kv_cache_tier") or {}
     read_words = f", {percent(cache.read)} in the KV cache tier" if tier.get("capacity_per_gpu") else ""
-    if brief:
-        return f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{read_words}."
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = (
         f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}{read_words}"
@@ -284,14 +275,14 @@ AS_GOOD: Final = 0.02
 """Share of the input tokens below which what is not found is no loss to speak of [1]."""
 
 
-def waste_sentence(plan: Plan, *, brief: bool = False) -> str:
+def waste_sentence(plan: Plan) -> str:
     """Say what the fleet attains with one replica fewer; empty where that was not simulated."""
     rows = None if plan.simulation is None else plan.simulation.one_replica_less
-    return losses_sentence(rows, plan, brief=brief) if rows else ""
+    return losses_sentence(rows, plan) if rows else ""
 
 
-def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = False) -> str:
-    """Say what a fleet attains with one replica fewer in each pool of several; brief: at most.
+def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
+    """Say what a fleet attains with one replica fewer in each pool of several.
 
     Spare replicas are idle in a plan's figures, so the replica is one of those in use.
     """
@@ -303,11 +294,6 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan, *, brief: bool = Fa
         subject = "Apart from the spares every replica is needed: with one fewer"
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
-    if brief:
-        worst = (tightest(row.attainment, plan.classes) for row in rows)
-        name, share, _ = min(worst, key=lambda item: misses_used(*item[1:]))
-        most = "at most " if len(rows) > 1 else ""
-        return f"{subject}, {most}{percent(share)} of {requests_of(name, plan.classes)} meet the SLO."
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
@@ -329,7 +315,7 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
 
 
 def router_sentence(plan: Plan) -> str:
-    """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
+    """Say what the fleet attains behind a least-requests router; empty where that was not simulated."""
     simulation = plan.simulation
     if simulation is None or simulation.fewest_requests is None:
         return ""
@@ -366,8 +352,8 @@ def search_outcome(plan: Plan) -> str:
     return "cheapest possible" if gap is not None and gap <= OPTIMAL_GAP else "cheapest found"
 
 
-def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
-    """Say what is known of better fleets: of those of one or two pools, and of those of any shape (brief: shorter).
+def proof_sentence(plan: Plan) -> str:
+    """Say what is known of better fleets: of those of one or two pools, and of those of any shape.
 
     Nothing of a fleet that was stated, beside which none was sought. Where a price of the fleet needs a remark, all of
     it is so at these prices.
@@ -381,8 +367,7 @@ def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
         return f"{no_bound}: by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation."
-    which, basis = ("fleet", "") if brief else ("fleet of any shape", " under this model")
-    any_shape = f"o {which}{_floor_dtypes(plan)} can cost less than {floor}{at_prices}{basis}."
+    any_shape = f"o fleet{_floor_dtypes(plan)} can cost less than {floor}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
@@ -489,8 +474,8 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     ]
     is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval of the prediction error: 90 % of past predictions were off by no more." if bars else "",
-        "To overload: slow GPUs fall behind, and their queue grows." if is_endless else "",
+        "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
+        "To overload: at the slow end the GPUs fall behind, and the queue grows." if is_endless else "",
         f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
     )
 

@@ -11,7 +11,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, Quantiles, SimulatedClass, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
 from reports.text import capital
 from search_spaces.problem import Slo, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -36,7 +36,7 @@ MOST_POOLS_IN_WORDS: Final = 2
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
-"""Header of a column of `limited_cell`."""
+"""Header of a column of `fleet_line` with limits."""
 LABEL_LIMIT: Final = 100
 """Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
@@ -175,21 +175,17 @@ def gpu_words(plan: Plan) -> str:
     return join_words(words)
 
 
-def engine_cell(pool: EnginePool) -> str:
-    """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role.
+def replicas_cell(pool: EnginePool, *, spares: int = 0, limits: bool = False) -> str:
+    """Write a pool without its role, such as "2 × H200 TP4 fp8/bf16": replicas, GPU, parallelism, precision.
 
     The precision is that of weights and KV cache; it is left out where both have the usual one, or it is not recorded.
+    spares: how many of the replicas are; limits: with `batch_limits`, such as "(64/512)", where they are stated.
     """
-    return f"{replicas_cell(pool)} {pool.role}"
-
-
-def replicas_cell(pool: EnginePool, *, spares: int = 0) -> str:
-    """Write the same without the role; spares: how many of the replicas are."""
     dtypes = {str(pool.weight_dtype), str(pool.kv_dtype)}
     is_usual = dtypes == {ACTIVATION_DTYPE} or None in {pool.weight_dtype, pool.kv_dtype}
     precision = "" if is_usual else f"{clean(str(pool.weight_dtype), 20)}/{clean(str(pool.kv_dtype), 20)}"
-    spare = f"({spares} spare)" if spares else ""
-    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, spare)))
+    notes = f"({spares} spare)" if spares else "", f"({batch_limits(pool)})" if limits and batch_limits(pool) else ""
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, *notes)))
     return f"{pool.replicas:d} × {engine}"
 
 
@@ -199,19 +195,15 @@ def precision_words(pools: Sequence[Pool]) -> str:
     return "; {} weights, {} KV cache".format(*dtypes.pop()) if len(dtypes) == 1 else ""
 
 
-def fleet_line(pools: Sequence[EnginePool]) -> str:
-    """Write the pools of a fleet in one line, replicas × GPU."""
-    return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
-
-
-def fleet_by_role(pools: Sequence[EnginePool]) -> str:
-    """Write a fleet by role, such as "prefill 2 × H100 TP2, decode 1 × H200 TP2": the shortest way."""
+def fleet_line(pools: Sequence[EnginePool], *, limits: bool = False) -> str:
+    """Write a fleet in one line, such as "prefill 2 × H100 TP2, decode 1 × H200 TP2"; limits: as of `replicas_cell`."""
     groups = itertools.groupby(pools, key=lambda pool: pool.role)
-    return ", ".join(f"{role} {' + '.join(map(replicas_cell, group))}" for role, group in groups)
+    cells = [f"{role} {' + '.join(replicas_cell(pool, limits=limits) for pool in group)}" for role, group in groups]
+    return ", ".join(cells) or "no fleet"
 
 
 def limits_by_role(pools: Sequence[EnginePool]) -> str:
-    """Write max_num_seqs and max_num_batched_tokens of the pools of `fleet_by_role`, such as "48/8,192, 360/360"."""
+    """Write max_num_seqs and max_num_batched_tokens of the pools of `fleet_line`, such as "48/8,192, 360/360"."""
     groups = itertools.groupby(pools, key=lambda pool: pool.role)
     return ", ".join(" + ".join(map(batch_limits, group)) for _, group in groups)
 
@@ -220,12 +212,6 @@ def batch_limits(pool: EnginePool) -> str:
     """Write max_num_seqs and max_num_batched_tokens of an engine, "" where they are not stated."""
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     return "" if seqs is None or chunk is None else f"{count(seqs)}/{count(chunk)}"
-
-
-def limited_cell(pool: EnginePool) -> str:
-    """Write an engine and its batch limits, such as "2 × H100 TP1 decode (64/512)"."""
-    limits = batch_limits(pool)
-    return f"{engine_cell(pool)} ({limits})" if limits else engine_cell(pool)
 
 
 def slo_name(plan: Plan, most: int = 0) -> str:
@@ -340,11 +326,6 @@ def missed_classes(plan: Plan) -> list[ClassResult]:
 def has_tpot(item: ClassResult) -> bool:
     """Tell whether any request of a class has more than one output token."""
     return item.tpot_s.p99 != 0.0
-
-
-def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
-    """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
-    return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
 def tightest_limits(plan: Plan) -> list[Binding]:
@@ -526,10 +507,10 @@ def miss_sentences(plan: Plan) -> list[str]:
     rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
     rows = [row for row in plan.alternatives if is_number(row.attainment)]
     for number, miss in enumerate(rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]):
-        pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
+        pools = fleet_line(miss.pools[:4]) if miss.pools else alternative_name(miss)
         price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
-        basis = "when simulated" if miss.simulated else "by formula, not simulated"
-        met = f"{percent(miss.attainment)} of requests would meet the SLO, {basis}." * is_number(miss.attainment)
+        basis = "in simulation" if miss.simulated else "by formula"
+        met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))

@@ -11,7 +11,6 @@ times of engines, which `pdplan calibrate` writes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -36,12 +35,13 @@ from .efficiency import (
     EfficiencyTable,
     KernelChange,
     Peaks,
+    figures_dict,
     parse_efficiency,
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
 from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
-from .quantities import Kind
+from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source, shipped_table
 
@@ -367,41 +367,16 @@ def _accelerator(
     own = entry.tflops.model_dump(exclude_none=True)
     return Accelerator(
         name=name,
-        vendor=entry.vendor,
-        generation=entry.generation,
-        memory=entry.memory_gib * GIB,
-        bandwidth=entry.bandwidth_tb_s * TERA,
+        **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
         peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
         scale_up=entry.scale_up.link,
         scale_up_size=entry.scale_up.gpus,
         scale_out=entry.scale_out.link,
-        node_size=entry.node_size,
-        tdp=entry.tdp_w,
-        node_label=entry.node_label,
-        kv_domain=entry.kv_domain,
         price=prices[0],
         other_prices=tuple(prices[1:]),
         efficiency=efficiency.complete(name, peaks),
-        source=entry.source,
-        date=entry.date,
-        assumed=entry.assumed,
-        mxfp4_multiples=entry.mxfp4_multiples,
         in_engine=efficiency.in_engine(name),
     )
-
-
-_SHAPE_KEYS = {
-    "compute_half": "compute_half",
-    "depth_half": "depth_half",
-    "fill_half": "fill_half",
-    "cast_bytes": "cast",
-    "spill_bytes": "spill",
-    "eager_s": "eager",
-    "floor_s": "floor",
-    "single_s": "single",
-    "shared": "shared",
-}
-"""Keys of what shapes an efficiency curve, units in them; written where they are not zero."""
 
 
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
@@ -409,14 +384,7 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
     efficiency: dict[str, dict[str, Any]] = {}
     for (kernel_class, dtype), figures in accelerator.efficiency.items():
         if dtype in accelerator.peak_flops:
-            efficiency.setdefault(kernel_class, {})[dtype] = {
-                "compute": figures.compute,
-                "memory": figures.memory,
-                "launch_s": figures.launch,
-                "origin": str(figures.origin),
-                "source": figures.source,
-                "error": None if math.isnan(figures.error) else figures.error,
-            } | {name: getattr(figures, field) for name, field in _SHAPE_KEYS.items() if getattr(figures, field)}
+            efficiency.setdefault(kernel_class, {})[dtype] = figures_dict(figures)
     return {
         "name": accelerator.name,
         "vendor": accelerator.vendor,

@@ -41,7 +41,7 @@ from .schema import (
     ObjectiveSection,
     WorkloadSection,
 )
-from .search_space import SearchSection, allowed_degrees, search_space
+from .search_space import DEGREES, DTYPES, SearchSection, allowed_degrees, search_space
 from .target_names import NO_TARGET
 
 SHOWN_DEGREES = 8
@@ -151,7 +151,7 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
             f"{_limit_hint(section.lengths)}",
         )
     longest_request = max(workload.max_tokens, math.ceil(longest))
-    if model.max_position and longest_request > model.max_position:
+    if longest_request > model.max_position:
         has_limit = stated_max is not None and stated_max >= longest
         lengths = "lengths" if section.sessions is None else "sessions"
         where = ("workload", "max_tokens") if has_limit else ("workload", lengths)
@@ -250,10 +250,9 @@ _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)
 
 def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
-    space = problem.space
-    degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    choices = (problem.weight_dtypes, problem.kv_dtypes, problem.speculative_tokens)
-    ways = math.prod(len(values) for values in (*degrees, *choices)) * len(problem.offers)
+    space = problem.full_space
+    ways = math.prod(len(getattr(space, name)) for name in (*DEGREES, *DTYPES, "speculative_tokens"))
+    ways *= len(problem.offers)
     if ways > MAX_SPLITS:
         sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
         return [Fault(("search",), f"{sentence}; state fewer degrees")]

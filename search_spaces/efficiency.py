@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Annotated, Any
+
+from pydantic import create_model
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
@@ -49,28 +51,35 @@ USUAL = "H100"
 """The GPU whose size the medians of `default` are about."""
 
 
-class EfficiencyChange(FileSection):
+UNITS: Mapping[str, str] = dict.fromkeys(("launch", "eager", "floor", "single"), "s") | dict.fromkeys(
+    ("cast", "spill"), "bytes"
+)
+"""Units of the figures of `KernelEfficiency` that have one."""
+ABOUT = ("origin", "source", "error")
+"""Its fields that are no figures."""
+FIGURES: Mapping[str, str] = {
+    f"{field.name}_us" if UNITS.get(field.name) == "s" else field.name: field.name
+    for field in fields(KernelEfficiency)
+    if field.name not in ABOUT
+}
+"""Keys of its figures in efficiency.yaml, times in microseconds."""
+_CHANGES: dict[str, Any] = {
+    key: (_Share | None if name in {"compute", "memory"} else _NotNegative | None, None)
+    for key, name in FIGURES.items()
+}
+FigureChanges = create_model("FigureChanges", __base__=FileSection, **_CHANGES)
+
+
+class EfficiencyChange(FigureChanges):
     """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
 
-    compute: _Share | None = None
-    memory: _Share | None = None
-    launch_us: _NotNegative | None = None
-    compute_half: _NotNegative | None = None
-    depth_half: _NotNegative | None = None
-    fill_half: _NotNegative | None = None
-    cast: _NotNegative | None = None
-    spill: _NotNegative | None = None
-    shared: _NotNegative | None = None
-    eager_us: _NotNegative | None = None
-    floor_us: _NotNegative | None = None
-    single_us: _NotNegative | None = None
     origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
     source: Text | None = None
     error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
 
     def over(self, base: KernelEfficiency, file: str) -> KernelEfficiency:
         """`base` with these figures laid over it; times in SI units."""
-        figures = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
+        figures = self.model_dump(exclude_none=True, exclude=set(ABOUT))
         source = self.source or f"{', '.join(figures) or 'nothing'} from {file}; else {base.source}"
         error = math.nan if self.error is None else self.error
         return replace(base, **in_base_units(figures), origin=self.origin, source=source, error=error)
@@ -185,13 +194,21 @@ def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[
 
 
 def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key in EfficiencyChange.model_fields:
-        if key in {"origin", "source", "error"}:
-            continue
-        value = getattr(efficiency, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
-        row[key] = rounded(value)  # zeros too: what is left out stays as the accelerator beneath has it
-    row |= {"origin": str(efficiency.origin), "source": efficiency.source}
-    if not math.isnan(efficiency.error):
-        row["error"] = rounded(efficiency.error)
-    return row
+    figures = {  # zeros too: what is left out stays as the accelerator beneath has it
+        key: rounded(getattr(efficiency, name) / (MICRO if key.endswith("_us") else 1.0))
+        for key, name in FIGURES.items()
+    }
+    error = {} if math.isnan(efficiency.error) else {"error": rounded(efficiency.error)}
+    return {**figures, "origin": str(efficiency.origin), "source": efficiency.source, **error}
+
+
+def figures_dict(efficiency: KernelEfficiency) -> dict[str, Any]:
+    """The same as JSON-ready values in SI units, units in the keys; what shapes the curve only where it is not zero."""
+    table = asdict(efficiency) | {"origin": str(efficiency.origin)}
+    table["error"] = None if math.isnan(efficiency.error) else efficiency.error
+    needed = [field.name for field in fields(efficiency) if field.default is MISSING]
+    return {
+        f"{name}_{UNITS[name]}" if name in UNITS else name: value
+        for name, value in table.items()
+        if value or name in needed
+    }

@@ -12,8 +12,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
-from costmodel.host import EngineOverhead, Scheduler, ServingPolicy
-from costmodel.policy import SCHEDULERS
+from costmodel.policy import SCHEDULERS, EngineOverhead, ServingPolicy
 from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
@@ -121,8 +120,8 @@ def load_engine_memory(name: str) -> EngineMemory:
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
     """How a serving engine treats requests; an unknown name is an error that offers the nearest.
 
-    >>> load_serving_policy("sglang").scheduler.value
-    'prefill_first'
+    >>> load_serving_policy("sglang").scheduler.exclusive_prefill
+    True
     """
     entry = _entry("engines.yaml", name, changes)
     fitted = entry["serving"]["fitted"]
@@ -135,11 +134,10 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, flo
     """The policy of a known engine with other fitted figures, by their keys in engines.yaml."""
     serving = _entry("engines.yaml", name)["serving"]
     return ServingPolicy(
-        scheduler=Scheduler(serving["scheduler"]),
+        scheduler=SCHEDULERS[name],
         **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
         **_numbers(fitted),
         overhead=overhead,
-        hand_over_steps=float(SCHEDULERS[name].pulls),
     )
 
 

@@ -56,11 +56,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """Feasible shapes, and how many were dropped for which reason."""
+    """Feasible shapes, and how many of which accelerator were dropped for which reason."""
 
     shapes: tuple[Shape, ...]
     considered: int
-    dropped: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
 
 
 RULES = (
@@ -132,19 +132,13 @@ def usual_kv_dtype(engine: str, model: Transformer) -> str:
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
     """The model can be split so, evenly and over links that are fast enough.
 
-    Heads are shared out evenly over tensor ranks, KV heads also replicated evenly where they are fewer, and so are
-    feed-forward widths; no block of quantised weights that shares a scale lies on two ranks. All-reduce runs twice a
-    layer, so that a tensor-parallel group never leaves the GPUs that fast links join.
+    Heads and feed-forward widths are shared out evenly over tensor ranks; no block of quantised weights that shares a
+    scale lies on two ranks. All-reduce runs twice a layer, so that a tensor-parallel group never leaves the GPUs that
+    fast links join.
     """
     model, split = problem.model, shape.parallelism
     tensor = split.tensor
-    heads = attention_heads(model)
-    if any(count % tensor for count in heads):
-        yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
-    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
-    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
-    if odd is not None:
-        yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
+    yield from head_refusals(model, tensor)
     yield from _expert_refusals(problem, split)
     for block in (group.feed_forward for group in model.layers):
         if block.intermediate % tensor:
@@ -168,6 +162,17 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
     undrafted = draft_refused(problem.engine, speculation.draft, split) if speculation else None
     if undrafted is not None:
         yield "drafts_run_there", undrafted
+
+
+def head_refusals(model: Transformer, tensor: int) -> Iterator[tuple[str, str]]:
+    """Why tensor parallelism does not split the heads evenly; KV heads are replicated where they are fewer."""
+    heads = attention_heads(model)
+    if any(count % tensor for count in heads):
+        yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
+    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
+    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
+    if odd is not None:
+        yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
 
 
 def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
@@ -256,10 +261,9 @@ def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
 
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
-    space = problem.space
+    space = problem.full_space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
     splits = [Parallelism(*split) for split in product(*degrees)]
-    space = problem.full_space
     choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, splits)
     for weight_dtype, kv_dtype, drafted, split in choices:
         yield Shape(offer, split, weight_dtype, kv_dtype, drafted)
@@ -273,7 +277,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     """
     shapes: list[Shape] = []
     supply_refusals: list[Shape] = []
-    reasons: Counter[str] = Counter()
+    reasons: Counter[tuple[str, str]] = Counter()
     count = 0
     for index, offer in enumerate(problem.offers):
         for shape in candidates(problem, index):
@@ -282,7 +286,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
             if ruling is None:
                 shapes.append(shape)
             else:
-                reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
+                reasons[offer.accelerator.name, ruling[1]] += 1
                 if ruling[0] == RULES[-1]:
                     supply_refusals.append(shape)
     return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))
@@ -293,17 +297,6 @@ def block_tokens(engine: str, model: Transformer) -> int:
     support = engine_support(engine)
     own = support.compressed_block if model.is_compressed else support.latent_block if model.is_latent else 0
     return own or support.block_tokens
-
-
-def kv_heads(model: Transformer) -> int | None:
-    """Fewest KV heads of any layer [1]; None where every layer caches latents or a state, which have no heads."""
-    heads = [layer.attention.kv_heads for layer in model.layers if isinstance(layer.attention, SoftmaxAttention)]
-    return min(heads, default=None)
-
-
-def is_hybrid(model: Transformer) -> bool:
-    """Whether some layers keep a recurrent state instead of keys and values."""
-    return any(isinstance(group.attention, LinearAttention) for group in model.layers)
 
 
 def degree_refusals(
@@ -319,16 +312,18 @@ def degree_refusals(
     tensors = f"TP {prefill.tensor} of prefill and TP {decode.tensor} of decode"
     if high % low:
         yield "tensor_degrees_divide", f"{tensors} do not divide each other"
-    heads = kv_heads(model)
-    if heads is not None and prefill.tensor > max(decode.tensor, heads):
+    mixers = [group.attention for group in model.layers]
+    has_states = any(isinstance(mixer, LinearAttention) for mixer in mixers)
+    heads = min((mixer.kv_heads for mixer in mixers if isinstance(mixer, SoftmaxAttention)), default=prefill.tensor)
+    if prefill.tensor > max(decode.tensor, heads):
         beyond = f"exceeds TP {decode.tensor} of decode and the model's {heads} KV heads"
         yield "decode_ranks_find_heads", f"TP {prefill.tensor} of prefill {beyond}"
-    if is_hybrid(model) and high > low:
+    if has_states and high > low:
         yield "hybrid_degrees_agree", f"{tensors} differ, and states cannot be re-split"
     if decode.pipeline > 1:
         sentence = f"PP {decode.pipeline} of decode: no engine receives KV blocks into several pipeline stages"
         yield "decode_is_one_stage", sentence
-    if is_hybrid(model) and prefill.pipeline > 1:
+    if has_states and prefill.pipeline > 1:
         sentence = "states of hybrid models are not sent from several pipeline stages"
         yield "hybrid_prefill_is_one_stage", f"PP {prefill.pipeline} of prefill: {sentence}"
 

@@ -37,8 +37,8 @@ from .bounds import Bounds
 from .faults import Fault, Path, Source
 from .quantities import (
     BASE_UNIT,
+    EXAMPLES,
     Kind,
-    accepted_examples,
     allowed_units,
     as_share,
     check_plain,
@@ -99,7 +99,8 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
 
     A plain number of seconds above `plain_limit` is refused, for its writer may have had milliseconds in mind.
     """
-    base, forms = BASE_UNIT[kind], accepted_examples(kind, bounds.holds)
+    base = BASE_UNIT[kind]
+    forms = join_words([text for text in EXAMPLES[kind] if bounds.holds(parse(text, kind))], "or")
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
@@ -183,21 +184,8 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
     if not math.isfinite(as_float):
         raise InputError(f"{shown(value)} is not a finite number")
     if isinstance(value, str) and accepts(as_float):
-        raise InputError(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
+        raise InputError(f"{shown(value)} is not {label}; write {as_float:.15g} without quotes")
     return as_float
-
-
-def plain_number(value: float) -> str:
-    """A number as it may stand in YAML: whole ones without a point.
-
-    >>> plain_number(90.0), plain_number(0.3), plain_number(1e-9)
-    ('90', '0.3', '1e-09')
-    """
-    return str(int(value)) if value == int(value) and abs(value) < MAX_WHOLE else repr(value)
-
-
-MAX_WHOLE = 1e15
-"""Up to here a whole number is written with all its digits."""
 
 
 def count(bounds: Bounds) -> Reader:
@@ -253,25 +241,21 @@ def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Rea
     return Reader(read, {"type": "string", "enum": [*allowed, *same]})
 
 
-def member(kind: type[StrEnum]) -> Reader:
-    """One of the members of an enumeration, written as its value."""
-    words = tuple(item.value for item in kind)
-
-    def read(value: object) -> StrEnum:
-        return kind(word_of(value, words))
-
-    return Reader(read, {"type": "string", "enum": list(words)})
+def member(kind: type[StrEnum], same: Mapping[str, str] = MappingProxyType({})) -> Reader:
+    """One of the members of an enumeration, written as its value; same: as of `choice`."""
+    words = choice(*(item.value for item in kind), same=same)
+    return Reader(lambda value: kind(words.read(value)), words.schema)
 
 
 def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
     """One of the members of an enumeration, or the name of a file with an ending; a text either way."""
-    words = tuple(item.value for item in kind)
+    words = choice(*(item.value for item in kind))
 
-    def read(value: object) -> str:
-        return value if isinstance(value, str) and value.lower().endswith(ending) else word_of(value, words)
+    def read(value: object) -> Any:
+        return value if isinstance(value, str) and value.lower().endswith(ending) else words.read(value)
 
     pattern = rf"\.{ending.removeprefix('.')}$"
-    return Reader(read, {"anyOf": [{"type": "string", "enum": list(words)}, {"type": "string", "pattern": pattern}]})
+    return Reader(read, {"anyOf": [words.schema, {"type": "string", "pattern": pattern}]})
 
 
 def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
@@ -346,19 +330,16 @@ class FileSection(BaseModel):
         section = {key: item for key, item in value.items() if item is not None or key not in known}
         sentences = cls.key_faults(section) if section.keys() <= known else ()  # a misspelled one may be any of them
         faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
-        faults += [((key,), _unknown_key(key, section[key], names)) for key in section if key not in known]
+        for key in (key for key in section if key not in known):
+            comma = section[key] is None and key.isdecimal()
+            hint = _COMMA if comma else name_hint(key, sorted(names), "allowed")
+            faults.append(((key,), house_error(f"is not a known key; {hint}", on_key=True)))
         faults += [
             ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
             for key, field in cls.model_fields.items()
             if field.is_required() and not {key, field.alias} & section.keys()
         ]
         return _all_at_once(section, handler, faults)
-
-
-def _unknown_key(key: str, value: object, names: Iterable[str]) -> PydanticCustomError:
-    comma = value is None and key.isdecimal()
-    hint = _COMMA if comma else name_hint(key, sorted(names), "allowed")
-    return house_error(f"is not a known key; {hint}", on_key=True)
 
 
 def _meaning(field: FieldInfo) -> str:

@@ -231,7 +231,13 @@ class _Reading:
         """The fleet, its pools held to the rules of the search."""
         self._raise(self._name_faults())
         problem_at_prices = self._at_its_prices()
-        pools = [self._filled(pool, problem_at_prices) for pool in self.file.pools]
+        pools = [
+            pool.model_copy(
+                update={key: getattr(pool, key) or getattr(problem_at_prices, key) for key in DTYPES}
+                | {"accelerator": self._gpu(pool)}
+            )
+            for pool in self.file.pools
+        ]
         self._raise(self._start_faults(problem_at_prices, pools))
         by_role = {role: [pool for pool in pools if pool.role is role] for role in Role}
         ids = {f"{role}-{number}": pool for role in Role for number, pool in enumerate(by_role[role], 1)}
@@ -277,11 +283,6 @@ class _Reading:
             if pool.price is not None or gpu not in names:
                 entries[gpu] = entry
         return problem_of(inputs | {"accelerators": list(entries.values())}, self.source.name, self.base)
-
-    def _filled(self, pool: StatedPool, problem: Problem) -> StatedPool:
-        """The pool with its defaults filled in, and the catalog's name of its GPU type."""
-        dtypes = {key: getattr(pool, key) or getattr(problem, key) for key in DTYPES}
-        return pool.model_copy(update={"accelerator": self._gpu(pool), **dtypes})
 
     def _start_faults(self, problem: Problem, pools: Sequence[StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""

@@ -26,6 +26,7 @@ SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
+"""Sections beside the language model that are left out."""
 
 _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
@@ -35,17 +36,22 @@ _SHAPES = re.compile(
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
-    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
+    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|flash|return_|output_att"
+    r"|dual_chunk"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones."""
+    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones.
+
+    section: what they leave unsaid besides where they are nested in another model's config.
+    """
 
     defaults: Mapping[str, Any]
     fields: frozenset[str]
     spells: Mapping[str, str]
+    section: Mapping[str, Any]
 
     def over(self, group: Mapping[str, Any]) -> Family:
         """The same with an entry of the table laid over it."""
@@ -55,10 +61,11 @@ class Family:
             {**self.defaults, **group.get("defaults", {})},
             self.fields.union(group.get("fields", ()), spells, roots),
             {**self.spells, **spells},
+            {**self.section, **group.get("section", {})},
         )
 
 
-UNKNOWN = Family({}, frozenset(), {})
+UNKNOWN = Family({}, frozenset(), {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +247,14 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    shared, thinker = ("quantization_config", "compression_config", "model_type"), config.get("thinker_config")
-    if isinstance(thinker, Mapping):  # Qwen-Omni, which talks too
-        config = {**{key: config[key] for key in shared if key in config}, **thinker}
+    config = without_talker(config)
     section = text_section(config)
-    values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
+    values = config if section is None else _shared(config) | config[section]
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
     family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
+    if section is not None:
+        family = replace(family, defaults={**family.section, **family.defaults})
     elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
     fields = ConfigFields(name, values, family)
@@ -257,12 +264,23 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     return fields
 
 
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a config that hold for the language model in it too."""
+    return {key: config[key] for key in ("quantization_config", "compression_config", "model_type") if key in config}
+
+
+def without_talker(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the model that answers, of one that also talks (Qwen-Omni)."""
+    thinker = config.get("thinker_config")
+    return _shared(config) | thinker if isinstance(thinker, dict) else config
+
+
 def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict[str, Any], str]:
     """A config with a value for the field that it lacks, to be corrected by hand, and that field with its value.
 
     Raises the error where it is about another fault, or the value is no remedy.
     """
-    field = error.missing.rpartition(".")[2]
+    field, config = error.missing.rpartition(".")[2], without_talker(config)
     section = text_section(config)
     values = config if section is None else config[section]
     if not field or values.get(field) is not None:
@@ -274,11 +292,6 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
         value = value * ConfigFields(field, values).count("num_hidden_layers")
     values = {**values, field: value}
     return (values if section is None else {**config, section: values}), f"{shown(field)} = {shorten(value)}"
-
-
-def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sections beside the language model that are left out."""
-    return tuple(section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
 
 
 def text_section(config: Mapping[str, Any]) -> str | None:

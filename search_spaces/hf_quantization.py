@@ -193,7 +193,7 @@ def part_of(module: str) -> Part | None:
 
 def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
     """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
-    method = _method(quantization)
+    method = str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
     if method not in _METHODS:
         raise ArchitectureError(
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
@@ -302,10 +302,6 @@ def _block(block: object, where: str) -> tuple[int, int]:
     raise ArchitectureError(
         f"{where}: the block of weights in 'quantization_config' is {shorten(block)}, but must be two whole numbers"
     )
-
-
-def _method(quantization: Mapping[str, Any]) -> str:
-    return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
 
 
 def _format_of(field: str, value: object, words: str, where: str) -> str:
@@ -427,7 +423,7 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     if len(entries) > MOST_PATTERNS:
         raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
     names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
-    names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name) for name in names)
+    names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name).rstrip(".") for name in names)
     ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)
     plain = "|".join(sorted({r"(?:^|\.)" + end for end in ends}))
     try:

@@ -26,13 +26,14 @@ from costmodel.transformer import (
     Transformer,
 )
 from search_spaces.hf_config import (
+    OTHER_SECTIONS,
     SLIDING_HEADS,
     ConfigFields,
     context_length,
     notation,
     open_config,
-    other_towers,
     shorten,
+    without_talker,
 )
 from search_spaces.hf_quantization import as_stored
 
@@ -49,7 +50,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out, and `source` says so. Raises ArchitectureError.
+    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that
+    no token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
@@ -63,7 +65,11 @@ def parse_config(
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
-    groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
+    of_images = fields.layer_numbers("cross_attention_layers", len(layers)) or frozenset()
+    groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
+    skipped = [LayerGroup(1, *layers[number]) for number in of_images]
+    sets = fields.optional("num_mem_blocks", low=1) or 0
+    towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
     model = Transformer(
         name=name,
         hidden=hidden,
@@ -74,8 +80,8 @@ def parse_config(
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
-        looked_up=_looked_up(fields, hidden, layers),
-        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
+        looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
+        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers)))),
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
@@ -92,12 +98,16 @@ def parse_config(
 def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attention, FeedForward]]) -> int:
     """Weights that no token of text is multiplied by: tables, and experts for images (ERNIE-4.5-VL).
 
-    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat).
+    Tables of learned positions, of embeddings of tokens for each layer (Gemma 3n), and of n-grams (LongCat; Qwen4-Exp
+    for some layers).
     """
     offset, width = fields.optional("learned_position_offset"), fields.optional("hidden_size_per_layer_input")
     positions = 0 if offset is None else fields.count("max_position_embeddings") + offset
     positions += (fields.optional("ngram_vocab_size_ratio") or 0) * fields.count("vocab_size")
     own = fields.count("vocab_size_per_layer_input") * len(layers) * width if width else 0
+    with_tables = fields.get("ple_layer_ids")
+    if isinstance(with_tables, list) and with_tables:
+        own += len(with_tables) * fields.count("ngram_vocab_size_base") * (fields.optional("ple_embed_dim") or hidden)
     images = 0
     if fields.get("image_width") is not None:
         blocks = [
@@ -147,11 +157,13 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
     """Rank of a product of two matrices, with as many weights as a layer has beside attention and feed-forward.
 
     The gate of the layer's embedding and the projections to and from its width w, 3 x hidden x w; LAuReL's product;
-    AltUp's 2 (n - 1) hidden^2 for n streams, which all layers share (Gemma 3n).
+    AltUp's 2 (n - 1) hidden^2 for n streams, which all layers share (Gemma 3n); two mixers of n streams by a rank r,
+    each 2 n hidden x r + n^2 hidden (Qwen4-Exp).
     """
     embedding, laurel = fields.optional("hidden_size_per_layer_input") or 0, fields.optional("laurel_rank") or 0
     streams = fields.optional("altup_num_inputs", low=1) or 1
-    return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers)
+    mixed, rank = fields.optional("hc_count") or 0, fields.optional("hc_lowrank") or 0
+    return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers + mixed * (2 * rank + mixed))
 
 
 def _patterned_layers(
@@ -223,7 +235,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if (fields.optional("experts") or 0) <= 1:  # Jamba and Hunyuan write 1 where there is no mixture
+    if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
     if words is not None:
@@ -271,19 +283,13 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     if width is not None and fields.flag("halved_feed_forward"):
         width //= 2
     if width is not None and fields.flag("block_auto_adjust_ff_dim"):
-        width = _adjusted_width(fields, width)
+        # two thirds of it, times a factor, rounded up to a multiple (`Lfm2MLP`)
+        multiple, factor = fields.count("block_multiple_of"), fields.number("block_ffn_dim_multiplier")
+        width = -(-int((1.0 if factor is None else factor) * int(2 * width / 3)) // multiple) * multiple
     ratio = fields.optional("ffn_ratio", low=1)
     if width is None and ratio is None:
         raise fields.missing("intermediate_size")
     return FeedForward(hidden, width or hidden * (ratio or 0), gated)
-
-
-def _adjusted_width(fields: ConfigFields, width: int) -> int:
-    """Two thirds of a width, times a factor, rounded up to a multiple (`Lfm2MLP`)."""
-    multiple = fields.count("block_multiple_of")
-    factor = fields.number("block_ffn_dim_multiplier")
-    scaled = int((1.0 if factor is None else factor) * int(2 * width / 3))
-    return -(-scaled // multiple) * multiple
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -506,8 +512,10 @@ def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
         return (False,) * layers
     switches = fields.labels("index_layers", (0, 1), layers)
-    words = switches or fields.sequence("layer_types", layers) or ()
-    return tuple(word in {1, SELECTING} for word in words) or (True,) * layers
+    if switches is not None:
+        return tuple(map(bool, switches))
+    selects = tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or ())
+    return selects if any(selects) else (True,) * layers
 
 
 SELECTING = "minimax_m3_sparse"

@@ -55,7 +55,6 @@ from .schema import (
     CacheTierSection,
     Context,
     LinkSection,
-    ObjectiveSection,
     SloClass,
     WorkloadFile,
 )
@@ -197,6 +196,11 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
     if workload.sessions is not None and constraints.pools is Pools.SHARED:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
+    objective, least = Objective(file.objective.goal), file.objective.min_volume
+    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR and least is not None:
+        objective = replace(
+            objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
+        )
     if recording is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
@@ -208,7 +212,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         slos=slos,
         offers=offers,
         space=space,
-        objective=_objective(file.objective),
+        objective=objective,
         constraints=constraints,
         confidence=file.confidence,
         engine=engine,
@@ -277,12 +281,6 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
 
 def _link(section: LinkSection | None, link: Link) -> Link:
     return link if section is None else replace(link, **section.model_dump(exclude_none=True))
-
-
-def _objective(section: ObjectiveSection) -> Objective:
-    if section.goal is not Goal.MAX_GOODPUT_PER_DOLLAR or section.min_volume is None:
-        return Objective(section.goal)
-    return Objective(section.goal, section.min_volume, section.max_volume or DEFAULT_VOLUME_RANGE * section.min_volume)
 
 
 _NUMBERS = re.compile(r"\d+")

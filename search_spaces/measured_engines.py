@@ -1,14 +1,15 @@
-"""From the words of measurement files to models and engines that the cost model understands, many at once."""
+"""From rows of measurement files to models and engines that the cost model understands, and to predictions of them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
@@ -17,10 +18,10 @@ from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
-from costmodel.quoting import shown
+from costmodel.step import StepLoad, step_time
 from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from costmodel.transformer import Part, Transformer
 from costmodel.units import GIB
@@ -29,21 +30,22 @@ from costmodel.words import percentage
 from .catalog import AcceleratorCatalog
 from .engines import engine_name, engine_names, load_engine_memory, load_serving_policy
 from .files import shown_path
-from .measurements import PLAIN, RUNS, SHORTEST, Layout, Refused, Row, ServingRow
-from .models import CONFIG_FILE, catalog_model, known_names, load_model
-
-DTYPE_WORDS = (
-    ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
-    ("fp4", re.compile(r"fp4|e2m1")),
-    ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
-    ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
-    ("fp8", re.compile(r"fp8|e4m3|float8|e5m2")),
-    ("int8", re.compile(r"int8|w8a|smoothquant|(^|[_-])sq|q8|8bit")),
-    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
+from .measurements import (
+    PLAIN,
+    RUNS,
+    SERVED_AS,
+    SHORTEST,
+    Layout,
+    Refused,
+    Row,
+    ServingRow,
+    StepRow,
+    stored_dtype,
+    weight_dtype,
 )
-"""How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
-SERVED_AS = {"w4a16": "fp4", "w8a16": "int8"}
-"""Dtypes of an engine config for formats that only parts of a model can have."""
+from .models import CONFIG_FILE, catalog_model, known_names, load_model
+from .serving_error import error_table, interval_factors, step_interval, stratum_of
+
 QUANTIZED_SUFFIX = re.compile(
     r"([-_.](fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|int4|int8|w4a16|w8a8|w8a16|quantized|dynamic|block|kv))+$"
 )
@@ -53,29 +55,6 @@ ROOMY = 10**7
 """A context that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
 USUAL_SEQS = 1024
 """Requests for which a measured engine keeps logits: vLLM's default on large GPUs; no row states it."""
-
-
-def stored_dtype(word: str) -> str:
-    """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
-
-    >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
-    ['fp4', 'fp8', 'w4a16', 'int4', 'w8a16', 'int8', 'bf16']
-    """
-    plain = word.strip().lower()
-    for dtype, pattern in DTYPE_WORDS:
-        if pattern.search(plain):
-            return dtype
-    raise InputError(f"dtype {shown(word)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
-
-
-def weight_dtype(word: str) -> str:
-    """The same as a dtype that a whole engine may have.
-
-    >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
-    ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
-    """
-    dtype = stored_dtype(word)
-    return SERVED_AS.get(dtype, dtype)
 
 
 TABLE_KERNELS = {"fp8_block": "fp8_block", "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_static": "fp8_tensor"}
@@ -108,14 +87,15 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
         with suppress(OSError):
             if folder is not None and (folder / name / CONFIG_FILE).is_file():
                 return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
-        files = _by_plain_name(folder)
-        names = {_plain(model_name): model_name for model_name in reversed(known_names())}
-        for spelling in _spellings(name):
-            plain = _plain(spelling)
-            if plain in names:
-                return catalog_model(names[plain])
-            if plain in files:
-                return replace(load_model(str(files[plain].resolve())), name=files[plain].name)
+        names = {_spellings(model_name)[0]: model_name for model_name in reversed(known_names())}
+        paths = [] if folder is None else [path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}")]
+        ranked = sorted((rank, path, word) for path in paths for rank, word in enumerate(_spellings(path.name)))
+        files = {word: path for _, path, word in reversed(ranked)}  # the fuller spelling wins
+        for word in _spellings(name):
+            if word in names:
+                return catalog_model(names[word])
+            if word in files:
+                return replace(load_model(str(files[word].resolve())), name=files[word].name)
         there = f"; {shown_path(folder / name / CONFIG_FILE)} is not there either" if folder else "; give --models DIR"
         raise InputError(f"{unknown}{there}") from unknown
 
@@ -131,28 +111,12 @@ def _leaves_its_folder(name: str) -> bool:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Ever shorter names of a model: without organisation, quantiser's suffix, tuner's suffix and maker."""
+    """Ever shorter names of a model in plain letters: less organisation, quantiser's and tuner's suffix, and maker."""
     short = name.rpartition("/")[2].lower()
     bare = QUANTIZED_SUFFIX.sub("", short)
-    plain = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
-    return tuple(dict.fromkeys((short, bare, plain, MAKER_PREFIX.sub("", plain))))
-
-
-def _plain(name: str) -> str:
-    return PLAIN.sub("", name.rpartition("/")[2].lower())
-
-
-def _by_plain_name(folder: Path | None) -> dict[str, Path]:
-    """Folders with a config.json by every spelling of their name; the fuller spelling wins."""
-    if folder is None or not folder.is_dir():
-        return {}
-    folders: dict[str, Path] = {}
-    paths = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}"))
-    for fullness in range(4):
-        for path in paths:
-            for spelling in _spellings(path.name)[fullness : fullness + 1]:
-                folders.setdefault(_plain(spelling), path)
-    return folders
+    base = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
+    names = dict.fromkeys((short, bare, base, MAKER_PREFIX.sub("", base)))
+    return tuple(dict.fromkeys(PLAIN.sub("", word) for word in names))
 
 
 def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, str]:
@@ -439,3 +403,179 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Mea
         apart=members[0].decode is not None,
     )
     return Batch(engine, model, token_budget, tuple(members), load, pools)
+
+
+# Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why. Measurements
+# that contradict physics or their own description are marked; they are scored, but no fit follows them.
+
+OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
+SERVING_GROUP = ("model", "accelerator", "engine", "mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A prediction with its 90 % interval, and what was measured (NaN where the file has nothing); all [s]."""
+
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative error, predicted / measured - 1 [1]."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured value."""
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One row with its predictions.
+
+    group: what the row is counted under (model, accelerator, engine, mode; for steps phase and dtype instead of the
+    last two); values: by quantity (ttft and tpot, or latency); throughput: (predicted, measured) output tokens per
+    second and GPU, NaN for steps; notes: what had to be assumed; suspect: the rule that the measurement breaks.
+    """
+
+    line: int
+    group: Mapping[str, str]
+    values: Mapping[str, Value]
+    throughput: tuple[float, float]
+    notes: tuple[str, ...]
+    suspect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """All rows of a file: predicted, or refused with a reason."""
+
+    predicted: tuple[Predicted, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self.predicted) + len(self.refused)
+
+
+def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:
+    """TTFT and TPOT of every serving row; the measured times are only carried along."""
+    deployments, refusals = deployments_of(rows, catalog, models)
+    table = error_table()
+    rows_out: list[Predicted] = []
+    for batch in batches_of(deployments):
+        steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
+        columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
+        for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
+            row = deployment.row
+            stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
+            if not (math.isfinite(ttft) and math.isfinite(tpot)):
+                refusals.append(Refused(row.line, OUT_OF_RANGE))
+                continue
+            values = {
+                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
+                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
+            }
+            work = (
+                deployment.concurrency
+                * deployment.osl
+                * (row.prefill.workers if deployment.decode is None else 1)
+                / max(row.gpus, 1)
+            )
+            gaps = max(deployment.osl - 1.0, 1.0)
+            throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
+            words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
+            group = dict(zip(SERVING_GROUP, words, strict=True))
+            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, doubt))
+    return _in_order(rows_out, refusals)
+
+
+def _in_order(predictions: list[Predicted], refusals: list[Refused]) -> Predictions:
+    line = attrgetter("line")
+    return Predictions(tuple(sorted(predictions, key=line)), tuple(sorted(refusals, key=line)))
+
+
+def _value(prediction: float, measurement: float, factors: tuple[float, float]) -> Value:
+    return Value(prediction, prediction * factors[0], prediction * factors[1], measurement)
+
+
+MOST_PREFILL = 1.25
+"""Share of an engine's time that its prompts may take by the catalog's kernels, whose error it allows for [1]."""
+LONGEST_QUEUE = 3.0
+"""TTFT over the time in which one worker prefills all requests in flight [1]."""
+
+LEAST_BYTES = 0.5
+"""Least bytes of a weight [byte]."""
+
+
+UNSTATED = "load not stated"
+TOO_FAST = "more prompts than the kernels can compute"
+TOO_QUICK = "tokens faster than the memory"
+TOO_SLOW = "first token later than any queue"
+
+
+def suspicions(batch: Batch, steady: Steady) -> list[str]:
+    """For every deployment of a batch the first rule that its measurement breaks; empty where it breaks none."""
+    columns = np.broadcast_arrays(steady.prefill, steady.shared, steady.line, steady.ttft)[:3]
+    figures = zip(*(column[:, 0].tolist() for column in columns), strict=True)
+    return [_suspicion(deployment, *values) for deployment, values in zip(batch.deployments, figures, strict=True)]
+
+
+def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> str:
+    row, engine = deployment.row, deployment.decode or deployment.prefill
+    if row.concurrency is None:
+        return UNSTATED
+    if not (row.ttft > 0 and row.tpot > 0):
+        return ""
+    rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
+    workers = row.prefill.workers if deployment.decode else 1
+    least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+    queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
+    if rate * shared / workers > MOST_PREFILL:
+        return TOO_FAST
+    if least_read > row.tpot:
+        return TOO_QUICK
+    return TOO_SLOW if line <= 0 and row.ttft > queue else ""
+
+
+def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:
+    """Latency of every step row, under the conditions of the tables from which such steps are composed.
+
+    Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler
+    and no CUDA graph in its steps. The batch of a row is that of one data-parallel rank, as in those tables' tool.
+    """
+    groups: dict[tuple[Transformer, str, Conditions], list[tuple[StepRow, EngineConfig]]] = defaultdict(list)
+    refusals: list[Refused] = [row for row in rows if isinstance(row, Refused)]
+    model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
+    for row in rows:
+        if not isinstance(row, StepRow):
+            continue
+        try:
+            model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
+            narrow = weight_dtype(row.kv_dtype) != "bf16"  # a cache of any narrow dtype is read as one of FP8
+            kv_dtype = "fp8" if narrow else "bf16"
+            config = measured_engine(
+                catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=1.0
+            )
+        except InputError as error:
+            refusals.append(Refused(row.line, str(error)))
+        else:
+            groups[model, row.phase, table_conditions(row.engine, row.gemm_dtype, row.moe_dtype)].append((row, config))
+    rows_out: list[Predicted] = []
+    for (model, phase, conditions), steps in groups.items():
+        engines = engine_arrays(model, [config for _, config in steps], NO_OVERHEAD, conditions)
+        batch = np.array([[float(row.batch * row.layout.data)] for row, _ in steps])
+        length = np.array([[float(row.seq)] for row, _ in steps])
+        load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
+        for (row, config), latency in zip(steps, step_time(model, engines, load).total[:, 0].tolist(), strict=True):
+            if not math.isfinite(latency):
+                refusals.append(Refused(row.line, OUT_OF_RANGE))
+                continue
+            value = _value(latency, row.latency, step_interval(model, config.accelerator))
+            group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
+            rows_out.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
+    return _in_order(rows_out, refusals)

@@ -36,7 +36,6 @@ SEPARATORS = (";", "\t", "|")
 """What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
-PREFIXED = re.compile(r"(?:tp|pp|dp|ep)\s*=?\s*(\d+)", re.IGNORECASE)
 CONCURRENCY = Bounds(1, MEGA, "requests")
 STEP_BATCH = Bounds(1, MAX_NUM_SEQS.high, "requests")
 RANKS = Bounds(DEGREE.low, DEGREE.high)
@@ -44,8 +43,6 @@ MEMORY_SHARE = Bounds(0.01, 1)
 FIRST_TOKEN = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
 """Also of a step, which takes no longer than the wait for a first token, of which it is a part."""
 NEXT_TOKEN = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
-MODES = {"aggregated": "colocated", "agg": "colocated", "disagg": "disaggregated", "dis": "disaggregated"}
-PHASES = {"context": "prefill", "ctx": "prefill", "generation": "decode", "gen": "decode"}
 
 
 class RowKind(StrEnum):
@@ -191,10 +188,8 @@ class _Cells:
         return self.read(column, reader) if self.word(column) else None
 
     def ranks(self, column: str, default: int, bounds: Bounds = RANKS) -> int:
-        """A whole number, also written as in "TP8"; empty and 0 mean `default`."""
-        match = PREFIXED.fullmatch(self.word(column))
-        cells = _Cells({column: match[1]}) if match else self
-        return cells.optional(column, count(Bounds(0, bounds.high, bounds.unit))) or default
+        """A whole number; empty and 0 mean `default`."""
+        return self.optional(column, count(Bounds(0, bounds.high, bounds.unit))) or default
 
     def seconds(self, column: str, bounds: Bounds) -> float:
         """A measured time in milliseconds as seconds; NaN where there is none (the row is predicted all the same)."""
@@ -309,7 +304,7 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         moe_dtype=cells.word("moe_quant", "gemm_quant", "dtype") or "bf16",
         kv_dtype=cells.word("kv_quant") or "bf16",
         layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
-        phase=cells.read("phase", choice("prefill", "decode", same=PHASES)),
+        phase=cells.read("phase", choice("prefill", "decode")),
         batch=cells.read("batch", count(STEP_BATCH)),
         seq=cells.read("seq", count(TOKENS)),
         latency=cells.seconds("latency_ms", FIRST_TOKEN),
@@ -324,7 +319,7 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
     """
     workers = cells.word("decode_workers")
     apart = workers not in ("", "0")
-    mode = cells.optional("mode", choice("colocated", "disaggregated", same=MODES))
+    mode = cells.optional("mode", choice("colocated", "disaggregated"))
     mode = mode or ("disaggregated" if apart else "colocated")
     if mode == "colocated":
         if apart:
@@ -425,3 +420,40 @@ def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
         token_budget=int(budget) if budget.isdigit() else None,
         looks=int(interval) if interval.isdigit() else by_load,
     )
+
+
+DTYPE_WORDS = (
+    ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
+    ("fp4", re.compile(r"fp4|e2m1")),
+    ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
+    ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
+    ("fp8", re.compile(r"fp8|e4m3|float8|e5m2")),
+    ("int8", re.compile(r"int8|w8a|smoothquant|(^|[_-])sq|q8|8bit")),
+    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
+)
+"""How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
+SERVED_AS = {"w4a16": "fp4", "w8a16": "int8"}
+"""Dtypes of an engine config for formats that only parts of a model can have."""
+
+
+def stored_dtype(word: str) -> str:
+    """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
+
+    >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
+    ['fp4', 'fp8', 'w4a16', 'int4', 'w8a16', 'int8', 'bf16']
+    """
+    plain = word.strip().lower()
+    for dtype, pattern in DTYPE_WORDS:
+        if pattern.search(plain):
+            return dtype
+    raise InputError(f"dtype {shown(word)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
+
+
+def weight_dtype(word: str) -> str:
+    """The same as a dtype that a whole engine may have.
+
+    >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
+    ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
+    """
+    dtype = stored_dtype(word)
+    return SERVED_AS.get(dtype, dtype)

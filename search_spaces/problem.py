@@ -34,7 +34,7 @@ from costmodel.workload import Workload
 from .engines import NO_CHANGES, EngineChanges
 from .faults import Fault, Source
 from .recorded import Recorded
-from .target_names import TARGET_NAMES
+from .target_names import TARGET_NAMES, TARGET_SPELLINGS
 from .yaml_source import shipped_table
 
 
@@ -177,13 +177,13 @@ class Routing(StrEnum):
 
 
 class Balancing(StrEnum):
-    """Which engine of a pool a gateway sends a request to: fewest requests in it, or fewest prompt tokens to compute.
+    """Which engine of a pool a gateway sends a request to: that with least prompt tokens to compute, or least requests.
 
     Tokens are of prompts alone: a decode engine gets the next request if it has fewest either way.
     """
 
-    FEWEST_TOKENS = "fewest_tokens"
-    FEWEST_REQUESTS = "fewest_requests"
+    LEAST_TOKENS = "least-tokens"
+    LEAST_REQUESTS = "least-requests"
 
 
 class Pools(StrEnum):
@@ -247,7 +247,7 @@ class Constraints:
     max_pools: int | None = None
     spare_replicas: int = 0
     routing: Routing = Routing.FRACTIONAL
-    balancing: Balancing = Balancing.FEWEST_TOKENS
+    balancing: Balancing = Balancing.LEAST_TOKENS
     pools: Pools = Pools.SHARED
     gateway: Gateway | None = None
     counting: Gateway | None = None
@@ -256,10 +256,10 @@ class Constraints:
         """How a router chooses an engine of a fleet with pools of these roles: by requests, where none counts tokens.
 
         >>> Constraints(counting=Gateway(colocated=1, apart=1)).balancing_of([Role.COLOCATED, Role.COLOCATED]).value
-        'fewest_requests'
+        'least-requests'
         """
         counts_tokens = self.counting is None or self.counting.allows(roles)
-        return self.balancing if counts_tokens else Balancing.FEWEST_REQUESTS
+        return self.balancing if counts_tokens else Balancing.LEAST_REQUESTS
 
     @property
     def lifted(self) -> Constraints:
@@ -294,7 +294,7 @@ class Problem:
     `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
     `speculation` says how tokens are drafted where the search space drafts any.
     `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
-    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modelled;
+    `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modeled;
     `target` names what the plan has to run on, None: anything;
     `engine_changes` is what the user's catalog file says of its host times.
     """
@@ -323,28 +323,14 @@ class Problem:
     base: Path = field(default=Path(), compare=False, repr=False)
 
     @property
-    def weight_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the weights that the search may choose from."""
-        return self.space.weight_dtype or (self.weight_dtype,)
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        """Precisions of the KV cache that the search may choose from."""
-        return self.space.kv_dtype or (self.kv_dtype,)
-
-    @property
-    def speculative_tokens(self) -> tuple[int, ...]:
-        """Drafted tokens that the search may choose from [1]."""
-        return self.space.speculative_tokens or (0,)
-
-    @property
     def full_space(self) -> SearchSpace:
         """The search space with nothing left to the model section."""
+        space = self.space
         return replace(
-            self.space,
-            weight_dtype=self.weight_dtypes,
-            kv_dtype=self.kv_dtypes,
-            speculative_tokens=self.speculative_tokens,
+            space,
+            weight_dtype=space.weight_dtype or (self.weight_dtype,),
+            kv_dtype=space.kv_dtype or (self.kv_dtype,),
+            speculative_tokens=space.speculative_tokens or (0,),
         )
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:
@@ -376,7 +362,7 @@ class Target:
     engines: tuple[str, ...]
     parts: frozenset[Role] = frozenset()
     by_class: bool = False
-    counts: Balancing = Balancing.FEWEST_REQUESTS
+    counts: Balancing = Balancing.LEAST_REQUESTS
     stage_by_stage: tuple[str, ...] = ()
     spans: bool = True
     vendors: frozenset[str] = frozenset({"nvidia"})
@@ -397,19 +383,19 @@ class Target:
         A router that knows which prefixes workers hold counts the blocks of prompts, where there are prefixes.
         """
         counts_blocks = self.workers and prefixes
-        return plan_balancing if counts_blocks or self.counts is Balancing.FEWEST_TOKENS else self.counts
+        return plan_balancing if counts_blocks or self.counts is Balancing.LEAST_TOKENS else self.counts
 
     def limits(self, constraints: Constraints, classes: int, *, prefixes: bool) -> Constraints:
         """The limits on a fleet that it is to run, for so many SLO classes: its router goes before what is stated."""
         apart = constraints.pools is Pools.PER_CLASS and classes > 1
-        tokens = Balancing.FEWEST_TOKENS
+        tokens = Balancing.LEAST_TOKENS
         routers = self.routers or (self,)
         counting = [router.gateway for router in routers if router.balancing(tokens, prefixes=prefixes) is tokens]
         return replace(
             constraints,
             gateway=None if apart else self.gateway,  # which is told the class; `space` leaves out prefill engines
             routing=Routing.THRESHOLD if self.parts else constraints.routing,
-            balancing=constraints.balancing if counting else Balancing.FEWEST_REQUESTS,
+            balancing=constraints.balancing if counting else Balancing.LEAST_REQUESTS,
             counting=max(counting, key=lambda gateway: gateway.colocated + gateway.apart, default=None),
         )
 
@@ -435,10 +421,11 @@ def undeployed(accelerator: Accelerator) -> str:
 def target_of(name: str) -> Target:
     """The target of a name; an unknown one offers the nearest.
 
-    >>> target_of("llmd").gateway
+    >>> target_of("llm-d").gateway
     Gateway(colocated=1, apart=1)
     """
-    target = next((candidate for candidate in TARGETS if candidate.name == name), None)
+    own_name = TARGET_SPELLINGS.get(name, name)
+    target = next((candidate for candidate in TARGETS if candidate.name == own_name), None)
     if target is None:
         raise UnknownNameError("target", name, TARGET_NAMES)
     return target

@@ -14,7 +14,7 @@ from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import GIB, MICRO, MILLI
+from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
 from .yaml_source import shipped_table
@@ -44,7 +44,7 @@ BASE_UNIT: Mapping[Kind, str] = {
 }
 """The unit of a plain number, and of every number inside pdplan."""
 
-SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)}
+SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB), "_tb_s": TERA, "_w": 1.0}
 """Units in the keys of the catalog's files, in the base unit."""
 
 
@@ -89,15 +89,6 @@ def parse(value: object, kind: Kind, forms: str = "") -> float:
     if not math.isfinite(number):
         raise QuantityError(f"{shown(value)} is not a finite number; write for example {forms}")
     return number
-
-
-def accepted_examples(kind: Kind, accepted: Callable[[float], bool]) -> str:
-    """The examples of a kind that may stand in some place, by their value in its base unit.
-
-    >>> accepted_examples(Kind.DURATION, lambda seconds: seconds <= 1.0)
-    '500ms'
-    """
-    return join_words([text for text in EXAMPLES[kind] if accepted(parse(text, kind))], "or")
 
 
 def check_plain(value: object, seconds: float, limit: float, accepted: Callable[[float], bool]) -> None:

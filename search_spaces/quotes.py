@@ -69,7 +69,7 @@ _LABELS = {
     Commitment.RESERVED_1: "1-year reserved price",
     Commitment.RESERVED_3: "3-year reserved price",
     Commitment.SPOT: "spot price",
-    Commitment.OWNED: "modelled TCO price",
+    Commitment.OWNED: "modeled TCO price",
 }
 
 

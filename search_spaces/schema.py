@@ -57,7 +57,7 @@ from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
 from search_spaces.search_space import KvDtype, SearchSection, WeightDtype
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
+from search_spaces.target_names import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
 from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
@@ -595,9 +595,9 @@ class ConstraintsSection(FileSection):
     """Spare replicas for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
-    balancing: Annotated[Balancing, member(Balancing)] = Balancing.FEWEST_TOKENS
-    """Which replica of a pool the router sends a prompt to: the one with fewest_tokens to compute, as llm-d's, or with
-    fewest_requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo. Decode replicas always go by requests."""
+    balancing: Annotated[Balancing, member(Balancing, ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
+    """Which replica of a pool the router sends a prompt to: that with the least-tokens to compute, as llm-d's does, or
+    with least-requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo do. Decode replicas always go by requests."""
     pools: Annotated[Pools, member(Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
@@ -658,7 +658,7 @@ class WorkloadFile(FileSection):
     a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
     """Serving engine whose scheduler and overheads are modeled, and whose files are written; default: the target's."""
-    target: Annotated[str, choice(*TARGET_NAMES, NO_TARGET)] | None = None
+    target: Annotated[str, choice(*TARGET_NAMES, NO_TARGET, same=TARGET_SPELLINGS)] | None = None
     """What the plan has to run on: only fleets that its routers and hand-overs can run are searched. Default: those
     that some target of the engine can run; none: all."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] = 0.9

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shortened
-from costmodel.transformer import DTYPE_BYTES, SoftmaxAttention, Transformer
+from costmodel.transformer import DTYPE_BYTES, Transformer
 
 from .bounds import (
     DEGREE,
@@ -29,7 +29,7 @@ from .bounds import (
     Bounds,
 )
 from .catalog import normalized_name
-from .enumeration import Shape, attention_heads
+from .enumeration import Shape, head_refusals
 from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
 from .problem import Problem, SearchSpace
 from .yaml_source import parse_value, shipped_table
@@ -158,7 +158,7 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     kind = "large_mixture" if model.parameters >= LARGE_MIXTURE else "mixture_of_experts"
     preset = dict(_preset(section.preset, kind if model.is_moe else "dense"))
     fits: Mapping[str, Callable[[int], bool]] = {
-        "tensor_parallel": lambda degree: tensor_parallel_fits(model, degree),
+        "tensor_parallel": lambda degree: not any(head_refusals(model, degree)),
         "pipeline_parallel": lambda degree: degree <= model.num_layers,
         "expert_parallel": lambda degree: model.redundant_experts(degree) == 0,
     }
@@ -191,14 +191,6 @@ def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     return tuple(sorted(value for value in values if span.low <= value <= span.high))
 
 
-def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
-    """Whether tensor parallelism of `degree` splits the query heads evenly, and splits or replicates the KV heads."""
-    softmax = [group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention)]
-    return all(heads % degree == 0 for heads in attention_heads(model)) and all(
-        attention.kv_heads % degree == 0 or degree % attention.kv_heads == 0 for attention in softmax
-    )
-
-
 @cache
 def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
     """Degrees that the model allows, by the key of the search section.
@@ -209,7 +201,7 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
     degrees = range(1, int(DEGREE.high) + 1)
     many = tuple(degrees) if model.is_moe else (1,)
     return {
-        "tensor_parallel": tuple(degree for degree in degrees if tensor_parallel_fits(model, degree)),
+        "tensor_parallel": tuple(degree for degree in degrees if not any(head_refusals(model, degree))),
         "pipeline_parallel": tuple(degree for degree in degrees if degree <= model.num_layers),
         "expert_parallel": many,
         "data_parallel": many,
@@ -257,12 +249,12 @@ class Wanted:
 
     def shape(self, problem: Problem) -> Shape:
         """The engine shape that is asked about."""
-        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, problem.weight_dtypes)
-        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, problem.kv_dtypes)
+        space = problem.full_space
+        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, space.weight_dtype)
+        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, space.kv_dtype)
         split = Parallelism(*(self.stated.get(name, 1) for name in DEGREES))
-        return Shape(
-            self.offer, split, weights, cache, self.stated.get("speculative_tokens", problem.speculative_tokens[0])
-        )
+        drafted = self.stated.get("speculative_tokens", space.speculative_tokens[0])
+        return Shape(self.offer, split, weights, cache, drafted)
 
     def assumed(self, problem: Problem) -> dict[str, int | str]:
         """Settings that nobody stated, and what they are taken for."""

@@ -13,7 +13,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism
-from optimizer.plans.plan import Plan
+from costmodel.metric import Metric
+from optimizer.plans.plan import MetricResult, Plan
+from optimizer.plans.reading import parse_plan
+from optimizer.plans.records import Quantiles
 from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
 from reports.deploy.facts import checked_version
@@ -21,7 +24,7 @@ from reports.deploy.files import deployment_files
 from search_spaces.enumeration import cannot_talk, memory_refused
 from search_spaces.models import load_model
 
-ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llm-d": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 """The engine that each target is tried with."""
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 
@@ -99,7 +102,7 @@ def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
         }
         for isl, osl in ((512.0, 64.0), (2048.0, 256.0))
     ]
-    return Plan.model_validate(text)
+    return parse_plan(json.dumps(text).encode())
 
 
 def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
@@ -264,7 +267,8 @@ def two_classes(engine: str = "vllm") -> Plan:
     """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
     plan = plan_of(PAIR, Ask(engine=engine))
     first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
-    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "e2e_limit_s": 60.0}
+    whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
+    limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "metrics": {Metric.E2E: whole}}
     second = first.model_copy(update={"name": "Day & night", **limits})
     names = ("interactive", "Day & night")
     routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
@@ -317,25 +321,25 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
     "sglang-by-length": (parted_plan("sglang", prefix=0.25), options("sglang"), ROUTED),
     "trtllm-alike": (plan_of(ALIKE, Ask(engine="trtllm")), options("trtllm"), r"router"),
     "dynamo-by-length": (lengths_plan(), options("dynamo"), r"control|router|pools/"),
-    "llmd-stages": (
+    "llm-d-stages": (
         plan_of((*STAGES, Case("colocated", "H200", tp=8, seqs=64, tokens=8192)), DENSE),
-        options("llmd"),
+        options("llm-d"),
         r"pools/",
     ),
-    "llmd-ranks": (plan_of(RANKS, SPARSE), options("llmd", claim="models"), r"pools/|model-cache"),
-    "llmd-nvlink": (plan_of(NVLINK, SPARSE), options("llmd", claim="models"), r"pools/|router"),
+    "llm-d-ranks": (plan_of(RANKS, SPARSE), options("llm-d", claim="models"), r"pools/|model-cache"),
+    "llm-d-nvlink": (plan_of(NVLINK, SPARSE), options("llm-d", claim="models"), r"pools/|router"),
     "vllm-nvlink": (plan_of(NVLINK, SPARSE), options("vllm"), r"README|workers/.*node1|compose/gb200-1"),
     "vllm-stages": (plan_of(STAGES, DENSE), options("vllm"), r"workers/|compose/"),
     "dynamo-stages": (plan_of(STAGES, DENSE), options("dynamo"), r"dgd.yaml"),
     "vllm-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("vllm"), r"workers/|compose/"),
     "sglang-amd": (plan_of(AMD, Ask("Llama-3.1-70B", engine="sglang")), options("sglang"), r"workers/|compose/"),
-    "llmd-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("llmd"), r"pools/"),
+    "llm-d-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("llm-d"), r"pools/"),
     "vllm-folder": (plan_of(), options("vllm", model="/models/mine"), r"README|workers/|compose/"),
     "dynamo-folder": (plan_of(), options("dynamo", model="/models/mine", rdma="rdma/shared", **OWN), r"dgd.yaml"),
-    "llmd-folder": (plan_of(), options("llmd", model="/models/mine"), r"pools/decode"),
-    "llmd-own": (
+    "llm-d-folder": (plan_of(), options("llm-d", model="/models/mine"), r"pools/decode"),
+    "llm-d-own": (
         by_day(plan_of(ALIKE)),
-        options("llmd", claim="models", **OWN),
+        options("llm-d", claim="models", **OWN),
         r"README|pools/|auto|kustom|support|model",
     ),
     "vllm-classes": (two_classes(), options("vllm"), r"README|benchmark/run"),

@@ -7,6 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import (
     AccuracyRecord,
     ClassLatencies,
@@ -41,7 +42,7 @@ def markdown_of(plan: Plan) -> str:
 
 
 def load(name: str) -> Plan:
-    return Plan.model_validate_json((PLANS / f"{name}.json").read_bytes())
+    return parse_plan((PLANS / f"{name}.json").read_bytes())
 
 
 def assert_golden(name: str, text: str) -> None:

@@ -24,7 +24,7 @@ from costmodel.simulator import (
 from costmodel.simulator.steps import GridSteps
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
-ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)
+ONLY_PROMPTS = Policy(exclusive_prefill=True, chunked=False)
 WORK = StepWork(
     peak=1e15,
     bandwidth=1e13,
@@ -70,7 +70,8 @@ def on_lanes() -> GridSteps:
 
 
 def pages_of(ids: list[list[int]], tokens: int) -> Pages:
-    return Pages(np.array([page for row in ids for page in row]), np.array([len(row) for row in ids]), tokens)
+    numbers = np.unique([page for row in ids for page in row], return_inverse=True)[1]
+    return Pages(numbers, np.array([len(row) for row in ids]), tokens)
 
 
 def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
@@ -85,7 +86,7 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
         for talk, same, tokens in zip(talks.tolist(), shared.tolist(), isl.tolist(), strict=True)
     ]
     pages, together = pages_of(ids, 16) if paged else None, int(rng.choice([0, 0, 7]))
-    return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
+    return replace(make_trace(arrival, isl, osl), concurrency=together, pages=pages)
 
 
 def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> SimulatedFleet:
@@ -110,14 +111,13 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
         nics=int(rng.integers(1, 4)),
     )
     if not disaggregated:
-        return SimulatedFleet((pool,))
+        return (pool,)
     pulled = replace(policy, pulls=bool(rng.random() < 0.5))
-    pools = (
+    return (
         replace(pool, role=Role.PREFILL),
         replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
     )
-    return SimulatedFleet(pools)
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:
-    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),))  # type: ignore[arg-type]
+    return (SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),)  # type: ignore[arg-type]

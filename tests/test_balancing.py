@@ -37,13 +37,13 @@ def colocated(instance: Instance, replicas: int) -> Fleet:
 
 
 def test_the_requests_of_the_proof_meet_the_other_router() -> None:
-    instance = served(Balancing.FEWEST_TOKENS)
+    instance = served(Balancing.LEAST_TOKENS)
     bench = make_bench(instance)
     winner = bench.verdict(colocated(instance, 3))
     assert winner.held
     other = by_requests(bench, winner)
     assert other is not None
-    assert {one.router for one in other.judgement.engines.pools} == {Router.LEAST_LOADED}
+    assert {one.router for one in other.judgement.engines} == {Router.LEAST_LOADED}
     for mine, theirs in zip(other.judgement.runs, winner.judgement.runs, strict=True):
         assert mine.demand is theirs.demand
         assert not np.array_equal(mine.result.ttft, theirs.result.ttft)
@@ -51,7 +51,7 @@ def test_the_requests_of_the_proof_meet_the_other_router() -> None:
 
 
 def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> None:
-    for balancing, replicas in ((Balancing.FEWEST_TOKENS, 1), (Balancing.FEWEST_REQUESTS, 3)):
+    for balancing, replicas in ((Balancing.LEAST_TOKENS, 1), (Balancing.LEAST_REQUESTS, 3)):
         bench = make_bench(served(balancing))
         winner = bench.verdict(colocated(bench.instance, replicas))
         assert by_requests(bench, winner) is None
@@ -62,18 +62,18 @@ def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
     limits = any_target("vllm").limits(Constraints(), 1, prefixes=False)
     pair, several = (Role.PREFILL, Role.DECODE), (Role.PREFILL, Role.PREFILL, Role.DECODE)
     assert [limits.balancing_of(roles) for roles in (pair, several)] == list(Balancing)
-    assert any_target("sglang").limits(Constraints(), 1, prefixes=False).balancing is Balancing.FEWEST_REQUESTS
+    assert any_target("sglang").limits(Constraints(), 1, prefixes=False).balancing is Balancing.LEAST_REQUESTS
     instance = instance_of(replace(problem(workload=workload(rate=4.0)), constraints=limits))
     bench, alone = make_bench(instance), colocated(instance, 2).pools[0]
     routers = [
-        {engine.router for engine in bench.engines_of(Fleet(pools)).pools}
+        {engine.router for engine in bench.engines_of(Fleet(pools))}
         for pools in ((alone,), (alone, replace(alone, name="colocated-2")))
     ]
     assert routers == [{Router.LENGTH_AWARE}, {Router.LEAST_LOADED}]
 
 
 def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
-    """The plan with some simulation, which says this of a router that counts requests."""
+    """The plan with some simulation, which says this of a least-requests router."""
     shown = with_simulation(load("disaggregated")).simulation
     assert shown is not None
     return plan.model_copy(update={"simulation": shown.model_copy(update={"fewest_requests": counted})})
@@ -82,7 +82,7 @@ def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
 def judged(*, held: bool) -> JudgedFleet:
     share = 0.97 if held else 0.84
     return JudgedFleet(
-        what="router: counts requests",
+        what="least-requests router",
         pools=[],
         cost_usd_per_hour=1.0,
         held=held,
@@ -94,7 +94,7 @@ def judged(*, held: bool) -> JudgedFleet:
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r"\(84 % of chat \(95 % asked\)\); .*; or choose --target llmd, "):
+    with pytest.raises(InputError, match=r"\(84 % of chat \(95 % asked\)\); .*; or choose --target llm-d, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))

@@ -155,7 +155,7 @@ def test_what_is_signed_hedges_where_the_expected_growth_alone_does_not() -> Non
     assert found.hindsight == pytest.approx((4 * 2.0 + 0.6 * 4 * 1.5 + 0.4 * 1.5) * HOURS_PER_MONTH)
     told = " ".join(buying_text(found, 100).split())
     assert "Planned for the expected growth alone: reserve 4 × H100 for 1 year now, which costs $657.00 more" in told
-    assert "To know the growth beforehand would save $657.00 on average." in told
+    assert "Knowing the growth beforehand would save $657.00 on average." in told
 
 
 TWO_TYPES = make_levels(
@@ -259,7 +259,7 @@ def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.Mo
     assert (record["used"], record["simulated"]) == (purchase.fleets, purchase.fleets)
     assert record["refuted"]
     assert "were simulated at the request rate that they are bought for" in shown
-    assert "TP1 colocated at 20 req/s. It misses" in shown
+    assert "TP1 at 20 req/s. It misses" in shown
     assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
 
 

@@ -114,7 +114,7 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     *steps, wrote = done.stderr.splitlines()
     assert wrote == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}"
     # on a new machine the first tenth goes to the simulator, which is compiled once
-    assert steps[0] in {"  5 %  pricing engines", "  0 %  compiling the simulator, once"}
+    assert steps[0] in {"  0 %  pricing engines", "  0 %  compiling the simulator, once"}
     assert all(re.fullmatch(r"[ \d]{3} %  \S.*", step) for step in steps)
 
 

@@ -57,7 +57,7 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
 
 def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
     one = judged_class(share, low, high, goal)
-    return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), SimulatedFleet(()), ())
+    return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), (), ())
 
 
 def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_and_one_that_holds_is() -> None:
@@ -106,8 +106,8 @@ def engines(kv_blocks: int) -> SimulatedFleet:
     """A decode engine that computes what it preempted in parts of 16 tokens, with so much memory."""
     instance, planned = fleet()
     made = simulated_fleet(instance, planned)
-    limits = replace(made.pools[1].limits, kv_blocks=kv_blocks, max_num_batched_tokens=128, long_prefill_threshold=16)
-    return replace(made, pools=(made.pools[0], replace(made.pools[1], limits=limits)))
+    limits = replace(made[1].limits, kv_blocks=kv_blocks, max_num_batched_tokens=128, long_prefill_threshold=16)
+    return made[0], replace(made[1], limits=limits)
 
 
 def run(kv_blocks: int, seed: int, requests: int = 3000) -> tuple[Run, Judgement | None]:

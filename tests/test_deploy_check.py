@@ -22,7 +22,7 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_files, differences
 from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, rule_faults
-from reports.deploy.formats import READERS, load_yaml
+from reports.deploy.formats import READERS, load_documents
 from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 
@@ -100,12 +100,10 @@ def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -
     assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "a: 1\n---\nb: 2", "\x00", "a: [", "!!x y"]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "\x00", "a: [", "!!x y"])
 def test_hostile_yaml_is_a_sentence(text: str) -> None:
     with pytest.raises(InputError, match=r"^f\.yaml"):
-        load_yaml("f.yaml", text)
+        load_documents("f.yaml", text)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +139,27 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
         r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
         r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
         err,
+    )
+
+
+@pytest.mark.parametrize("stated", ["flat", "nested"])
+def test_a_record_of_an_older_version_is_one_sentence(
+    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], stated: str
+) -> None:
+    """Its options stood beside the plan, and later below a key."""
+    file = deployed[1] / RECORD
+    text = file.read_text("utf-8")
+    new = json.loads(text)
+    asked = new.pop("options")
+    old = {**new, "schema": "pdplan.deployment/1", **(asked if stated == "flat" else {"options": asked})}
+    try:
+        file.write_text(json.dumps(old), "utf-8")
+        code, out, err = check(deployed, capsys)
+    finally:
+        file.write_text(text, "utf-8")
+    assert (code, out) == (ExitCode.BAD_INPUT, "")
+    assert err == (
+        f"pdplan: error: {file} is of an older version of pdplan; pdplan deploy plan.json writes a new one\n"
     )
 
 
@@ -188,6 +207,18 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_steps_are_in_order_and_ways_to_do_one_stand_below_it(name: str) -> None:
+    lines = example(name)[1]["README.md"].partition("## Start\n\n")[2].partition("\n\n## ")[0].splitlines()
+    steps = [line for line in lines if not line.startswith("   - ")]
+    assert [int(line.partition(".")[0]) for line in steps] == list(range(1, len(steps) + 1))
+    assert not [line for line in steps if re.match(r"\d+\. Or\b", line)]
+    for number, line in enumerate(lines):
+        first, before = line.startswith("   - either "), lines[number - 1]
+        assert first == (before.endswith("in one of these ways:") and number > 0)
+        assert not line.startswith("   - or ") or before.startswith("   - ")
+
+
 def test_files_that_break_a_rule_are_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WRITERS, "vllm", lambda _: {})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^the deployment breaks the rule pools_are_complete: .* \(and \d more\)"):
@@ -203,7 +234,7 @@ def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None
     name = "case-a-name-of-20-letters-a-name-of-20-letters"
     sentences = list(RULES["names_are_short"](long, Started((), (), {})))
     assert sentences == [f"the name '{name}' has {len(name)} characters, and 45 are allowed"]
-    deployment, _ = example("llmd-ranks")
+    deployment, _ = example("llm-d-ranks")
     first, *others = deployment.pools
     joined = replace(
         deployment, name="a-name-of-20-letters", pools=(replace(first, name="a-name-of-20-letters"), *others)
@@ -221,7 +252,7 @@ REFUSED: list[tuple[tuple[Case, ...], Ask, str, str]] = [
     ((Case("prefill", seqs=8), Case("decode", pp=2)), Ask(), "dynamo", "ends_agree: .* PP 2 of decode"),
     ((APART, Case("decode")), Ask(), "vllm 0.20.1", "needs the NixlPushConnector, which vLLM 0.20.1 lacks"),
     ((APART, Case("decode")), Ask(), "dynamo", "NVIDIA Dynamo 1.6.1 does not hand over with; plan again with pdplan "),
-    ((APART, Case("decode")), Ask(), "dynamo", "or choose --target vllm or llmd, which run this plan as it is$"),
+    ((APART, Case("decode")), Ask(), "dynamo", "or choose --target vllm or llm-d, which run this plan as it is$"),
     ((Case("colocated", ep=8, dp=8, seqs=100, tokens=8192),), Ask(MOE), "vllm", "100 is not a multiple of DP 8"),
     (PAIR, Ask(engine="sglang"), "vllm", "evaluated for SGLang, which target vllm does not run; .* sglang or dynamo, "),
     ((Case("colocated", tp=2, dp=2, ep=4, tokens=8192),), Ask(MOE, engine="trtllm"), "trtllm", "all ranks or none"),
@@ -265,7 +296,7 @@ def test_a_plan_that_a_target_cannot_run_is_refused(
         deployment_files(plan_of(pools, ask), options(*target.split()))
 
 
-@pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llmd-ranks"])
+@pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_mutilated_files_are_judged_and_never_crash(name: str, data: st.DataObject) -> None:

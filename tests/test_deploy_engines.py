@@ -32,6 +32,7 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
+from search_spaces.models import load_model
 from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
@@ -43,8 +44,8 @@ COMBINATIONS = [
     ("dynamo", "1.6.1", "vllm"),
     ("dynamo", "1.6.1", "sglang"),
     ("dynamo", "1.6.1", "trtllm"),
-    ("llmd", "0.31.0", "vllm"),
-    ("llmd", "0.33.0", "vllm"),
+    ("llm-d", "0.31.0", "vllm"),
+    ("llm-d", "0.33.0", "vllm"),
     ("sglang", "0.5.23", "sglang"),
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
@@ -110,7 +111,7 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
     ("target", "engine", "words"),
     [
         ("vllm", "vllm", ("enable-eplb: true", "eplb-config: '{\"num_redundant_experts\":32}'")),
-        ("llmd", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
+        ("llm-d", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "sglang", ("- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
         ("sglang", "sglang", ("--enable-eplb --ep-num-redundant-experts 32",)),
@@ -149,6 +150,78 @@ def test_tokens_go_to_their_experts_alone_between_servers(accelerator: str, role
     assert ("a2a" in text or "all2all" in text) == bool(words)
 
 
+@pytest.mark.parametrize(
+    ("engine", "seqs", "tokens", "variables"),
+    [
+        ("vllm", 64, 511, {}),
+        ("vllm", 64, 512, {"NVSHMEM_QP_DEPTH": "1026"}),
+        ("vllm", 64, 1025, None),
+        ("sglang", 128, 2048, {}),
+        ("sglang", 129, 2048, {"SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK": "129"}),
+        ("sglang", 1024, 2048, {"SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK": "1024", "NVSHMEM_QP_DEPTH": "2050"}),
+        ("sglang", 1025, 2048, None),
+    ],
+)
+def test_deepep_has_room_for_the_largest_decode_step(
+    engine: str, seqs: int, tokens: int, variables: dict[str, str] | None
+) -> None:
+    """Of a data rank; None: beyond what its kernels take, so that the engine's default sends tokens."""
+    decode = Case("decode", "H200", dp=16, ep=16, seqs=16 * seqs, tokens=16 * tokens)
+    deployment = deployment_of(
+        plan_of((Case("prefill", "H200"), decode), Ask("DeepSeek-V3", "fp8", engine=engine)), engine
+    )
+    prefill, pool = deployment.pools
+    assert (deployment.exchange(pool) is None) == (variables is None)
+    told = {name: value for name, value in deployment.engine_env(pool) if name != "UCX_TLS"}
+    assert told == (variables or {})
+    assert dict(deployment.engine_env(prefill)) == {"UCX_TLS": "all"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "backend"),
+    [
+        ("vllm", ("H100", "H200"), None),
+        ("sglang", ("H100", "H200"), None),
+        ("vllm", ("H200", "B200"), "FLASHINFER"),
+        ("sglang", ("A100-80", "H100"), "flashinfer"),
+        ("vllm", ("MI300X", "MI325X"), None),
+        ("vllm", ("MI300X", "MI355X"), "TRITON_ATTN"),
+    ],
+)
+def test_generations_of_gpus_share_a_kernel_and_gpus_of_one_choose_their_own(
+    engine: str, gpus: tuple[str, str], backend: str | None
+) -> None:
+    cases = (Case("prefill", gpus[0], seqs=8, tokens=8192), Case("decode", gpus[1]))
+    deployment = deployment_of(plan_of(cases, Ask(engine=engine)), engine)
+    assert {pool.settings.attention_backend for pool in deployment.pools} == {backend}
+    page = deployment_files(plan_of(cases, Ask(engine=engine)), options(engine))["README.md"]
+    assert ("of several generations" in page) == (backend is not None)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "role", "told"),
+    [
+        ("gpt-oss-20b", "0.22.1", "decode", True),
+        ("Qwen3-Next-80B-A3B", "0.20.0", "decode", True),
+        ("gpt-oss-20b", "0.23.0", "decode", False),  # which does so by itself
+        ("gpt-oss-20b", "0.22.1", "colocated", False),
+        ("Llama-3.1-8B", "0.22.1", "decode", False),
+        ("Llama-4-Scout-17B-16E", "0.22.1", "decode", False),  # attends in chunks, of which vLLM refuses it
+    ],
+)
+def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role: str, *, told: bool) -> None:
+    tp = 4 if model.startswith(("Llama-4", "Qwen3-Next")) else 1
+    cases = (Case("prefill", tp=tp, seqs=8, tokens=8192), Case("decode", tp=tp))
+    plan = plan_of(
+        cases if role == "decode" else (Case("colocated", tokens=8192),),
+        Ask(model, load_model(model).native_weight_dtype),
+    )
+    files = WRITERS["vllm"](deployment_of(plan, "vllm", version))
+    workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
+    assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
+    assert facts.legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == facts.SWITCH
+
+
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
 EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
 NGRAM = Ask(draft="ngram", drafted=4)
@@ -156,7 +229,7 @@ DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
     ("vllm", "vllm", MTP, ['speculative-config: \'{"method":"mtp","num_speculative_tokens":3}\'', "size: 2048"]),
     ("vllm", "vllm", EAGLE3, ['{"method":"eagle3","model":"org/draft","num_speculative_tokens":2}']),
     ("vllm", "vllm", NGRAM, ['{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}']),
-    ("llmd", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
+    ("llm-d", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
     ("dynamo", "vllm", MTP, ["- --speculative-config\n", '{"method":"mtp","num_speculative_tokens":3}']),
     ("dynamo", "sglang", MTP, ["- --speculative-num-steps\n"]),
     ("dynamo", "trtllm", MTP, ['"speculative_config":{"decoding_type":"MTP","max_draft_len":3}']),
@@ -296,7 +369,7 @@ def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch,
     deployment = deployment_of(plan, engine)
     files = WRITERS[engine](deployment)
     found = launches(deployment, files)
-    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
+    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)), strict=True))
     return [
         (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
         for one in found
@@ -382,7 +455,7 @@ def command(pod: dict[str, Any], index: int) -> list[str]:
 def test_data_ranks_are_counted_on_over_the_nodes() -> None:
     """By the shell that workers start in, which takes no word of a user's for code."""
     nasty = "a$(touch x)'\";`id`"
-    files = deployment_files(plan_of(RANKS, SPARSE), options("llmd", model=nasty))
+    files = deployment_files(plan_of(RANKS, SPARSE), options("llm-d", model=nasty))
     _, decode = yaml.safe_load(files["pools/disaggregatedset.yaml"])["spec"]["roles"]
     worker = decode["spec"]["leaderWorkerTemplate"]["workerTemplate"]
     for index in (1, 2):
@@ -390,3 +463,15 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
         assert words[2] == nasty
         assert words[words.index("--data-parallel-size-local") + 1] == "8"
         assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
+
+
+def test_pods_of_a_replica_end_after_the_first_of_them_is_done() -> None:
+    """Whose requests their ranks compute; and within the time that Kubernetes leaves them."""
+    deployment = deployment_of(plan_of(RANKS, SPARSE), "llm-d")
+    (fleet,) = yaml.safe_load_all(WRITERS["llm-d"](deployment)["pools/disaggregatedset.yaml"])
+    for role in fleet["spec"]["roles"]:
+        templates = role["spec"]["leaderWorkerTemplate"]
+        specs = [templates[name]["spec"] for name in ("leaderTemplate", "workerTemplate")]
+        waits = [int(spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1]) for spec in specs]
+        assert waits == [deployment.notice_seconds, deployment.notice_seconds + deployment.drain_seconds]
+        assert max(waits) < specs[1]["terminationGracePeriodSeconds"]

@@ -88,7 +88,7 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 def refused(target: str, text: str, label: str, image: str) -> bool:
     """Strings that no file could hold to any use."""
-    pods = target in {"dynamo", "llmd"}
+    pods = target in {"dynamo", "llm-d"}
     place = text[0] in ".~" or (text[0] == "/" and (":" in text or ".." in text.split("/") or not text.strip("/")))
     return "-" in (text[0], label[0], image[0]) or place or (pods and not LABEL.fullmatch(label))
 
@@ -119,7 +119,7 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
     )
     found = launches(deployment, files)
     assert {one.weights for one in found} == {text}
-    if target in {"dynamo", "llmd"}:
+    if target in {"dynamo", "llm-d"}:
         assert label in {one.label for one in found}
         assert {one.image for one in found} == {image}
 
@@ -131,7 +131,7 @@ def test_a_shell_reads_back_one_word_each() -> None:
     assert not Path("/tmp/pdplan-owned").exists()
 
 
-PODS = ("dynamo", "llmd")
+PODS = ("dynamo", "llm-d")
 NO_FOLDER = r"^--model .* (is relative to a folder that servers do not have|mount no such)"
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dynamo", {"namespace": "a b"}, "--namespace 'a b' is not of the form"),
@@ -142,7 +142,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dynamo", {"labels": {"H100": ""}}, "--label H100 '' is empty"),
     ("dynamo", {"claim": "my models"}, "--claim 'my models' is not of the form"),
     ("dynamo", {"claim": "models", "model": "/models/mine"}, "'/models/mine' is a folder of the nodes"),
-    ("vllm", {"claim": "models"}, "target vllm has none; or choose --target dynamo or llmd, which run this plan"),
+    ("vllm", {"claim": "models"}, "target vllm has none; or choose --target dynamo or llm-d, which run this plan"),
     ("vllm", {"bytes_per_token": 3.0}, "--bytes-per-token is for a router that chooses a pool by the size"),
     *((target, {"labels": {"H100": label}}, r"no node can carry the label|begins with a dash")
       for target in PODS for label in ("MY H100", "-H100", "H" * 64, "H100/80")),
@@ -287,6 +287,9 @@ def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine:
     assert sum(line.endswith("./router.sh") for line in started) == 2
     script = (tmp_path / "slurm.sh").read_text("utf-8")
     assert script.count(f"--gres=gpu:{gpus[0].lower()}:8") == 1, "the type is stated, though there be one only"
+    parts = script.partition("\n# ")[0].split("#SBATCH hetjob\n")
+    assert len(parts) == 1 + apart
+    assert all("--requeue --signal=TERM@" in part for part in parts), "options are of one component each"
 
 
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
@@ -331,7 +334,7 @@ QWEN3: dict[str, Any] = {
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
 PUBLIC = "Qwen/Qwen3-8B"
-ABLE = ("vllm", "dynamo", "llmd", "sglang")
+ABLE = ("vllm", "dynamo", "llm-d", "sglang")
 """Targets whose engines can be told."""
 
 
@@ -361,7 +364,7 @@ def test_golden_lines(tmp_path: Path) -> None:
     for target in ABLE:
         plan = scaled_plan(tmp_path, ENGINES[target], YARN)
         for case, more in (("served as described", {}), ("served as published", {"model": PUBLIC})):
-            if target == "llmd" and not more:  # its chart fetches weights by their id only
+            if target == "llm-d" and not more:  # its chart fetches weights by their id only
                 continue
             files = deployment_files(plan, options(target, **more))
             texts = {path: text for path, text in files.items() if not path.startswith(("benchmark/", "planner"))}
@@ -378,7 +381,7 @@ def test_golden_lines(tmp_path: Path) -> None:
 
 
 def unproven(plan: Plan) -> Plan:
-    """The plan as simulated, with a router that counts requests under which it is not shown to hold."""
+    """The plan as simulated, with a least-requests router under which it is not shown to hold."""
     return simulated(plan, judged(held=False))
 
 

@@ -29,8 +29,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Deployment, LengthRoute
+from optimizer.plans.plan import Plan, Route
+from reports.deploy.deployment import Deployment
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
 from reports.next_steps import Deployability, deploy_sentence
@@ -67,26 +67,27 @@ def parted(draw: st.DrawFn) -> Deployment:
     """Any routing by length of three pools: what a plan with fractional routing may say."""
     deployment = deployment_of(plan_of(tuple(Case("colocated", gpu) for gpu in ("H100", "L40S", "H200"))), "vllm")
     lengths = draw(st.lists(st.integers(1, 60_000), min_size=2, max_size=8, unique=True))
-    lanes = []
+    routes = []
     for length in lengths:
         weights = draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 7])] * 3).filter(any))
         parts = {pool.name: weight / sum(weights) for pool, weight in zip(deployment.pools, weights, strict=True)}
-        lanes.append(LengthRoute(float(length), 1.0 / len(lengths), parts, parts))
-    return replace(deployment, lanes=tuple(lanes))
+        fields = {"slo_class": "", "isl": length, "osl": 64.0, "share": 1.0 / len(lengths), "attainment": 1.0}
+        routes.append(Route.model_validate(fields | {"prefill": parts, "decode": parts}))
+    return replace(deployment, routes=tuple(routes))
 
 
 @settings(deadline=None, max_examples=60)
 @given(deployment=parted())
 def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> None:
-    lengths = sorted(lane.isl for lane in deployment.lanes)
+    lengths = sorted(route.isl for route in deployment.routes)
     if any(longer < 1.001 * length + 1.0 for length, longer in pairwise(lengths)):
         return  # closer than a byte can tell
     rules = gateway_rules(deployment)
-    for lane in deployment.lanes:
-        parts = placed(rules, 4.0 * lane.isl, "")
+    for route in deployment.routes:
+        parts = placed(rules, 4.0 * route.isl, "")
         assert sum(parts.values()) == pytest.approx(1.0)
         for pool in deployment.pools:
-            assert parts.get(pool.name, 0.0) == pytest.approx(lane.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
+            assert parts.get(pool.name, 0.0) == pytest.approx(route.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])

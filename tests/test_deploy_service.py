@@ -24,6 +24,12 @@ from tests.deploy_cases import Case, options, plan_of
 from tests.running import QUICK, tiny
 
 
+def planned(share: float, seed: int) -> PlannedWorkload:
+    """Two lengths of prompts, of which a share is in prefixes."""
+    isl, osl, shares = np.array([4000.0, 9000.0]), np.array([10.0, 20.0]), np.array([0.5, 0.5])
+    return PlannedWorkload(isl, osl, shares, request_rate=5.0, prefix_hit_share=share, seed=seed)
+
+
 def rows_of(demand: PlannedWorkload) -> list[dict[str, Any]]:
     """The rows of a benchmark's trace, whatever their class."""
     return [row for _, row in drawn_rows(demand)]
@@ -47,7 +53,7 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
 @settings(deadline=None, max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
-    rows = rows_of(PlannedWorkload(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
+    rows = rows_of(planned(share, seed))
     seen: set[int] = set()
     hits = 0
     for row in rows:

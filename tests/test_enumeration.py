@@ -133,7 +133,7 @@ CASES = (
 
 @pytest.mark.parametrize(("rule", "reason", "split", "given"), CASES)
 def test_a_rule_refuses_with_its_reason(rule: str, reason: str, split: Parallelism, given: Problem) -> None:
-    shape = Shape(0, split, given.weight_dtype, given.kv_dtype, given.speculative_tokens[0])
+    shape = Shape(0, split, given.weight_dtype, given.kv_dtype, given.full_space.speculative_tokens[0])
     assert refusal(given, shape) == (rule, reason)
 
 

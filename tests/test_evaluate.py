@@ -509,9 +509,8 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
     )
     load = ClosedLoad(cell, 1000.0 * cell, 101.0 * cell, 0.0 * cell, 10.0 * cell)
     pools = WorkerPools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == STAGES)
-    lone = [
-        closed_loop(times, replace(instance.policy, hand_over_steps=0.0), load, pools) for instance in (there, here)
-    ]
+    pushes = replace(there.policy.scheduler, pulls=False)
+    lone = [closed_loop(times, replace(case.policy, scheduler=pushes), load, pools) for case in (there, here)]
     assert lone[0].ttft - lone[1].ttft == pytest.approx(shift)
     residence = [1.0 / steady.rate for steady in lone]
     change = (lone[0].tpot - lone[1].tpot) * 100.0  # of colocated prompts, the fewer per second the less a token waits

@@ -13,6 +13,7 @@ from optimizer.recommend.explain import Explanation, explain_each
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.cli import run
+from reports.answers.explanation import why_words
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
@@ -65,7 +66,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best
-                    better = "best fleet with an engine of this role" in one.why
+                    better = "best fleet with an engine of this role" in why_words(one)
                     assert better == (one.cost > one.best * (1.0 + 1e-9))
     for ranked in seen.values():
         costs = [cost for _, cost in sorted(ranked)]

@@ -97,7 +97,6 @@ def toy_matrices(asked: Problem, columns: slice = slice(4)) -> Matrices:
         limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
         spares=asked.constraints.spare_replicas,
         pool_limits=pool_limits(asked, role),
-        most=10_000.0 if asked.constraints.max_gpus is None else float(asked.constraints.max_gpus),
     )
     return columns_of(matrices, np.arange(4)[columns])
 

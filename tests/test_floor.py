@@ -16,8 +16,8 @@ from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.loads.instance import PREFILL, ROLES, EngineSettings, Instance, at_volume
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
+from optimizer.plans.precision import ROUNDING
 from optimizer.search.bound import (
-    SLACK,
     generating_work,
     late_first_tokens,
     late_tokens,
@@ -108,7 +108,7 @@ def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Inst
         return
     for pool, state in zip(fleet.pools, misses.states, strict=True):
         one = known.settings.take(np.array([_setting(known.settings, pool)]))
-        tau = np.inf if state.steps is None else state.steps.quiet * (1.0 + SLACK)
+        tau = np.inf if state.steps is None else state.steps.quiet * (1.0 + ROUNDING)
         work = _work(instance, one, tau)[0, : -1 if pool.role is not Role.COLOCATED else None]
         assert (work @ (instance.flows.rate * pool.route)).max() <= pool.replicas * (1.0 + 1e-9)
         first += pool.route * late_first_tokens(instance, one)[0]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
 from pdplan.cli import cli
-from search_spaces import models
+from search_spaces import parameter_count
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import parse_config
 from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
@@ -185,6 +185,8 @@ def test_forms_that_transformers_saves_anew() -> None:
     nested = {"model_type": "some_vl", "tie_word_embeddings": False, "vision_config": {}}
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).layers == parse().layers
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).parameters == parse().parameters
+    talks = {"model_type": "some_omni", "talker_config": LLAMA, "thinker_config": {"text_config": LLAMA, "visual": {}}}
+    assert (parse(talks).layers, parse(talks).source) == (parse().layers, "without visual")
     windowed = parse(model_type="mimo_v2_flash", sliding_window=129, sliding_window_size=128, swa_num_attention_heads=8,
                      layer_types=["full_attention"] * 2 + ["sliding_attention"] * 6)  # fmt: skip
     assert windows(windowed) == {None: 2, 128: 6}
@@ -393,14 +395,14 @@ def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "EXTRA", ("no_such_module",))
+    monkeypatch.setattr(parameter_count, "EXTRA", ("no_such_module",))
     message = str(check(tmp_path, LLAMA).exception)
     assert message.startswith("--check needs")
     assert message.endswith("pip install 'pdplan[transformers]'")
 
 
 def test_counts_agree_by_group(tmp_path: Path) -> None:
-    for name in models.EXTRA:
+    for name in parameter_count.EXTRA:
         pytest.importorskip(name)
     result = check(tmp_path, LLAMA, "--json")
     record = json.loads(result.stdout)

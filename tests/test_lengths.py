@@ -62,7 +62,6 @@ def test_quantiles_are_met() -> None:
         (lambda: lognormal(median=1, p99=1e6), "sigma 5.93871 must lie between 0 and 3"),
         (lambda: from_quantiles({0.5: 600, 99: 700}), "quantile 99 of the lengths must lie between 0 and 1"),
         (lambda: from_quantiles({0.5: 600, 0.51: 5000}), "too steeply"),
-        (lambda: coarsen(np.ones(2), np.ones(2), np.ones(2), 0), "buckets: 0 must be at least 1"),
     ],
 )
 def test_bad_parameters_are_named(make: object, sentence: str) -> None:

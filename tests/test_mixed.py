@@ -16,10 +16,10 @@ from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, stil
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
+from optimizer.plans.precision import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
-from optimizer.search.mixtures import MORE, best_serving, goodput_gap, leanest
+from optimizer.search.mixtures import best_serving, goodput_gap, leanest
 from optimizer.search.search import (
-    ALIKE,
     FleetSearch,
     Picks,
     cheapest_held,
@@ -215,7 +215,7 @@ def test_no_small_fleet_serves_more(limits: Constraints) -> None:
     fleet, most = best_serving(search)
     assert keeps_limits(instance, fleet)
     assert evaluate(instance, fleet, most * (1.0 - 5e-3)).holds
-    enough = most * (1.0 + 2.0 * MORE)
+    enough = most * (1.0 + 2.0 * ALIKE)
     assert not [other for other in every_fleet(search) if evaluate(instance, other, enough).holds]
     gap = goodput_gap(search, (fleet, most), 10.0)
     assert gap is not None
@@ -231,7 +231,7 @@ def test_no_small_fleet_has_more_per_dollar(least: float, most: float) -> None:
     per_dollar, *ratios = (
         min(serves, most) / fleet_cost(instance, fleet) for fleet, serves in (best, *able) if serves >= least
     )
-    assert per_dollar >= max(ratios) * (1.0 - 2.0 * MORE)
+    assert per_dollar >= max(ratios) * (1.0 - 2.0 * ALIKE)
     assert goodput_gap(search, best, 10.0) is not None
 
 

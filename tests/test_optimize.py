@@ -213,8 +213,10 @@ class TestNoFleet:
         plan = plan_below_floor(given(slos=(slo(ttft=1e-3, tpot=1e-4, itl_p99=2e-4),)))
         assert (plan.status, plan.pools, plan.cost_usd_per_hour) == (Status.INFEASIBLE, [], None)
         assert {row.constraint: row.limit for row in plan.binding} == {"ttft": 1e-3, "tpot": 1e-4, "itl_p99": 2e-4}
-        assert all(row.used > row.limit and "below the physical floor" in row.sentence for row in plan.binding)
-        assert "TPOT: 0.1 ms of class default is below the physical floor" in " ".join(render_plan(plan).split())
+        assert all(
+            row.used > row.limit and "is not possible: the fastest engine" in row.sentence for row in plan.binding
+        )
+        assert "TPOT: 0.1 ms of class default is not possible" in " ".join(render_plan(plan).split())
 
 
 # --- what chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.words import dollars
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
@@ -106,6 +107,20 @@ BEFORE = PLANS / "schema-1.json"
 """Written by `pdplan optimize --front 4` of the last version of that schema."""
 
 
+def test_the_whole_request_of_an_earlier_plan_is_a_metric_like_the_others() -> None:
+    """It had a limit and simulated quantiles in fields of its own."""
+    record = json.loads((PLANS / "schema-1.json").read_bytes())
+    times = record["simulation"]["classes"][0]["e2e_s"]
+    record["classes"][0]["e2e_limit_s"] = 8.0
+    plan = parse_plan(json.dumps(record).encode())
+    assert plan.simulation is not None
+    assert plan.classes[0].limits[Metric.E2E] == 8.0
+    assert plan.classes[0].latencies.quantiles[Metric.E2E] == plan.simulation.classes[0].metrics[Metric.E2E]
+    assert plan.simulation.classes[0].metrics[Metric.E2E].p90 == times["p90"]
+    row = next(line for line in as_text(plan).splitlines() if " e2e " in line)
+    assert row.split()[2:6] == ["3.82", "s", "6.2", "s"]
+
+
 def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> None:
     plan = parse_plan(BEFORE.read_bytes())
     assert plan.schema_ == "pdplan.plan/2"
@@ -122,8 +137,8 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     assert (tuned.max_num_seqs, tuned.max_num_batched_tokens) == (own.max_num_seqs, own.max_num_batched_tokens)
     assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
     told = as_text(plan, width=100, color=False)
-    assert "1 × H100 TP1 fp8/bf16 colocated  " in told  # of the comparison, without limits
-    assert "  colocated (256/2,048)" in told  # of the front
+    assert "colocated 1 × H100 TP1 fp8/bf16  " in told  # of the comparison, without limits
+    assert "  fp8/bf16 (256/2,048)" in told  # of the front
     assert Plan.model_validate_json(plan_json(plan)) == plan
 
 

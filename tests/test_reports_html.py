@@ -113,7 +113,7 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     page = plan_page(simulated(load("disaggregated")))
     assert page == plan_page(simulated(load("disaggregated")))
     walker = walk(page)
-    names = {"fleet", "cost-and-capacity", "slos", "latencies", "what-binds", "alternatives", "workload", "sensitivity"}
+    names = {"fleet", "cost-and-capacity", "slos", "what-binds", "alternatives", "workload", "sensitivity"}
     assert names | {"how-it-is-routed", "settings", "trust", "plan"} == set(walker.ids)
     links = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
     assert links
@@ -185,9 +185,9 @@ def derived(plan: Plan) -> Iterator[float]:
         yield from length_map(*lengths, met, [route.share for route in routes]).shares.values()
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
-    yield from (getattr(point, name) for point in loads(plan) for name in ("ttft", "tpot"))
+    yield from (share for point in loads(plan) for share in point.used.values())
     yield from moved(plan)
-    yield from (getattr(point, name) for point in fleet_points(plan) for name in ("ttft", "tpot"))
+    yield from (share for point in fleet_points(plan) for share in point.used.values())
     yield from (
         row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.one_replica_less if plan.simulation else ())
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
+from costmodel.policy import NO_OVERHEAD
 from costmodel.roofline import (
     arithmetic_intensity,
     decode_limit,

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
 from costmodel.engine_arrays import EngineArrays, engine_arrays
-from costmodel.host import NO_OVERHEAD, EngineOverhead, Scheduler, ServingPolicy
+from costmodel.policy import NO_OVERHEAD, EngineOverhead, Policy, ServingPolicy
 from costmodel.queues.steady_state import (
     ClosedLoad,
     EngineTimes,
     Prompt,
     WorkerPools,
+    admitted_requests,
     circulating_wait,
     closed_loop,
     engine_times,
@@ -36,7 +37,7 @@ from search_spaces.models import load_model
 Array = NDArray[np.float64]
 
 IDEAL = ServingPolicy(
-    scheduler=Scheduler.TOKEN_BUDGET,
+    scheduler=Policy(),
     token_budget=10**9,
     memory_fraction=0.9,
     quantized_kv_dtype="bf16",
@@ -49,7 +50,7 @@ IDEAL = ServingPolicy(
 """No overheads, and no burst but the first wave: what is left can be worked out by hand."""
 
 
-FIRST = replace(IDEAL, scheduler=Scheduler.PREFILL_FIRST)
+FIRST = replace(IDEAL, scheduler=Policy(exclusive_prefill=True))
 
 
 def cell(value: float) -> Array:
@@ -92,7 +93,7 @@ def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
 def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
     steady = closed_loop(times(1e-9, 0.01), IDEAL, load(64, waves=10), colocated(32))
     # 32 wait, one is let in every R / 32 with R = 101 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
-    assert steady.admitted[0, 0] == 32
+    assert admitted_requests(IDEAL, load(64, waves=10), colocated(32))[0, 0] == 32
     assert steady.line[0, 0] == pytest.approx(101 * 0.01 * 0.925, rel=1e-4)
     assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + 0.01, rel=1e-4)
 
@@ -161,14 +162,14 @@ def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
         closed_loop(replace(times(0.3, 0.05), prompt=prompt), IDEAL, load(16, spread=0.0), pools())
         for prompt in (Prompt(cell(0.3), cell(0.1), cell(0.1), cell(lockstep)) for lockstep in (0.8, 0.0))
     )
-    share = float(busy.prefill_share[0, 0])
+    share = float((busy.rate * busy.shared)[0, 0])
     assert 0.1 < share < 0.9
     assert busy.ttft[0, 0] - free.ttft[0, 0] == pytest.approx(share * (0.8 - 0.3 + 0.8 / 2), rel=1e-3)
 
 
 def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
     """A whole step more, less what it hides of the transfer."""
-    pulls = replace(IDEAL, hand_over_steps=1.0)
+    pulls = replace(IDEAL, scheduler=Policy(pulls=True))
     for users, transfer, more in ((200, 0.0, 0.02), (200, 0.005, 0.015), (200, 0.03, 0.0), (1, 0.0, 0.0)):
         workers = pools(400, 1, transfer)
         sent, pulled = (ttft(times(0.1, 0.02), policy, load(users), workers) for policy in (IDEAL, pulls))
@@ -193,9 +194,10 @@ def test_littles_law_holds_and_more_load_is_never_faster(
         fewer, many = (ttft(engine, IDEAL, load(concurrency), pools(n, 1, 0, fits)) for n in (workers, workers + 1))
         assert many <= fewer * (1 + 1e-3)
     less, more = (closed_loop(engine, IDEAL, load(c), deployment) for c in (concurrency, 1.5 * concurrency))
-    assert less.rate * (less.ttft - less.line + 100 * less.tpot) == pytest.approx(less.admitted, rel=1e-6)
+    admitted = admitted_requests(IDEAL, load(concurrency), deployment)
+    assert less.rate * (less.ttft - less.line + 100 * less.tpot) == pytest.approx(admitted, rel=1e-6)
     assert less.rate[0, 0] <= max(workers, 1) / prompt * 1.02
-    assert less.running[0, 0] <= less.admitted[0, 0] * (1 + 1e-9)
+    assert less.running[0, 0] <= admitted[0, 0] * (1 + 1e-9)
     assert more.tpot[0, 0] >= less.tpot[0, 0] * (1 - 1e-3)
     assert more.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
 

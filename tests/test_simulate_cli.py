@@ -37,8 +37,9 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert [lines[i - 1].strip() for i in goals] == ["fast", "slow"]
     assert "by formula" in said
     told = " ".join(said.split())
-    assert "e2e of slow (p50/p90/p99): " in told
-    assert ", limit 60 s. Longest gap between tokens of fast" in told
+    assert "e2e p50/p90/p99" in told
+    assert "≤ 60 s" in told
+    assert "Longest gap between tokens of fast" in told
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000
     assert {row["slo_class"] for row in table} == {"fast", "slow"}

@@ -21,7 +21,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
-from costmodel.policy import POLICIES, SARATHI, STATIC, VLLM_V0, Policy
+from benchmarks.reference.policies import POLICIES, SARATHI, STATIC, VLLM_V0
+from costmodel.policy import Policy
 from costmodel.simulator import Limits, Result, SimulatedFleet, Trace, make_trace, simulate
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.metrics import gap_edges
@@ -266,7 +267,7 @@ def assert_conserved(trace: Trace, fleet: SimulatedFleet, result: Result) -> Non
     assert int(result.finished.sum()) + sum(use.rejected for use in result.engines) == trace.size
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
-    pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    pools = [pool for pool in fleet for _ in range(pool.replicas)]
     for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
         assert (engine.requests, engine.uncomputed, engine.coming) == (0, 0, 0)
@@ -278,18 +279,18 @@ def assert_conserved(trace: Trace, fleet: SimulatedFleet, result: Result) -> Non
             assert references.count(0) == listed
             assert listed * engine.page_blocks <= engine.free
     if result.finished.all() and not result.restarts.any():
-        split = len(fleet.pools) == 2
+        split = len(fleet) == 2
         made = 0 if split else 1
-        assert sum(use.decode_tokens for use in result.engines) >= int((trace.osl - made).sum())
-        if not fleet.pools[0].policy.static:
-            assert sum(use.decode_tokens for use in result.engines) == int((trace.osl - made).sum())
-        assert sum(use.output_tokens for use in result.engines) >= int(trace.osl.sum()) - split * trace.size
-        assert sum(use.prompt_tokens for use in result.engines) == int((trace.isl - result.hit).sum())
+        decodes = sum(use.content.decodes for use in result.engines)
+        assert decodes >= int((trace.osl - made).sum())
+        if not fleet[0].policy.static:
+            assert decodes == int((trace.osl - made).sum())
+        assert sum(use.content.tokens for use in result.engines) - decodes == int((trace.isl - result.hit).sum())
 
 
 def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
     """Steps keep to budget, sequences and blocks, and times come in order."""
-    pool, longest = fleet.pools[0], float(trace.isl.max() + trace.osl.max())
+    pool, longest = fleet[0], float(trace.isl.max() + trace.osl.max())
     budget = pool.limits.max_num_batched_tokens
     _, start, end, prompts, decodes, _, steps = result.steps_log.T
     assert np.all(end >= start)
@@ -330,12 +331,11 @@ def test_doubling_every_time_doubles_every_latency(policy: Policy, disaggregated
         STEPS, **{name: tuple(2 * x for x in getattr(STEPS, name)) for name in ("prefill_abc", "small", "large")}
     )
     pools = tuple(
-        dataclasses.replace(pool, steps=slow, kv_seconds_per_token=2 * pool.kv_seconds_per_token)
-        for pool in fleet.pools
+        dataclasses.replace(pool, steps=slow, kv_seconds_per_token=2 * pool.kv_seconds_per_token) for pool in fleet
     )
-    fleet = dataclasses.replace(fleet, pools=tuple(dataclasses.replace(pool, steps=STEPS) for pool in fleet.pools))
+    fleet = tuple(dataclasses.replace(pool, steps=STEPS) for pool in fleet)
     late = dataclasses.replace(trace, arrival=2 * trace.arrival)
-    quick, twice = simulate(trace, fleet), simulate(late, SimulatedFleet(pools))
+    quick, twice = simulate(trace, fleet), simulate(late, pools)
     for name in ("ttft", "e2e", "tpot", "itl_max", "queue"):
         np.testing.assert_array_equal(getattr(twice, name), 2 * getattr(quick, name), err_msg=name)
 

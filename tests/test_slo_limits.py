@@ -16,6 +16,7 @@ from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.policy import VLLM_V1
 from costmodel.simulator import Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
+from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -150,6 +151,16 @@ def test_whole_requests_by_formula_are_those_of_the_simulation(name: str, metric
     assert evaluate(whole(metric, middle), fleet).attainment[0] == pytest.approx(0.9, abs=0.01)
 
 
+@pytest.mark.parametrize("metric", metrics_of(Scope.WHOLE))
+def test_a_limited_metric_has_a_90_percent_interval_around_what_is_expected(metric: Metric) -> None:
+    instance, fleet = whole(metric, 20.0), fleets()["colocated, 2 GPUs"]
+    (bars,) = class_error_bars(instance, fleet, 1.0)
+    expected = evaluate(instance, fleet).classes[0].metrics[metric].p90
+    high = bars.ranges[metric].high
+    assert set(bars.ranges) == {Metric.TTFT, Metric.TPOT, metric}
+    assert high is None or bars.ranges[metric].low < expected < high
+
+
 def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:
     """The plan at a limit on ITL p99; none without a folder that it wrote."""
     limits = {"ttft": "1s", "tpot": "40ms"} | ({} if limit is None else {"itl_p99": limit})
@@ -162,7 +173,7 @@ def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path, short_runs: None)
     """Standard effort end to end: its own requests, fresh ones, and what `simulate` and the page say of them."""
     done, plan = planned(tmp_path, "40ms")
     assert done.returncode == 0, done.stderr
-    assert "ITL p99 of default: p" in done.stdout
+    assert "default  ITL p99 " in done.stdout
     assert plan is not None
     assert plan.simulation is not None
     (row,), (simulated,) = plan.classes, plan.simulation.classes

@@ -68,13 +68,6 @@ def test_equal_acceptance_is_a_geometric_series(acceptance: float, tokens: int) 
     assert tokens_per_step((acceptance,), tokens) == pytest.approx(expected)
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5), st.integers(0, 8))
-def test_a_step_makes_one_token_at_least_and_all_drafted_ones_at_most(acceptance: list[float], tokens: int) -> None:
-    made = tokens_per_step(acceptance, tokens)
-    assert 1.0 <= made <= 1.0 + tokens
-    assert tokens_per_step(acceptance, tokens + 1) >= made
-
-
 def test_a_look_up_makes_a_step_as_wide_as_that_of_more_requests_but_reads_the_cache_once() -> None:
     """8 requests of 4 tokens each pass the matrices like 32 requests."""
     drafting = config(Speculation(Draft.NGRAM, 3, (0.5,)), tensor=1)

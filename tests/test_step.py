@@ -22,7 +22,6 @@ from costmodel.engine_arrays import (
     kernel_efficiency,
 )
 from costmodel.errors import InputError
-from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import (
     CONVERTED_OUTSIDE,
     ELEMENTWISE_LAUNCH,
@@ -32,13 +31,14 @@ from costmodel.kernels import (
     all_to_all_time,
     attended_pairs,
 )
+from costmodel.policy import NO_OVERHEAD
 from costmodel.routing import touched_experts
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
 from costmodel.transformer import Transformer, WeightScale
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
-from search_spaces.models import load_model
+from search_spaces.models import catalog_model, load_model
 from tests.toy import (
     OVERHEAD,
     deepseek_v3,
@@ -104,6 +104,34 @@ def test_prompt_attention_by_hand() -> None:
     flop = 32 * (4096 * 4097 / 2) * 4 * 4096
     assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"] + 32 * ROTARY_LAUNCH, rel=1e-9)
     assert step.attention_decode[0, 0] == 0
+
+
+def test_sparse_prompt_attention_by_hand() -> None:
+    """Prompts longer than the selection: 2,048 latents a query, by tiles of 64 heads; the indexer over everything."""
+    gpu, glm = perfect_accelerator(), catalog_model("GLM-5.2")  # 64 heads, 78 layers; 21 with an indexer of 32 heads
+    ranks = (1, 8)
+    step = step_time(
+        glm, engine_arrays(glm, [toy_config(gpu, tensor=t) for t in ranks], NO_OVERHEAD), StepLoad.prefill(8192)
+    )
+    pairs, chosen = 8192 * 8193 / 2, 2048 * 2049 / 2 + 6144 * 2048
+    flop = 78 * chosen * 2 * 64 * (2 * 512 + 64) + 21 * pairs * 2 * 32 * 128
+    expected = flop / gpu.peak_flops["bf16"] + 78 * ROTARY_LAUNCH
+    assert step.attention_prefill[:, 0] == pytest.approx([expected] * 2, rel=1e-9)
+
+
+def test_short_prompts_of_sparse_attention_are_dense() -> None:
+    gpu, glm = perfect_accelerator(), catalog_model("GLM-5.2")
+    step = step_time_one(glm, toy_config(gpu), NO_OVERHEAD, StepLoad.prefill(2048))
+    flop = 78 * (2048 * 2049 / 2) * 2 * 64 * (256 + 256)
+    assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"] + 78 * ROTARY_LAUNCH, rel=1e-9)
+
+
+def test_a_rank_with_few_heads_decodes_latents_as_slowly_as_one_with_a_tile() -> None:
+    """Where arithmetic binds: 128 heads on one rank are two tiles, on two or eight ranks one."""
+    gpu, model = perfect_accelerator(bandwidth=1e20), deepseek_v3()
+    arrays = engine_arrays(model, [toy_config(gpu, tensor=t) for t in (1, 2, 8)], NO_OVERHEAD)
+    times = step_time(model, arrays, StepLoad.decode(64, 8192)).attention_decode[:, 0]
+    assert times == pytest.approx(times[0] * np.array([1.0, 0.5, 0.5]), rel=1e-9)
 
 
 def test_all_reduce_by_hand() -> None:

@@ -11,8 +11,10 @@ import pytest
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
+from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
+from pdplan.api import deployment_options
 from pdplan.cli import run
 from reports.deploy import facts
 from reports.deploy.deployment import default_options
@@ -32,7 +34,7 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
     assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(facts.fact("targets"))
     for one in TARGETS:
         assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
-    connectors = facts.hand_over_of("dynamo", ())
+    connectors = facts.fact("targets", "dynamo", "connectors")
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 
 
@@ -42,11 +44,11 @@ class TestStated:
     @pytest.mark.parametrize(
         ("target", "engine", "routing", "balancing"),
         [
-            ("vllm", "vllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
-            ("sglang", "sglang", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
-            ("dynamo", "vllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
-            ("llmd", "vllm", Routing.FRACTIONAL, Balancing.FEWEST_TOKENS),
-            ("trtllm", "trtllm", Routing.THRESHOLD, Balancing.FEWEST_REQUESTS),
+            ("vllm", "vllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
+            ("sglang", "sglang", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
+            ("dynamo", "vllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
+            ("llm-d", "vllm", Routing.FRACTIONAL, Balancing.LEAST_TOKENS),
+            ("trtllm", "trtllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
         ],
     )
     def test_its_engine_and_router_are_those_of_the_problem(
@@ -103,7 +105,7 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return optimize(load_problem(tiny(tmp_path_factory.mktemp("free"), **SEVERAL)), level=Level.QUICK)
 
 
-@pytest.mark.parametrize("target", ["vllm", "dynamo", "llmd"])
+@pytest.mark.parametrize("target", ["vllm", "dynamo", "llm-d"])
 def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, free: Plan) -> None:
     mine = optimize(load_problem(tiny(tmp_path, **SEVERAL, target=target)), level=Level.QUICK)
     assert free.cost_usd_per_hour is not None
@@ -120,4 +122,15 @@ def test_the_command_line_writes_what_was_planned_for(tmp_path: Path, capsys: py
     assert (deployed / "dgd.yaml").exists()
     assert run(["deploy", str(plan / "plan.json"), "-q", "-o", str(tmp_path / "other")]) == 0
     assert (tmp_path / "other" / "dgd.yaml").exists()
-    assert run(["optimize", str(file), "-q", "--set", "engine=sglang", "--target", "llmd"]) == 2
+    assert run(["optimize", str(file), "-q", "--set", "engine=sglang", "--target", "llm-d"]) == 2
+
+
+@pytest.mark.parametrize("name", ["llm-d", "llmd"])
+def test_llm_d_may_be_written_either_way(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problem = load_problem(tiny(tmp_path, target=name, constraints={"balancing": "fewest_requests"}))
+    assert (problem.inputs["target"], problem.constraints.balancing) == ("llm-d", Balancing.LEAST_REQUESTS)
+    arguments = ["optimize", str(tiny(tmp_path)), "--effort", "quick", "-q", "--json", "--target", name]
+    assert run(arguments) == 0
+    plan = parse_plan(capsys.readouterr().out.encode())
+    assert plan.provenance.inputs["target"] == "llm-d"
+    assert deployment_options(plan, target=name).target == "llm-d"

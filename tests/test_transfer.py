@@ -7,17 +7,9 @@ import pytest
 
 from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
-from costmodel.errors import InputError
 from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from search_spaces.models import load_model
-from tests.toy import llama_8b, llama_70b, toy_config, windowed
-
-
-def test_bytes_follow_the_model() -> None:
-    assert llama_8b().kv_bytes(4096.0, "bf16") == 4096 * 131072
-    assert windowed(1000).kv_bytes(4000.0, "bf16") == (4000 + 1000) * 65536
-    lengths = np.array([0.0, 1000.0])
-    assert llama_8b().kv_bytes(lengths, "bf16").tolist() == [0, 131072000]
+from tests.toy import llama_70b, toy_config
 
 
 def test_mooncake_moves_40_gb_of_llama_70b() -> None:
@@ -35,8 +27,6 @@ def test_the_slower_end_decides() -> None:
     fast, slow = Link(50e9, 5e-6), Link(25e9, 5e-6)
     assert transfer_bandwidth(fast, slow) == transfer_bandwidth(slow, fast) == 25e9
     assert transfer_bandwidth(fast, slow, 1, 4) == 50e9
-    with pytest.raises(InputError, match="at least one NIC at each end; found 0 and 1"):
-        transfer_bandwidth(fast, slow, 0)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +43,6 @@ def test_the_slower_end_decides() -> None:
 def test_one_copy_uses_the_cards_of_what_is_no_copy(name: str, split: Parallelism, cards: float) -> None:
     engine = toy_config(parallelism=split)
     assert hand_over_cards(load_model(name), engine, np.array([500.0, 4000.0]), np.array([0.3, 0.7])) == cards
-
-
-def test_time_by_hand() -> None:
-    assert kv_transfer_time(0.92e9, 25e9, latency=1e-3) == pytest.approx(0.041)
 
 
 # --- which prefill and decode engines can talk: the rules of NIXL, each by its boundary

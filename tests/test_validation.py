@@ -23,9 +23,9 @@ from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
 from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_engines import measured_model
+from search_spaces.measured_engines import measured_model, predict_serving
 from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
-from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors, predict_serving
+from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 HEADER = "set,model,accelerator,gemm_dtype,engine,mode,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"

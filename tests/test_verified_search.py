@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator import SimulatedFleet
 from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
@@ -31,7 +30,7 @@ GOAL = 0.9
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
     item = judged_class(share, share - 0.01, share + 0.01, GOAL)
-    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
+    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), (), ())
     return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
 
 
@@ -85,7 +84,7 @@ counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
 ) -> None:
-    """Fleets to begin with are repaired until they hold or ROUNDS are over, then reduced until no neighbor holds."""
+    """Fleets to begin with are repaired until they hold or FEW rounds end, then reduced until no neighbor holds."""
     instance = small(constraints=Constraints(max_gpus=gpus))
     bench = Oracle(instance, needed)
     fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]

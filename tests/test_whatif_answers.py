@@ -120,7 +120,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
 
 def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     problem = small()
-    curve = frontier(problem, "rate", (5.0, 80.0), effort=ScenarioEffort.SIMPLE)
+    curve = frontier(problem, "rate", (5.0, 80.0))
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
     assert costs == sorted(costs)  # type: ignore[type-var]

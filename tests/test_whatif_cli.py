@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from optimizer.plans.plan import OPTIMAL_GAP
+from optimizer.plans.precision import OPTIMAL_GAP
 from pdplan.cli import cli, run
 
 ROOT = Path(__file__).resolve().parent.parent

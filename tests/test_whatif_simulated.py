@@ -12,7 +12,7 @@ import pytest
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.verification.verify import ROUNDS
+from optimizer.plans.precision import FEW
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, ScenarioEffort, answer
@@ -118,7 +118,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
     looked = judge(lambda _instance, _fleet: MISSED)
     best = answer(tight, simulated=True)
     assert (best.status, best.cost, best.pools) == (Status.TIME_LIMIT, None, ())
-    assert len(looked) == len(best.refuted) == 1 + ROUNDS
+    assert len(looked) == len(best.refuted) == 1 + FEW
     assert "the cheapest by formula, $3.00/h, misses when simulated" in best.binding
     costs = [missed.cost for missed in best.refuted]
     assert costs == sorted(costs)
@@ -149,7 +149,7 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
         assert row["refuted"][0]["pools"] == before["pools"]
         assert before["bound_usd_per_hour"] == row["bound_usd_per_hour"]
     shown = text(sweep_document(rows, "simple"))
-    refuted = "(and in 6 other rows): 1 × H100 TP1 colocated (128/2,048) for $1.00/h. It misses when simulated."
+    refuted = "(and in 6 other rows): colocated 1 × H100 TP1 (128/2,048) for $1.00/h. It misses when simulated."
     assert f"Simulated and ruled out at price.H100 $1.00/h {refuted}" in shown
     assert "Every fleet meets its SLO." in shown
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows
@@ -170,7 +170,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     assert after.start == pytest.approx(moved.end, rel=1e-3)
     assert (curve.steps[0].start, curve.steps[-1].end) == bounds
     shown = text(frontier_document(curve))
-    assert "Corrected by simulation: 1 × H100 TP1 colocated is shown to meet the SLO up to " in shown
+    assert "Corrected by simulation: colocated 1 × H100 TP1 meets the SLO up to " in shown
     assert f"By formula it does up to {moved.promised:.4g} req/s, but there it misses" in shown
     record = frontier_record(curve)["steps"][0]
     assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised

@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.host import EngineOverhead
+from costmodel.policy import EngineOverhead
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, SoftmaxAttention, Transformer
 from costmodel.units import GIB, GIGA, TERA

@@ -25,7 +25,7 @@ from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
 
-POLICY = Policy("simdistserve", exclusive_prefill=True, chunked=False)
+POLICY = Policy(exclusive_prefill=True, chunked=False)
 OVERHEAD_STEP, OVERHEAD_TOKEN, STAGE_CONSTANT = 2.0, 1e-4, 1.0
 """Milliseconds of an iteration, per token of its context, and per prompt iteration."""
 DECODE_TOKEN_CAP = 50_000
@@ -68,7 +68,7 @@ def fleet_of(row: dict[str, str], data: dict[str, Any]) -> SimulatedFleet:
         return SimulatedPool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
 
     roles = (Role.COLOCATED,) if backend == "vllm" else (Role.PREFILL, Role.DECODE)
-    return SimulatedFleet(tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False)))
+    return tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False))
 
 
 def one_token_less(steps: CoefficientSteps) -> CoefficientSteps:
@@ -85,7 +85,7 @@ def compare_all(folder: Path) -> Iterator[Comparison]:
         osl = trace.osl
         if row["backend"] == "vllm":
             trace = replace(trace, osl=osl + 1)
-            fleet = SimulatedFleet(tuple(replace(pool, steps=one_token_less(pool.steps)) for pool in fleet.pools))
+            fleet = tuple(replace(pool, steps=one_token_less(pool.steps)) for pool in fleet)
         result = simulate(trace, fleet, log_rows=LOG_ROWS)
         _, _, _, _, decodes, context, steps = result.steps_log.T
         if (context + steps * decodes).max() > DECODE_TOKEN_CAP:

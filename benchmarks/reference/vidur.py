@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
-from costmodel.policy import SARATHI, VLLM_V0
 from costmodel.simulator import Limits, Result, SimulatedFleet, SimulatedPool, StepNumbers, Trace, simulate
 from costmodel.simulator.steps import TABLES
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
+from .policies import SARATHI, VLLM_V0
 
 FloatArray = NDArray[np.float64]
 ROUNDING = 8
@@ -122,7 +122,7 @@ def fleet_of(row: dict[str, str], tables: Path) -> SimulatedFleet:
         kv_blocks=int(float(row["num_kv_blocks"])),
         block_size=int(meta["block_size"]),
     )
-    return SimulatedFleet((SimulatedPool(Role.COLOCATED, steps_of(tables), policy, limits),))
+    return (SimulatedPool(Role.COLOCATED, steps_of(tables), policy, limits),)
 
 
 def compare_case(row: dict[str, str], folder: Path, tables: Path) -> Comparison:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.reference.policies import STATIC, VLLM_V0
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.policy import STATIC, VLLM_V0, Policy
+from costmodel.policy import Policy
 from costmodel.simulator import SimulatedFleet, make_trace, simulate
 from costmodel.simulator.metrics import throughput
 from search_spaces.models import load_model
@@ -48,7 +49,7 @@ class Gain:
 def fleet_of(policy: Policy, batch: int) -> SimulatedFleet:
     """One engine."""
     model = load_model(MODEL)
-    return SimulatedFleet((engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),))
+    return (engine_pool(model, Role.COLOCATED, policy, seqs=batch, longest=ISL + LONGEST),)
 
 
 def lengths_of(variation: float, requests: int) -> Lengths:

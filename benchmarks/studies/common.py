@@ -24,7 +24,7 @@ from costmodel.simulator import (
     make_trace,
     simulate,
 )
-from costmodel.simulator.metrics import attainment, overload, within
+from costmodel.simulator.metrics import overload, share_of, steady, within
 from costmodel.simulator.steps import cost_steps
 from costmodel.simulator.trace import gamma_arrivals
 from costmodel.transfer import TRANSFER_EFFICIENCY
@@ -99,7 +99,7 @@ def poisson_trace(lengths: Lengths, rate: float, seed: int = 0) -> Trace:
 
 def served(trace: Trace, fleet: SimulatedFleet) -> Result:
     """A run in which the prompt makes the first token on prefill engines too, as on DistServe's."""
-    if len(fleet.pools) == 1:
+    if len(fleet) == 1:
         return simulate(trace, fleet)
     result = simulate(replace(trace, osl=np.maximum(trace.osl - 1, 1)), fleet)
     finish = np.where(trace.osl > 1, result.finish, result.prompt_end)
@@ -108,7 +108,8 @@ def served(trace: Trace, fleet: SimulatedFleet) -> Result:
 
 def holds(result: Result, limits: SloLimits) -> bool:
     """Whether enough requests meet the SLO and the fleet keeps up with its arrivals."""
-    return attainment(result, limits).share >= GOAL and not overload([result]).overloaded
+    share = share_of([within(result, limits)[steady(result)]]).share
+    return share >= GOAL and not overload([result]).overloaded
 
 
 def goodput(fleet: SimulatedFleet, lengths: Lengths, limits: SloLimits, tolerance: float = 0.02) -> float:

@@ -22,10 +22,11 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.reference.lone_steps import CoefficientSteps
+from benchmarks.reference.policies import VLLM_V0
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
-from costmodel.policy import VLLM_V0, VLLM_V1, Policy
+from costmodel.policy import VLLM_V1, Policy
 from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
@@ -200,7 +201,7 @@ def colocated(
 ) -> SimulatedFleet:
     """vLLM of 2023 (whole prompts, which go first), or with a chunk the scheduler that lets both share a step."""
     policy, budget = (VLLM_V0, WHOLE_BUDGET) if chunk is None else (VLLM_V1, chunk)
-    return SimulatedFleet((replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),))
+    return (replace(engine(model, Role.COLOCATED, policy, split, budget, steps), replicas=replicas),)
 
 
 def disaggregated(
@@ -212,7 +213,7 @@ def disaggregated(
     """Prefill engines that compute whole prompts, and decode engines."""
     first = engine(model, Role.PREFILL, VLLM_V0, splits[0], PREFILL_BUDGET, steps[0])
     second = engine(model, Role.DECODE, VLLM_V0, splits[1], SEQS, steps[1])
-    return SimulatedFleet((replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1])))
+    return (replace(first, replicas=replicas[0]), replace(second, replicas=replicas[1]))
 
 
 def fitted_steps(data: Path, system: str, model: str, tensor: int) -> CoefficientSteps:

@@ -30,8 +30,8 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine_arrays import EngineArrays
 from costmodel.first_token import mean_hand_over
-from costmodel.host import Scheduler, ServingPolicy
 from costmodel.kernels import layer_kernels
+from costmodel.policy import ServingPolicy
 from costmodel.step import StepLoad, step_time
 from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
@@ -104,22 +104,18 @@ class WorkerPools:
 class Steady:
     """A steady state; arrays of shape (deployments, 1).
 
-    ttft, tpot: means [s]; running: decoding requests [1]; admitted: requests that memory lets in [1];
-    rate: requests that end per second [1/s]; decode_step: a step without prompts [s]; prefill: one prompt alone [s];
-    shared: its share of a prefilling worker that all lanes keep busy [s];
-    prefill_share: share of the prefilling workers' time that prompts take [1]; line: part of TTFT spent waiting for
-    memory [s].
+    ttft, tpot: means [s]; running: decoding requests [1]; rate: requests that end per second [1/s]; decode_step: a step
+    without prompts [s]; prefill: one prompt alone [s]; shared: its share of a prefilling worker that all lanes keep
+    busy [s]; line: part of TTFT spent waiting for memory [s].
     """
 
     ttft: FloatArray
     tpot: FloatArray
     running: FloatArray
-    admitted: FloatArray
     rate: FloatArray
     decode_step: FloatArray
     prefill: FloatArray
     shared: FloatArray
-    prefill_share: FloatArray
     line: FloatArray
 
 
@@ -228,7 +224,7 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     one has it (`transfer.step_in_progress`).
     """
     prompt, gaps = times.prompt, load.gaps
-    prefills_first = policy.scheduler is Scheduler.PREFILL_FIRST and not pools.apart
+    prefills_first = policy.scheduler.exclusive_prefill and not pools.apart
     residents = admitted_requests(policy, load, pools)
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
@@ -245,7 +241,7 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
         if pools.apart:
             met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
-            entry = mean_hand_over(met, step, policy.hand_over_steps, pools.transfer) + busy * lockstep
+            entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + busy * lockstep
         else:
             entry = step + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
@@ -255,18 +251,15 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
         queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
         busy = 0.5 * busy + 0.5 * np.minimum(at_worker * prompt.shared / residence, 1.0)
         running = 0.5 * running + 0.5 * residents * gaps * tpot / residence
-    rate = np.minimum(load.concurrency, residents) / residence
     line = waiting_line(load, residents, residence)
     return Steady(
         ttft=inside + line,
         tpot=tpot,
         running=running,
-        admitted=residents,
-        rate=rate,
+        rate=np.minimum(load.concurrency, residents) / residence,
         decode_step=step,
         prefill=prompt.alone,
         shared=prompt.shared,
-        prefill_share=np.minimum(rate * prompt.shared / pools.prefill_workers, 1.0),
         line=line,
     )
 
@@ -274,7 +267,7 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
 def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> FloatArray:
     """Requests inside a busy deployment [1]: what memory holds and the token budget keeps supplied, at least one."""
     residents = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
-    if policy.scheduler is Scheduler.TOKEN_BUDGET and not pools.apart:
+    if not (policy.scheduler.exclusive_prefill or pools.apart):
         residents = np.minimum(residents, load.gaps * policy.token_budget / load.isl)
     return np.asarray(np.maximum(residents, 1.0))
 
@@ -284,7 +277,7 @@ def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> F
     first = 1.0 / load.waves + np.zeros_like(load.isl)
     if pools.apart:
         return np.minimum(first + policy.handover_burst, 1.0)
-    if policy.scheduler is Scheduler.PREFILL_FIRST:
+    if policy.scheduler.exclusive_prefill:
         return np.asarray(first + (1.0 - first) * load.equality)
     return first
 

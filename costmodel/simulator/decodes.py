@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from .compiled import compiled
-from .queues import heap_push
+from .lists import heap_push
 from .records import GAPS, NONE, RUN, Engine, Lane, Slot, World
 
 

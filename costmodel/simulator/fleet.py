@@ -82,8 +82,5 @@ class SimulatedPool:
     tier: SimulatedTier = field(default_factory=SimulatedTier)
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedFleet:
-    """Pools; the trace says which of them serve a request."""
-
-    pools: tuple[SimulatedPool, ...]
+SimulatedFleet = tuple[SimulatedPool, ...]
+"""Pools; the trace says which of them serve a request."""

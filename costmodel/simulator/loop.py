@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .blocks import evict, hold_pages, leading_pages, read_tier, release_pages, tier_pages, write_tier
 from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
@@ -20,12 +19,12 @@ from .decodes import (
     uncount,
 )
 from .fleet import AFFINE
-from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, tier_pages, write_tier
 from .records import (
     ARRIVAL,
     HAND_OVER,
     IDLE,
-    ONE,
     READ_END,
     RUN,
     SLEEP,
@@ -72,7 +71,7 @@ def run_loop(world: Any, until: float) -> int:
             break
         event_count += 1
         if kind == ARRIVAL:
-            arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
+            arrive(w, subject, t)
         elif kind == HAND_OVER:
             receive(w, subject, t)
         elif kind == READ_END:
@@ -83,7 +82,7 @@ def run_loop(world: Any, until: float) -> int:
             while w.chains[w.rules.computed].head >= 0:
                 s = w.chains[w.rules.computed].head
                 remove(w, w.rules.computed, s)
-                hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
+                hand_over(w, s, t)
             start_step(w, lane, t)
     return event_count
 
@@ -97,9 +96,10 @@ def next_opened(w: World, first: int) -> int:
 
 
 @compiled
-def arrive(w: World, r: int, e: int, t: float) -> None:
-    """Request r comes at t to engine e, which computes prompts."""
-    request, engine = w.requests[r], w.engines[e]
+def arrive(w: World, r: int, t: float) -> None:
+    """Request r comes at t to an engine of the pool that computes its prompt."""
+    request = w.requests[r]
+    engine = w.engines[choose_engine(w, request, w.pools[request.pool], t)]
     lane, s = w.lanes[engine.first_lane], take_slot(w)
     slot = w.slots[s]
     slot.request = r
@@ -228,9 +228,11 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
 
 
 @compiled
-def hand_over(w: World, s: int, e: int, t: float) -> None:
-    """Send the KV of the prompt in slot s to decode engine e, or let it wait before its gate."""
-    slot, receiver = w.slots[s], w.engines[e]
+def hand_over(w: World, s: int, t: float) -> None:
+    """Send the KV of the prompt in slot s to an engine of its decode pool, or let it wait before the engine's gate."""
+    slot = w.slots[s]
+    request = w.requests[slot.request]
+    receiver = w.engines[choose_engine(w, request, w.pools[request.decode_pool], t)]
     slot.lane = receiver.first_lane
     receiver.requests += 1
     if receiver.pull == 0:
@@ -241,28 +243,7 @@ def hand_over(w: World, s: int, e: int, t: float) -> None:
 
 
 @compiled
-def choose_engine(w: World, request: Request, decode: int, t: float) -> int:
-    """Engine of the request's pool, by its router; of several pools that may serve it, the one with fewest requests."""
-    p, count = request.decode_pool if decode == 1 else request.pool, 1
-    if p < 0:
-        count = 0
-        for k in range(w.rules.pools):
-            if w.pools[k].decode == decode:
-                count += 1
-                p = k
-    if count == 1:
-        return choose_in_pool(w, request, w.pools[p], t)
-    best = -1
-    for k in range(w.rules.pools):
-        if w.pools[k].decode == decode:
-            for e in range(w.pools[k].first_engine, w.pools[k].end_engine):
-                if best < 0 or w.engines[e].requests < w.engines[best].requests:
-                    best = e
-    return best
-
-
-@compiled
-def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> int:
+def choose_engine(w: World, request: Request, pool: PoolRecord, t: float) -> int:
     """Engine of the pool, by its router."""
     first, last = pool.first_engine, pool.end_engine
     if last - first == 1:
@@ -401,7 +382,6 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         engine.uncomputed -= slot.prompt
     write_tier(w, engine, request)
     processed_tokens = slot.prompt + lane.yields
-    engine.use.yielded += lane.yields
     if lane.yields == 1:
         note_token(w, slot, t)
     if processed_tokens < slot.total and not lane.hands_over:
@@ -444,9 +424,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     grown: blocks that a run takes after its first step.
     """
     rules, use, content, model = w.rules, engine.use, lane.content, w.models[lane.model]
-    steps, batch, prompt_tokens = max(1, lane.run), content.decodes, content.tokens - content.decodes
-    use.prompt_tokens += prompt_tokens
-    use.decode_tokens += steps * min(batch, lane.live)
+    steps, batch = max(1, lane.run), content.decodes
     if lane.mode == RUN and steps > 1:
         use.kv_block_seconds += grown_block_seconds(w, lane, steps)
     use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
@@ -468,7 +446,7 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
         row.lane = lane.index
         row.start = lane.start
         row.end = t
-        row.prompt_tokens = prompt_tokens
+        row.prompt_tokens = content.tokens - batch
         row.decodes = batch
         row.context = lane.context
         row.steps = steps

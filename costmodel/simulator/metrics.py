@@ -46,37 +46,19 @@ class EngineUse:
     """Counters of one engine over the run, which the loop counts up.
 
     pool: index of its pool; work: the least that its steps need (none where step times come without a roofline);
-    content: what all of its steps held; prompt_tokens, decode_tokens: computed, of padding
-    too; yielded: tokens made by the ends of prompts [token]; rejected: requests that could never be held; peak_blocks,
+    content: what all of its steps held, padding too; rejected: requests that could never be held; peak_blocks,
     peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
-    Of its prefix cache, where the trace has hash blocks: asked: prompt tokens of admitted requests; hit: of these,
-    found there [token].
     """
 
     pool: int
     work: StepWork
     content: StepContent = field(default_factory=lambda: StepContent(*(0,) * 8))
-    prompt_tokens: int = 0
-    decode_tokens: int = 0
-    yielded: int = 0
     preemptions: int = 0
     rejected: int = 0
     peak_blocks: int = 0
     peak_running: int = 0
     busy: float = 0.0
     kv_block_seconds: float = 0.0
-    asked: int = 0
-    hit: int = 0
-
-    @property
-    def steps(self) -> int:
-        """Steps of all its lanes."""
-        return self.content.steps
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens made, by prompts that ended and by decodes [token]."""
-        return self.decode_tokens + self.yielded
 
     @property
     def flop(self) -> float:
@@ -87,11 +69,6 @@ class EngineUse:
     def hbm_bytes(self) -> float:
         """HBM traffic, likewise [byte]."""
         return least_bytes(self.work, self.content)
-
-    @property
-    def hit_share(self) -> float:
-        """Share of the prompt tokens that were found [1]; 0 for an engine that was asked for none."""
-        return self.hit / max(self.asked, 1)
 
     def shares(self, pool: SimulatedPool, span: float) -> tuple[float, float, float, float]:
         """Utilization, MFU, MBU and KV occupancy over a time `span` [s], of an engine of this pool [1].
@@ -117,11 +94,11 @@ class Result:
     arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
     computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: the engine has its
     first and last token; late: by how much later clients have them, and fixed_ttft: the part of it that is no matter of
-    the prompt (`Pool.fixed_ttft`); itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were
-    counted, and gap_counts (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of
-    the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache,
-    and tier: of these, those read from the tier below GPU memory [token]. steps_log: rows of (lane, start, end, prompt
-    tokens, decodes, context, steps).
+    the prompt (`SimulatedPool.fixed_ttft`); itl_max: longest gap between two tokens; gap_edges [s]: lengths at which
+    gaps were counted, and gap_counts (requests, edges): gaps that exceed so many of them, one to all; restarts:
+    preemptions of the request; engine, decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a
+    prefix cache, and tier: of these, those read from the tier below GPU memory [token]. steps_log: rows of (lane,
+    start, end, prompt tokens, decodes, context, steps).
     """
 
     trace: Trace
@@ -206,7 +183,7 @@ class Result:
     @property
     def steps(self) -> int:
         """Steps of all engines."""
-        return sum(engine.steps for engine in self.engines)
+        return sum(engine.content.steps for engine in self.engines)
 
     @property
     def makespan(self) -> float:
@@ -250,7 +227,7 @@ def steady(result: Result, warm_up: float = WARM_UP) -> BoolArray:
     return np.asarray(counts)
 
 
-def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)) -> tuple[float, ...]:
+def percentiles(values: FloatArray, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Percentiles, linear between order statistics; infinity where a request never got that far (NaN)."""
     sorted_values = np.sort(np.where(np.isnan(values), np.inf, values))
     if not sorted_values.size:
@@ -292,11 +269,6 @@ def within(result: Result, limits: Mapping[Metric, float]) -> BoolArray:
     for metric, limit in limits.items():
         good &= measured(result, metric) <= limit * (1.0 + METRICS[metric].rounding)
     return good
-
-
-def attainment(result: Result, limits: Mapping[Metric, float]) -> Attainment:
-    """Share of the requests after the warm-up of one run that keep all limits, with its 95 % interval (`share_of`)."""
-    return share_of([within(result, limits)[steady(result)]])
 
 
 def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Attainment:
@@ -462,14 +434,14 @@ def throughput(result: Result) -> tuple[float, float]:
     return (float(mask.sum()) / span, float(result.trace.osl[mask].sum()) / span) if span > 0 else (0.0, 0.0)
 
 
-def steady_throughput(result: Result, ends: float = 0.1) -> tuple[float, float]:
-    """Requests and output tokens ended per second [1/s] between the first and the last `ends` share of those that end.
+def steady_throughput(result: Result) -> tuple[float, float]:
+    """Requests and output tokens ended per second [1/s] between the first and the last tenth of those that end.
 
     So neither the filling of the fleet nor its emptying counts; beyond saturation it is what the fleet can do.
     """
     indices = np.flatnonzero(result.finished)
     order = indices[np.argsort(result.finish[indices], kind="stable")]
-    low, high = int(ends * order.size), order.size - 1 - int(ends * order.size)
+    low, high = int(0.1 * order.size), order.size - 1 - int(0.1 * order.size)
     span = float(result.finish[order[high]] - result.finish[order[low]]) if high > low else 0.0
     if span <= 0.0:
         return throughput(result)

@@ -73,8 +73,8 @@ class Request:
     osl: int
     cached: int
     tier: int
-    pool: int = -1
-    decode_pool: int = -1
+    pool: int
+    decode_pool: int
     pages: int
     restarts: int
     engine: int = -1
@@ -221,13 +221,12 @@ class Engine:
 
 @dataclass(slots=True, kw_only=True)
 class PoolRecord:
-    """Engines of one pool: first_engine <= e < end_engine; decode: 1 if it decodes only; turn: of a round robin."""
+    """Engines of one pool: first_engine <= e < end_engine; turn: of a round robin."""
 
     first_engine: int
     end_engine: int
     router: int
     turn: int
-    decode: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,7 +266,7 @@ class Rules:
 
     fast_forward: jump over equal decode steps; edges: lengths at which gaps are counted; opened: requests that come by
     themselves; count: all; released: requests of a closed loop sent so far (-1: open); slots: taken so far, free_slot:
-    list of those given back; computed: prompts to hand over (a `Chain`); pools: their number; events: waiting,
+    list of those given back; computed: prompts to hand over (a `Chain`); events: waiting,
     sequence: of events so far; logged, log_rows: rows of the log used and kept; page: tokens of a page (0: none);
     too_fast: steps below their floor; fast_lane, fast_start, fast_time, fast_floor: of the first of these.
     """
@@ -280,7 +279,6 @@ class Rules:
     slots: int
     free_slot: int = -1
     computed: int
-    pools: int
     events: int
     sequence: int
     logged: int
@@ -380,10 +378,10 @@ State = dict[str, Array]
 
 @cache
 def dtype_of(kind: type) -> np.dtype[Any]:
-    """Layout of a record; those in it lie in it, text is left out."""
+    """Layout of a record; those in it lie in it."""
     codes = {float: "f8", int: "i8", bool: "?"}
     short = SHORT if kind is Request else ()
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if hint is not str}
+    hints = get_type_hints(kind)
     types = {name: "i4" if name in short else codes.get(hint) or dtype_of(hint) for name, hint in hints.items()}
     return np.dtype(list(types.items()), align=True)
 

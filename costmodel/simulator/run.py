@@ -35,7 +35,7 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, SCALARS, StepNumbers
+from .steps import MOST_TABLES, StepNumbers
 from .trace import Trace
 
 
@@ -112,7 +112,8 @@ def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float])
 def pack_steps(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
     """Records of several step models, and their tables one behind the other."""
     columns: Columns = {"kind": [model.kind for model in models]}
-    columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in SCALARS}
+    names = {name for model in models for name in model.scalars}
+    columns |= {name: [model.scalars.get(name, 0.0) for model in models] for name in names}
     sizes = np.zeros((len(models), MOST_TABLES), dtype=np.int64)
     for model, row in zip(models, sizes, strict=True):
         row[: len(model.tables)] = [table.size for table in model.tables]
@@ -129,9 +130,9 @@ def make_world(
 
     Slots and events are as many as may ever be needed at once; what is never touched takes no memory.
     """
-    engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    engines = [pool for pool in fleet for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
-    numbers = [pool.steps.numbers() for pool in fleet.pools]
+    numbers = [pool.steps.numbers() for pool in fleet]
     models, tables = pack_steps(numbers)
     cache_pages, cache_at, tier_at = _caches(trace, fleet)
     rules = {
@@ -141,18 +142,17 @@ def make_world(
         "opened": trace.opened,
         "count": trace.size,
         "released": trace.opened if trace.concurrency else -1,
-        "pools": len(fleet.pools),
         "page": 0 if trace.pages is None else trace.pages.tokens,
     }
     return State(
-        requests=_requests(trace),
+        requests=_requests(trace, fleet),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
         engines=records(
             Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier": tier_at}
         ),
-        pools=records(PoolRecord, len(fleet.pools), _pools(fleet)),
+        pools=records(PoolRecord, len(fleet), _pools(fleet)),
         models=models,
         rules=records(Rules, 1, rules),
         events=np.empty(trace.size + len(lanes) + 1, dtype=dtype_of(Event)),
@@ -170,7 +170,7 @@ def make_world(
     )
 
 
-def _requests(trace: Trace) -> Array:
+def _requests(trace: Trace, fleet: SimulatedFleet) -> Array:
     """The requests, none of which has come."""
     columns: Columns = {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
     if trace.pages is not None:
@@ -181,9 +181,13 @@ def _requests(trace: Trace) -> Array:
         next_turn, pause = np.full(trace.size, -1), np.zeros(trace.size)
         next_turn[trace.after[waits]], pause[trace.after[waits]] = waits, trace.pause[waits]
         columns |= {"awaits": (trace.after >= 0).astype(np.int64), "next_turn": next_turn, "pause": pause}
-    for name in ("cached", "tier", "pool", "decode_pool"):
-        values = getattr(trace, name)
-        columns |= {} if values is None else {name: values}
+    is_decode = [pool.role is Role.DECODE for pool in fleet]
+    columns |= {
+        "cached": 0 if trace.cached is None else trace.cached,
+        "tier": 0 if trace.tier is None else trace.tier,
+        "pool": is_decode.index(False) if trace.pool is None else trace.pool,
+        "decode_pool": len(is_decode) - 1 if trace.decode_pool is None else trace.decode_pool,
+    }
     return records(Request, trace.size, columns)
 
 
@@ -192,7 +196,7 @@ def _caches(trace: Trace, fleet: SimulatedFleet) -> tuple[Array, list[int], list
 
     All are empty but for what the prompts have in common.
     """
-    engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
+    engines = [pool for pool in fleet for _ in range(pool.replicas)]
     if trace.pages is None:
         return records(CachedPage, 0, {}), [-1] * len(engines), [-1] * len(engines)
     size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
@@ -205,7 +209,7 @@ def _caches(trace: Trace, fleet: SimulatedFleet) -> tuple[Array, list[int], list
         empty["previous"][: 1 + common] = np.append(common - 1, np.arange(common) - 1)
     begins = size * (np.cumsum(has_cache) - 1)
     tiers, count = [], sum(has_cache)
-    for pool in fleet.pools:
+    for pool in fleet:
         has_tier = pool.role is not Role.DECODE and pool.tier.tokens > 0.0
         own = 0 if not has_tier else 1 if pool.tier.shared else pool.replicas
         tiers += [size * (count + k % own) if own else -1 for k in range(pool.replicas)]
@@ -224,7 +228,7 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
         "engine": np.repeat(np.arange(len(engines)), [pool.pipeline for pool in engines]),
         "gap_at": GAPS * index,
         "phase_at": _starts([pool.limits.block_size for pool in lanes])[:-1],
-        "model": np.repeat(np.arange(len(fleet.pools)), [pool.replicas * pool.pipeline for pool in fleet.pools]),
+        "model": np.repeat(np.arange(len(fleet)), [pool.replicas * pool.pipeline for pool in fleet]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
         "yields": [pool.role is Role.COLOCATED for pool in lanes],
@@ -239,7 +243,7 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
     tokens = 1 if trace.pages is None else trace.pages.tokens
     blocks = [pool.limits.kv_blocks for pool in engines]
     works = [numbers.work for numbers in models]
-    uses = [EngineUse(k, works[k]) for k, pool in enumerate(fleet.pools) for _ in range(pool.replicas)]
+    uses = [EngineUse(k, works[k]) for k, pool in enumerate(fleet) for _ in range(pool.replicas)]
     return {
         "waiting": 1 + 2 * np.arange(len(engines)),
         "gate": 2 + 2 * np.arange(len(engines)),
@@ -265,12 +269,11 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
 
 
 def _pools(fleet: SimulatedFleet) -> Columns:
-    starts = _starts([pool.replicas for pool in fleet.pools])
+    starts = _starts([pool.replicas for pool in fleet])
     return {
         "first_engine": starts[:-1],
         "end_engine": starts[1:],
-        "router": [list(Router).index(pool.router) for pool in fleet.pools],
-        "decode": [pool.role is Role.DECODE for pool in fleet.pools],
+        "router": [list(Router).index(pool.router) for pool in fleet],
     }
 
 

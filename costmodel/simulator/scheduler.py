@@ -14,7 +14,6 @@ hand-overs over the same link go one after the other. The blocks on the prefill 
 
 from __future__ import annotations
 
-from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
@@ -27,7 +26,8 @@ from .decodes import (
     uncount,
     unfreshen,
 )
-from .queues import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
+from .lists import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
+from .pages import evict, find_prefix, hold_pages, release_pages
 from .records import (
     HAND_OVER,
     IDLE,
@@ -267,8 +267,6 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
         request = w.requests[slot.request]
         if request.restarts == 0:  # one that was preempted is not counted again
             request.hit = slot.done
-            engine.use.asked += slot.prompt
-            engine.use.hit += slot.done
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)

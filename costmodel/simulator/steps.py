@@ -39,10 +39,10 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import EngineArrays, engine_arrays
-from costmodel.host import EngineOverhead
 from costmodel.kernels import (
     NOTHING,
     Work,
+    attended_pairs,
     decode_attention_work,
     elementwise_work,
     expert_work,
@@ -50,6 +50,7 @@ from costmodel.kernels import (
     matrix_work,
     prefill_attention_work,
 )
+from costmodel.policy import EngineOverhead
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
@@ -62,7 +63,6 @@ PER_OCTAVE = 8
 CONTEXTS_PER_OCTAVE = 4
 COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
 """Kinds of step numbers."""
-SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "constant", "step", "token", "large")
 MOST_TABLES = 11
 """Tables of one step model; a `StepRecord` says where each begins."""
 
@@ -203,7 +203,7 @@ class GridSteps:
         work, first = self.work, self.row_nodes[0]
         tokens, rows, batch = self.token_nodes, self.row_nodes, np.arange(1.0, self.decode_attention.shape[0] + 1.0)
         new, past = self.chunk_nodes[:, None], self.past_nodes[None, :]
-        pairs = new * past + new * (new + 1.0) / 2.0
+        pairs = attended_pairs(new, past, None)
         traffic = work.step_bytes + work.capped_bytes * np.minimum(tokens, work.knee) + work.token_bytes * tokens
 
         def floored(times: FloatArray, flops: FloatArray, hbm_bytes: FloatArray) -> FloatArray:
@@ -305,7 +305,7 @@ def _pair_times(model: Transformer, engine: EngineArrays, chunks: FloatArray, pa
     """Prompt attention per query-key pair [s], by chunk and past."""
     new, past = np.repeat(chunks, pasts.size), np.tile(pasts, chunks.size)
     time = step_time(model, engine, StepLoad.prefill(new, past=past))
-    pairs = new * past + new * (new + 1.0) / 2.0
+    pairs = attended_pairs(new, past, None)
     return np.asarray(time.attention_prefill[0] / pairs).reshape(chunks.size, pasts.size)
 
 
@@ -334,7 +334,7 @@ def cost_work(
         knee=knee,
         token_flop=gpus * float(np.min(dense.flop[0] / tokens)),
         row_flop=tensor * float(head.flop[0, 0]),
-        pair_flop=tensor * float(np.min(prompts.flop[0] / (new * old + new * (new + 1.0) / 2.0))),
+        pair_flop=tensor * float(np.min(prompts.flop[0] / attended_pairs(new, old, None))),
         decode_flop=tensor * float(decodes.flop[0, 0] - context_flop * contexts[0]),
         context_flop=tensor * context_flop,
         step_bytes=read * (constant + gpus * float(head.traffic[0, 0] - row_bytes)),

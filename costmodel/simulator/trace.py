@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.lengths import Lengths
 from costmodel.workload import Sessions
 
@@ -24,19 +24,15 @@ MOST_PAGES = 500_000
 class Pages:
     """Hash blocks of the prompts, as prefix caches see them.
 
-    ids: of all requests one after another, equal where the block and all before it are equal; counts (requests,): how
-    many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored. common: the first
-    so many ids, of the system prompt, are in every cache from the start, as they soon are.
+    ids: numbers from 0 on of all requests one after another, equal where the block and all before it are equal; counts
+    (requests,): how many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored.
+    common: the first so many ids, of the system prompt, are in every cache from the start, as they soon are.
     """
 
     ids: NDArray[np.integer]
     counts: IntArray
     tokens: int
     common: int = 0
-
-    def of(self, requests: BoolArray) -> Pages:
-        """The hash blocks of some of the requests."""
-        return replace(self, ids=self.ids[np.repeat(requests, self.counts)], counts=self.counts[requests])
 
     def merged(self, times: int) -> Pages:
         """Hash blocks that are so many times as long: the last one of each group stands for all of it.
@@ -62,12 +58,12 @@ class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
     arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache, and tier: of these, those
-    that are read from the tier below GPU memory, unless computing is quicker [token]; pool, decode_pool:
-    index of the pool that computes the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts,
-    for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0
-    for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one when a
-    client has the last token of one. after, pause: of the turns of sessions: the request whose end they wait for (-1:
-    none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
+    that are read from the tier below GPU memory, unless computing is quicker [token]; pool, decode_pool: index of the
+    pool that computes the prompt and of the one that decodes, None in a fleet of one or two pools; pages: hash blocks
+    of the prompts, for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a
+    closed loop, 0 for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other
+    one when a client has the last token of one. after, pause: of the turns of sessions: the request whose end they wait
+    for (-1: none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
     """
 
     arrival: FloatArray
@@ -93,38 +89,15 @@ class Trace:
         return min(self.concurrency, self.size) if self.concurrency else self.size
 
 
-def make_trace(
-    arrival: FloatArray,
-    isl: IntArray,
-    osl: IntArray,
-    *,
-    concurrency: int = 0,
-    pages: Pages | None = None,
-    **columns: IntArray | None,
-) -> Trace:
-    """A trace of requests in any order, sorted by arrival (stable).
-
-    columns: cached, tier, pool and decode_pool, as of `Trace`; numbers of pages may be any.
-    """
+def make_trace(arrival: FloatArray, isl: IntArray, osl: IntArray, **columns: IntArray) -> Trace:
+    """A trace of requests in any order, sorted by arrival (stable); columns: cached, tier, pool and decode_pool."""
     order = np.argsort(arrival, kind="stable")
     return Trace(
         arrival=np.asarray(arrival, dtype=np.float64)[order],
         isl=np.asarray(isl, dtype=np.int64)[order],
         osl=np.asarray(osl, dtype=np.int64)[order],
-        **{name: np.asarray(column)[order] for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
-        concurrency=concurrency,
-        pages=None if pages is None else _sorted_pages(pages, order),
+        **{name: column[order] for name, column in columns.items()},  # type: ignore[arg-type]
     )
-
-
-def _sorted_pages(pages: Pages, order: IntArray) -> Pages:
-    """The pages in the order of the requests, numbered 0, 1, ..."""
-    counts = np.asarray(pages.counts, dtype=np.int64)
-    starts = np.cumsum(counts) - counts
-    sizes = counts[order]
-    place = np.repeat(starts[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    _, numbers = np.unique(np.asarray(pages.ids)[place], return_inverse=True)
-    return Pages(np.asarray(numbers, dtype=np.int64), sizes, pages.tokens)
 
 
 def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> FloatArray:

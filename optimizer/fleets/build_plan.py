@@ -20,7 +20,6 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
@@ -46,6 +45,7 @@ from optimizer.plans.plan import (
     bound_for,
     gap_of,
 )
+from optimizer.plans.precision import ALIKE, OPTIMAL_GAP
 from optimizer.plans.records import ClassLatencies, EnginePool, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
@@ -55,7 +55,7 @@ from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
 from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
-from .evaluate import LIGHT, Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
+from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
     FleetPool,
@@ -284,7 +284,6 @@ def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBa
             share=slo.share,
             ttft_limit_s=slo.ttft if math.isfinite(slo.ttft) else math.nan,
             tpot_limit_s=slo.tpot if math.isfinite(slo.tpot) else math.nan,
-            e2e_limit_s=slo.limits.get(Metric.E2E),
             attainment_goal=slo.attainment,
             attainment=item.attainment,
             ttft_s=item.ttft_s,
@@ -393,7 +392,7 @@ def build_plan(
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    share = 1.0 if evaluation.holds else LIGHT  # so that of a fleet that misses, pools tell of themselves
+    share = 1.0 if evaluation.holds else ALIKE  # so that of a fleet that misses, pools tell of themselves
     headrooms = [pool_headroom(instance, fleet, at, volume, others=share) for at in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
@@ -480,7 +479,7 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
 
 def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
     """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
-    share = percentage(miss_share, 2) if miss_share >= 5e-5 or miss_share <= 0.0 else "Less than 0.01 %"
+    share = percentage(miss_share, 2) if miss_share >= OPTIMAL_GAP / 2.0 or miss_share <= 0.0 else "Less than 0.01 %"
     sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 

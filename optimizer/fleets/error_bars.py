@@ -11,6 +11,7 @@ from costmodel.accelerator import Origin
 from costmodel.cache_tier import CacheTier
 from costmodel.engine import FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Speculation
 from costmodel.units import GIGA
@@ -46,12 +47,13 @@ GRANTED = {
 }
 COMPARE = "answers differ; compare their quality before relying on it."
 ROUTER = {
-    Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
-    Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
-    "the formulas take it to count prompt tokens.",
+    Balancing.LEAST_TOKENS: "The router is least-tokens: a prompt goes to the replica of a pool that has least prompt "
+    "tokens left to compute.",
+    Balancing.LEAST_REQUESTS: "The router is least-requests: a request goes to the replica of a pool that has least of "
+    "them, as simulated; the formulas take it for a least-tokens router.",
 }
 """What is assumed of the router of a pool."""
-OTHER_ROUTERS = "Routers that tell several pools of a role apart count requests, and such fleets are simulated so."
+OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."
 
 
 def step_errors(instance: Instance) -> list[StepError]:
@@ -89,19 +91,27 @@ def bars_between(
 ) -> list[ErrorBars]:
     """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow one."""
     ends = zip(instance.problem.slos, quick, slow, strict=True)
-    return [_class_bars(slo.attainment, *pair, stable=stable) for slo, *pair in ends]
+    return [_class_bars(slo.attainment, slo.limits, *pair, stable=stable) for slo, *pair in ends]
 
 
-def _class_bars(goal: float, quick: ClassLatencies, slow: ClassLatencies, *, stable: bool) -> ErrorBars:
+def _class_bars(
+    goal: float, limits: Iterable[Metric], quick: ClassLatencies, slow: ClassLatencies, *, stable: bool
+) -> ErrorBars:
+    """One class; limits: the metrics that it limits."""
     at = goal_quantile(goal)
 
-    def latency(metric: str) -> Range:
-        low, high = (astuple(getattr(end, metric))[at] for end in (quick, slow))
+    def latency(metric: Metric) -> Range:
+        low, high = (astuple(end.quantiles[metric])[at] for end in (quick, slow))
         return Range(low=low, high=max(low, high) if stable else None)
 
     low, high = sorted((quick.attainment, slow.attainment))
-    attainment = Range(low=low, high=high)
-    return ErrorBars(quantile=QUANTILES[at], ttft_s=latency("ttft_s"), tpot_s=latency("tpot_s"), attainment=attainment)
+    return ErrorBars(
+        quantile=QUANTILES[at],
+        ttft_s=latency(Metric.TTFT),
+        tpot_s=latency(Metric.TPOT),
+        metrics={metric: latency(metric) for metric in limits if metric not in OWN_FIELDS},
+        attainment=Range(low=low, high=high),
+    )
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
@@ -181,7 +191,7 @@ def assumptions(instance: Instance) -> list[str]:
         "full speed; transfers do not overlap with prefill.",
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",
         ROUTER[limits.balancing],
-        *([OTHER_ROUTERS] if limits.balancing is Balancing.FEWEST_TOKENS and limits.counting != limits.gateway else []),
+        *([OTHER_ROUTERS] if limits.balancing is Balancing.LEAST_TOKENS and limits.counting != limits.gateway else []),
         *price_remarks(problem),
     ]
     for offer in problem.offers:

@@ -17,11 +17,12 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.cache_tier import TierReads
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE, MOST_MORE, ROUNDING, TOLERANCE
 from optimizer.plans.records import ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 
@@ -32,8 +33,6 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 SLICES = 32
 """Slices of the time of a whole request, over which the share of its later tokens is summed."""
-LIGHT = 1e-3
-"""Share of its load with which a pool is in nobody's way [1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +180,7 @@ class Evaluation:
         scope, flows = METRICS[metric].scope, self.instance.flows
         rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
         first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0
-        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1e-3
+        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + ALIKE
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
         shares, alike = np.unique(rows, axis=0, return_inverse=True)
         total = shares.sum(axis=1)
@@ -197,7 +196,7 @@ class Evaluation:
     def classes(self) -> list[ClassLatencies]:
         """What each SLO class gets, in the type of a simulated one."""
         limited = self.instance.flows.limits
-        metrics = {metric: self.quantiles(metric) for metric in limited if metric not in SHOWN_ALWAYS}
+        metrics = {metric: self.quantiles(metric) for metric in limited if metric not in OWN_FIELDS}
         return [
             ClassLatencies(
                 name=slo.name,
@@ -308,7 +307,7 @@ def boundary(
     start: float = 1.0,
     step: float = 2.0,
     *,
-    ends: tuple[float, float] = (1e-6, 1e9),
+    ends: tuple[float, float] = (ROUNDING, 1e9),
 ) -> tuple[float, float]:
     """A multiple of a load that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
 
@@ -332,9 +331,9 @@ def boundary(
     return low, high
 
 
-def largest_load(good: Callable[[float], bool], most: float = 1e9, tolerance: float = 1e-3) -> float:
+def largest_load(good: Callable[[float], bool], most: float = 1e9) -> float:
     """Largest multiple of a load that is still good, `most` at most; 0 if none is."""
-    return min(boundary(good, tolerance, ends=(1e-6, most))[0], most)
+    return min(boundary(good, ALIKE / 2.0, ends=(ROUNDING, most))[0], most)
 
 
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:
@@ -358,9 +357,9 @@ def pool_headroom(
     def loads(factor: float) -> FloatArray:
         return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
 
-    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=32.0)
+    most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=MOST_MORE)
     before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
-    after = evaluate(instance, fleet, loads(max(most, LIGHT) * 1.01))
+    after = evaluate(instance, fleet, loads(max(most, ALIKE) * (1.0 + TOLERANCE / 2.0)))
     return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after))
 
 
@@ -508,5 +507,5 @@ def _handed_over(
         cards.append(replace(card, chance=card.chance * float(decode_share)))
         step = 0.0 if at.steps is None else at.steps.met(at.rate)
         entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(decode_share)))
-    loading = instance.policy.hand_over_steps
+    loading = float(instance.policy.scheduler.pulls)
     return np.maximum(seconds - hidden_transfer(entries, loading), 0.0), hand_over_waits(cards, entries, loading)

@@ -14,22 +14,21 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
+from optimizer.plans.precision import NOTABLE, ROUNDING, TOLERANCE
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 
-UNMATCHED = 1e-2
+UNMATCHED = TOLERANCE / 2.0
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
 
-MIX_ROUNDS, MOST_MIX = 2000, 1e12
-"""Rounds in which the even mix of hand-overs is found; factor beyond which the shares cannot be had [1]."""
-
-ROUNDING = 1e-6
-"""Share of a flow that is rounding, not a pool's part of it."""
+MOST_ROUNDS, MOST_MIX = 5_000, 1e12
+"""Rounds after which what has not settled is taken to have no end: shares of hand-overs, a batch (it settles by a
+factor of its own in each round, mostly in ten to twenty). Factor beyond which shares cannot be had [1]."""
 
 TRACE_OF_A_ROUTE = 1e-12
 """Share by which a pool takes over flows that no pool left serves, so that none is lost."""
 
-SHORT_PROMPTS = 0.1
+SHORT_PROMPTS = 2.0 * NOTABLE
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
 
 INVENTORY = "inventory "
@@ -106,7 +105,7 @@ def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArr
     if talks.all():
         return factor
     all_sent, all_intake = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, intake))
-    for _ in range(MIX_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         came = np.einsum("pdf,pf->df", factor, sent) / all_sent
         factor = np.minimum(factor / np.where(intake > 0.0, np.maximum(came, 1.0 / MOST_MIX), 1.0), MOST_MIX)
         went = np.einsum("pdf,df->pf", factor, intake) / all_intake

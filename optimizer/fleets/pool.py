@@ -29,23 +29,17 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
+from optimizer.plans.precision import ALIKE, MANY, NOTABLE
 from search_spaces.problem import Balancing
 
-from .fleet import FleetPool
+from .fleet import MOST_ROUNDS, FleetPool
 
 KEPT = 6000
 """States that are kept, and mean engines: searches come back to a pool and its load again and again, scenarios share
 most of them, and pools that differ in their batch limit alone share a mean engine."""
 
-SETTLED = 1e-8
+SETTLED = 1e-9
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
-
-MOST_ROUNDS = 5_000
-"""Rounds after which a batch that has not settled is taken to grow without end (it settles by a factor of its own in
-each round, mostly in ten to twenty)."""
-
-MOST_CACHE_ROUNDS, SAME_CHANCE = 30, 2e-3
-"""Rounds of what a prefix cache finds, and change of a chance at which it has settled [1]."""
 
 PACE = 0.5
 """Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
@@ -223,7 +217,7 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
 
 def _spread(instance: Instance) -> bool:
     """Whether the turns of a session come to any replica: the router does not know what they have computed."""
-    return instance.problem.constraints.balancing is Balancing.FEWEST_REQUESTS
+    return instance.problem.constraints.balancing is Balancing.LEAST_REQUESTS
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
@@ -278,7 +272,7 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     assert flows.reuse is not None  # noqa: S101 - the caller looked
     tier = engines.instance.problem.kv_cache_tier
     chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
-    for _ in range(MOST_CACHE_ROUNDS):
+    for _ in range(MANY):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
         state = state_of(split)
@@ -286,7 +280,7 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
         if tier is not None:
             reads = _tier_reads(split, state, cache, tier)
         next_chance = cache.chance if reads is None else cache.chance + reads.chance
-        if not state.stable or np.abs(next_chance - chance).max() < SAME_CHANCE:
+        if not state.stable or np.abs(next_chance - chance).max() < ALIKE:
             break
         chance = next_chance
     keeps = cache.keeps if reads is None else max(cache.keeps, reads.keeps)
@@ -308,7 +302,7 @@ def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float
 def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
     """What the KV memory finds that requests leave: those that decode, and prompts, half computed on average.
 
-    Behind a router that counts requests the turns of a session come to any replica. A prefill engine is done with a
+    Behind a least-requests router the turns of a session come to any replica. A prefill engine is done with a
     prompt before the answer begins, which takes PACE of what the SLO permits.
     """
     flows, pool = engines.flows, engines.pool
@@ -757,7 +751,10 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
     Chunks that others hold up anyway cost nothing more: d(rho pace) / d rho over the pace, by difference.
     """
-    lanes, (less, more) = np.array(engines.stages * engines.ranks), np.minimum(mean.busy, 0.9) * np.array([0.95, 1.05])
+    lanes, (less, more) = (
+        np.array(engines.stages * engines.ranks),
+        np.minimum(mean.busy, 1.0 - 2.0 * NOTABLE) * np.array([1.0 - NOTABLE, 1.0 + NOTABLE]),
+    )
     if lanes == 1.0 or mean.busy <= 0.0:
         return 1.0
     chunks = np.array(float(engines.per_engine @ mean.mixed.count) / mean.rate if engines.ranks == 1.0 else 1.0)

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
-from costmodel.host import Scheduler, ServingPolicy
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
+from costmodel.policy import ServingPolicy
 from costmodel.speculation import with_draft
 from costmodel.step import StepLoad, prompt_chunks, step_time
 from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
@@ -36,9 +36,6 @@ from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
-
-CARRIED = {Scheduler.TOKEN_BUDGET: 1.0, Scheduler.PREFILL_FIRST: 0.0}
-"""Share of the decodes that a step with prompts carries [1]."""
 
 REFERENCE_BATCH = 32.0
 """Decode attention is affine in requests x context; its slope is read between no context and this batch."""
@@ -320,7 +317,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
         for name in ("gpus", "pipeline", "data")
     )
-    carried_share = CARRIED[policy.scheduler]
+    carried_share = 0.0 if policy.scheduler.exclusive_prefill else 1.0  # of the decodes, in steps with prompts
     steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)

@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import EngineConfig, Role
-from costmodel.host import ServingPolicy
+from costmodel.policy import ServingPolicy
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Enumeration, engine_config, enumerate_shapes
 from search_spaces.problem import Problem
@@ -52,7 +52,7 @@ def never() -> bool:
     return False
 
 
-def silent(label: str, fraction: float) -> None:
+def silent(label: str, fraction: float = 0.0) -> None:
     """Progress that nobody follows, as of a search within a stage."""
 
 

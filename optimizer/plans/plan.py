@@ -21,6 +21,7 @@ times and the parts of latency limits that the search was given.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,11 +32,12 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from costmodel.errors import UnknownNameError
-from costmodel.metric import Metric
+from costmodel.metric import Metric, limits_of
 from costmodel.words import dollars
 from search_spaces.faults import Path
 from search_spaces.fields import house_error
 
+from .precision import OPTIMAL_GAP, ROUNDING
 from .records import (
     AccuracyRecord,
     Amount,
@@ -109,7 +111,18 @@ class ErrorBars(Record):
     """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
     ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
     tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
+    metrics: dict[Metric, Range] = Field(default_factory=dict)
+    """Of every other metric that the class limits; left out of the file where there are none."""
     attainment: Range
+
+    @property
+    def ranges(self) -> dict[Metric, Range]:
+        """Every metric that is known at both ends [s]."""
+        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_empty(write(self), "metrics")
 
 
 class TimeSplit(Record):
@@ -193,7 +206,7 @@ class Route(Record):
 
 
 class MetricResult(Record):
-    """A metric other than TTFT, TPOT and e2e that one SLO class limits: its limit, and what its requests get [s]."""
+    """A metric other than TTFT and TPOT that one SLO class limits: its limit, and what its requests get [s]."""
 
     limit_s: Amount
     quantiles_s: Quantiles
@@ -206,7 +219,6 @@ class ClassResult(Record):
     share: Share
     ttft_limit_s: Measure
     tpot_limit_s: Measure
-    e2e_limit_s: Amount | None
     attainment_goal: Share
     attainment: Share
     ttft_s: Quantiles
@@ -221,6 +233,13 @@ class ClassResult(Record):
         metrics = {metric: result.quantiles_s for metric, result in self.metrics.items()}
         times = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s}
         return ClassLatencies(name=self.name, attainment=self.attainment, **times, metrics=metrics)
+
+    @property
+    def limits(self) -> dict[Metric, float]:
+        """Its limits by metric [s]."""
+        others = {str(metric): result.limit_s for metric, result in self.metrics.items()}
+        own = {"ttft": self.ttft_limit_s, "tpot": self.tpot_limit_s}
+        return limits_of(**{name: None if math.isnan(limit) else limit for name, limit in (own | others).items()})
 
     @model_serializer(mode="wrap")
     def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -519,12 +538,6 @@ class FleetEvaluation(Record):
 
 
 # --- what was proven -------------------------------------------------------------------------------------------------
-
-OPTIMAL_GAP = 1e-4
-"""Relative gap up to which a fleet counts as the optimum."""
-
-ROUNDING = 1e-6
-"""Relative difference below which costs are the same: solvers keep their limits no better."""
 
 
 class ContradictionError(Exception):

@@ -47,12 +47,33 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         if record["schema"] == PLAN_1:  # settings that it does not state are null
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
+        _move_e2e(record)
         return Plan.model_validate(record)
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise text.error(fault.sentence, fault.path) from error
     except RecursionError as error:
         raise text.error("it is nested too deeply") from error
+
+
+def _move_e2e(record: dict[str, Any]) -> None:
+    """Put the end-to-end time of classes among their metrics: older plans have fields of its own for it."""
+    simulation = record.get("simulation")
+    simulated = _objects(simulation.get("classes")) if isinstance(simulation, dict) else []
+    times: dict[str, Any] = {}
+    for row in simulated:
+        if (quantiles := row.pop("e2e_s", None)) is not None:
+            times[str(row.get("name"))] = row.setdefault("metrics", {})["e2e"] = quantiles
+    for row in _objects(record.get("classes")):
+        if (limit := row.pop("e2e_limit_s", None)) is not None:
+            quantiles = times.get(str(row.get("name")), dict.fromkeys(("p50", "p90", "p95", "p99")))
+            row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, those whose metrics are no object left out; none of another value."""
+    rows = value if isinstance(value, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("metrics", {}), dict)]
 
 
 def _check_schema(text: JsonText, record: Mapping[str, Any]) -> None:

@@ -166,8 +166,8 @@ Judged = Annotated[Outcome, BeforeValidator(lambda outcome: Outcome.MEETS if out
 class ClassLatencies:
     """What one SLO class gets at one rate, by formula or simulated.
 
-    attainment: share of its requests within all their SLOs [1]; metrics: every other metric that it limits, but the
-    end-to-end time; left out of the file where there are none.
+    attainment: share of its requests within all their SLOs [1]; metrics: every other metric that it limits, and the
+    end-to-end time where it was simulated; left out of the file where there are none.
     """
 
     name: str
@@ -176,6 +176,11 @@ class ClassLatencies:
     tpot_s: Quantiles
     metrics: Mapping[Metric, Quantiles] = field(default_factory=dict)
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    @property
+    def quantiles(self) -> dict[Metric, Quantiles]:
+        """Every metric that is known of it [s]."""
+        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
 
     @model_serializer(mode="wrap")
     def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -228,13 +233,11 @@ class ClassJudgement(ClassLatencies):
 class SimulatedClass(ClassJudgement):
     """One SLO class in the simulation at the rate of the plan, with its distributions.
 
-    by_formula: what the queueing formulas predict for the same fleet; e2e_s: from arrival to last token, null in plans
-    of older versions; ttft_cdf_s, tpot_cdf_s: at each of `Simulation.cdf_shares`; null where the request never got that
-    far.
+    by_formula: what the queueing formulas predict for the same fleet; ttft_cdf_s, tpot_cdf_s: at each of
+    `Simulation.cdf_shares`; null where the request never got that far.
     """
 
     by_formula: ClassLatencies
-    e2e_s: Quantiles | None = None
     ttft_cdf_s: list[Measure]
     tpot_cdf_s: list[Measure]
 
@@ -380,8 +383,8 @@ class Simulation(Record):
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
     fewest_requests: JudgedFleet | None = None
-    """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
-    chooses alike, where time ran out, and in plans of older versions."""
+    """The plan's fleet behind a least-requests router; null where that is the plan's own or chooses alike, where time
+    ran out, and in plans of older versions."""
     recorded: RecordedRun | None = None
     """Null where no trace was given, and in plans of older versions."""
     others: list[JudgedFleet]

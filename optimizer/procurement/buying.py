@@ -35,12 +35,12 @@ from optimizer.loads.instance import (
     silent,
     slow_end,
 )
+from optimizer.plans.precision import ALIKE, FEW, MANY, MOST_LOOKS, OPTIMAL_GAP, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import (
-    SAME_COST,
     Engines,
     FleetSearch,
     cheapest_held,
@@ -51,7 +51,6 @@ from optimizer.search.search import (
     without_prices,
 )
 from optimizer.verification.bench import fleet_key, look
-from optimizer.verification.verify import ROUNDS
 from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
@@ -66,11 +65,6 @@ from search_spaces.contracts import (
     value_lost,
 )
 from search_spaces.problem import Problem
-
-GAP = 1e-3
-"""Relative gap at which the choice of commitments may stop [1]."""
-NODES = 20_000
-"""Of the search tree of one choice at most, so that the choice is the same on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +157,14 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`BuyingPlan.missed`).
+    commitments are chosen again without it, FEW times at most; what still misses then is said (`BuyingPlan.missed`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
-    for _ in range(1 + ROUNDS):
+    for _ in range(1 + FEW):
         misses = [item for item in looked.values() if item.fault]
         levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
         if not all(levels.options):
@@ -183,7 +177,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
         new = [sized_fleet for key, sized_fleet in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
         for number, sized_fleet in enumerate(new):
             label = f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s"
-            (progress or silent)(label, 0.7 + 0.3 * number / len(new))
+            (progress or silent)(label, 0.5 + 0.5 * number / len(new))
             problem_then = sized_fleet.instance.problem
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))
@@ -205,7 +199,7 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     for offer in range(len(problem.offers)):
         contracts = [contract for contract in terms.contracts if contract.offer == offer]
         rent.append(next(contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND))
-        least.append(max(min(hourly_price(contract, terms.forecast.months) for contract in contracts), 1e-4))
+        least.append(max(min(hourly_price(contract, terms.forecast.months) for contract in contracts), OPTIMAL_GAP))
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
@@ -229,7 +223,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
     joint, bound = prospect.plan()
     sure = [_Prospect(prospect.dispatcher, [path], np.ones(1)) for path in paths]
     alone = [joint if len(paths) == 1 else case.plan()[0] for case in sure]
-    tell("the same for the expected growth", 0.65)
+    tell("the same for the expected growth", 0.5)
     expected_plan = alone[middle][0]
     mean = joint if (expected_plan[now] == joint[0, now]).all() else prospect.plan(expected_plan)[0]
     plans = [joint, mean, np.zeros_like(joint)]
@@ -308,7 +302,7 @@ class _Prospect:
         plans, bounds = [], []
         for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
             program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities, now)
-            solution = solve(program, gap=GAP, nodes=NODES)
+            solution = solve(program, gap=ALIKE / 2.0, nodes=MOST_LOOKS)
             none = np.tile(np.where(self.first, 0 if now is None else now, 0), (len(self.paths), 1))
             plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else none
             plans.append(self._lean(plan, keep_first=now is not None))
@@ -536,8 +530,8 @@ class Dispatcher:
 
 # --- which fleets serve which rate -----------------------------------------------------------------------------------
 
-MOST_OPTIONS, MOST_RANKED = 100, 1500
-"""Fleets of one level that are kept, and of how many of the cheapest they are chosen."""
+MOST_OPTIONS = 100
+"""Fleets of one level that are kept, of MANY times as many of the cheapest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -605,7 +599,7 @@ class Levels:
 
     def level_of(self, rates: FloatArray) -> IntArray:
         """Number of the lowest level that serves each rate."""
-        return np.searchsorted(self.rates * (1.0 + SAME_COST), rates).astype(np.int64)
+        return np.searchsorted(self.rates * (1.0 + ROUNDING), rates).astype(np.int64)
 
 
 def level_rates(rates: FloatArray, count: int) -> FloatArray:
@@ -645,7 +639,7 @@ def make_levels(
             side_by_side(pair)
             for low in range(level)
             for pair in product(
-                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME_COST)))]
+                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - ROUNDING)))]
             )
         )
         usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
@@ -666,7 +660,7 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
     gpus = np.array(list(first), dtype=np.float64)
     cost = gpus @ np.atleast_2d(np.ones(gpus.shape[1]) if prices is None else np.array(prices)).T
     dearness = (cost / np.maximum(cost.min(axis=0), 1e-12)).min(axis=1)
-    order = np.lexsort((*gpus.T, dearness))[:MOST_RANKED]
+    order = np.lexsort((*gpus.T, dearness))[: MANY * MOST_OPTIONS]
     gpu_rows = gpus[order]
     beaten = (gpu_rows[:, None, :] >= gpu_rows[None, :, :]).all(axis=2).sum(axis=1) > 1
     return tuple(first[tuple(row)] for row in gpu_rows[~beaten][:MOST_OPTIONS].astype(int).tolist())
@@ -702,7 +696,7 @@ def search_levels(
             out = [
                 engines_of(miss.instance, miss.fleet)
                 for miss in misses
-                if miss.group == group and miss.whole_rate <= rate * (1.0 + SAME_COST)
+                if miss.group == group and miss.whole_rate <= rate * (1.0 + ROUNDING)
             ]
             cheapest = (_cheapest(group, search, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())

@@ -29,6 +29,7 @@ from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.plans.precision import SEVERAL
 from optimizer.plans.records import Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
@@ -37,10 +38,6 @@ from search_spaces.problem import Billing
 
 Engines = tuple[int, ...]
 """Engines of every pool of a fleet."""
-
-SEVERAL = 4
-"""Runs of different requests at most, where fewer leave open whether a goal is met: one question of many, each of which
-takes as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def resilience(
     *,
     count: int = 1,
     spares: Sequence[int] | None = None,
-    requests: int = 5_000,
+    requests: int,
     seed: int = 0,
     volume: float = 1.0,
     progress: Progress | None = None,
@@ -338,11 +335,11 @@ def autoscale(
     scaler = _Scaled(instance, fleet, volume, requests)
     needs: dict[float, IntArray] = {}
     for number, level in enumerate(dict.fromkeys(volume.tolist())):
-        tell(f"replicas at {level * instance.problem.workload.request_rate:.3g} req/s", 0.7 * number / volume.size)
+        tell(f"replicas at {level * instance.problem.workload.request_rate:.3g} req/s", number / volume.size)
         needs[level] = scaler.need(level, least)
     need = np.array([needs[level] for level in volume.tolist()])
     attainment, late = scaler.over(_stretches(need, start_up, ahead=False), need)
-    tell("longest start-up time", 0.8)
+    tell("longest start-up time", 1.0)
     intervals = np.array([scaler.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
     hourly, low, high = intervals.transpose(1, 0, 2)
     proven, possible = (np.array([keeps_goals(instance, row) for row in rows]) for rows in (low, high))
@@ -413,7 +410,7 @@ class _Scaled:
             return np.ones((3, len(self.instance.problem.slos)))
         misses = evaluate(self.instance, fleet, volume)
         if not self.requests or not misses.stable:
-            return np.array([misses.attainment] * 3)
+            return np.stack([misses.attainment, misses.attainment, misses.attainment])
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         rows = np.array([[item.attainment, item.attainment_low, item.attainment_high] for item in judgement.classes])
         return np.asarray(rows.T * (not judgement.overloaded))

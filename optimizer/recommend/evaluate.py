@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, 
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
+from optimizer.plans.precision import HALVINGS
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
 from optimizer.verification.judge import Judgement
@@ -32,12 +32,6 @@ from search_spaces.problem import Goal, Problem
 
 from .optimize import PlanDraft, optimize, origin_of
 from .search import Level
-
-DOUBLINGS: Final = 3
-"""So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
-would not help then: what they lack is speed."""
-SEARCHED: Final = 0.4
-"""Share of the work that is done when the search begins [1]."""
 
 
 def evaluate(
@@ -58,14 +52,14 @@ def evaluate(
     report = progress or silent
     prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)
-    report("simulating the fleet", 0.05)
+    report("simulating the fleet", 0.0)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
     plan_verdict = replace(verdict, judgement=judgement)
     plan = as_simulated(bench, plan_of(subject), plan_verdict, SearchResult())
-    report("simulating other replicas", 0.2)
+    report("simulating other replicas", 0.0)
     provisioning = _provisioning(bench, subject, verdict)
-    report("simulating twice the rate", 0.3)
+    report("simulating twice the rate", 0.0)
     twice = _provisioning(make_bench(subject.instance, 2.0 * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
     cost = fleet_cost(subject.instance, subject.fleet)
@@ -97,13 +91,9 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
 
 def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:
     """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
-
-    def within(label: str, fraction: float) -> None:
-        report(label, SEARCHED + (1.0 - SEARCHED) * fraction)
-
-    report("searching the cheapest fleet", SEARCHED)
+    report("searching the cheapest fleet", 0.0)
     try:
-        return optimize(subject.wanted, within, level=level), ""
+        return optimize(subject.wanted, report, level=level), ""
     except BelowFloorError as error:
         return None, str(error)
 
@@ -114,7 +104,8 @@ def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | 
 def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) -> Provisioning:
     """The fewest replicas of each pool with which the fleet meets every SLO at the rate of the bench.
 
-    Replicas are doubled until it does, then taken from one pool after the other, the dearest first, by bisection.
+    Replicas are doubled until it does, HALVINGS times at most (beyond that engines lack speed), then taken from one
+    pool after the other, the dearest first, by bisection.
     own: the verdict on the fleet as it is.
     """
     pools = subject.fleet.pools
@@ -126,7 +117,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def judged(label: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, label, verdict(counts))
 
-    more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
+    more = (tuple(count * 2**times for count in start) for times in range(HALVINGS + 1))
     enough = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
     needed_replicas = fewest_replicas(enough, prices, lambda counts: verdict(counts).held)
@@ -147,7 +138,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
             for name, at in less
         ],
         judged=len(bench.verdicts),
-        most=2.0**DOUBLINGS,
+        most=2.0**HALVINGS,
     )
 
 

@@ -19,7 +19,7 @@ from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.words import dearer, dollars, join_words, percentage, plural
+from costmodel.words import dearer, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
@@ -38,10 +38,11 @@ from optimizer.loads.instance import (
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import ROUNDING, Alternative, Binding, Worth
+from optimizer.plans.plan import Alternative, Binding, Worth
+from optimizer.plans.precision import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
-from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, Picks, cheapest_held, evaluated
+from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import (
@@ -50,24 +51,15 @@ from search_spaces.enumeration import (
     end_of,
     enumerate_shapes,
     hand_over_refusals,
-    pair_refusal,
     refusals,
 )
 from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, SearchSpace, Slo
 from search_spaces.search_space import Wanted, with_wanted
 
-from .search import Effort, Solution, by_formula, solution_of
+from .search import LOOSER, Effort, Solution, by_formula, solution_of
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
-
-IN_WORDS = {
-    Resource.TIME: "prompt time",
-    Resource.SLOTS: "request slots",
-    Resource.KV_MEMORY: "KV memory",
-    Resource.LINK: "KV transfer link",
-}
-
 
 FEATURES: Final = ("chunked prefill", "batching", "disaggregation")
 """What is turned off to see what it is worth."""
@@ -87,7 +79,7 @@ class Standing:
 
     cost [$/h] and pools of that fleet, None and empty where there is none; rank of it among the `of` engines of
     that role that are tried, 1 is the best, whose fleet costs `best` [$/h]; binding: what the config's pool uses most,
-    and used: the busy share of that [1], as in a plan; why: in a sentence.
+    and used: the busy share of that [1], as in a plan; search: of the config's settings, and its possible partners.
     """
 
     role: Role
@@ -96,9 +88,10 @@ class Standing:
     rank: int | None
     of: int
     best: float | None
-    binding: str | None
+    binding: Resource | None
     used: float | None
-    why: str
+    search: FleetSearch
+    config: Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +158,15 @@ def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
     own = FleetSearch.of(instance, _with_config(instance, config, number))
     cheapest = _cheapest_with(own, own.settings.role == number, role)
     if cheapest is None:
-        why = _why_none(own, config, role)
-        return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
+        least = None if best is None else best[1]
+        return Standing(role, None, (), None, rivals.size + 1, least, None, None, own, config)
     fleet, cost = own.fleet(cheapest[0]), cheapest[1]
     least = cost if best is None else min(best[1], cost)
     rivals_in_role = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
     rank = 1 + sum(_cheapest_with(space, rival, role, cost) is not None for rival in rivals_in_role)
     binding, used = _busiest(instance, fleet, role)
-    why = _why_rank(cost, least, binding, used)
-    return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)
+    pools = tuple(engine_pools(instance, fleet))
+    return Standing(role, cost, pools, rank, rivals.size + 1, least, binding, used, own, config)
 
 
 def _with_config(instance: Instance, config: Wanted, role: int) -> EngineSettings:
@@ -200,65 +193,13 @@ def _cheapest_with(
     return cheapest_held(space, space.instance.problem, below, eligible | partners)
 
 
-def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
+def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[Resource, float]:
     """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
     states = evaluate(instance, fleet).states
     pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
     used = utilization(instance, pool, state)
     first = max(used, key=lambda name: used[name])
-    return IN_WORDS[Resource(first)], used[first]
-
-
-def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    share, by_time = percentage(used), binding == IN_WORDS[Resource.TIME]
-    full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {binding}"
-    if cost <= best * (1.0 + SAME_COST):
-        return f"no other engine of this role makes a cheaper fleet; {full}"
-    return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
-
-
-def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
-    """Why no fleet of one or two pools with the config holds; space: its settings, and its possible partners."""
-    instance, tables, flows = space.instance, space.instance.tables, space.instance.flows
-    own = np.flatnonzero(space.settings.role == ROLES.index(role))
-    shape = tables.shapes.index(config.shape(instance.problem))
-    step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
-    if not own.size:
-        partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
-        if role is not Role.COLOCATED and not partners.any():
-            return "no engine of the search space can talk to it: " + _why_silent(instance, shape, role)
-        if step >= limit:
-            return (
-                f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
-            )
-        return _why_unsearched(instance, config)
-    if not any(space.able(int(setting), space.most(int(setting))) for setting in own):
-        most = max(space.most(int(setting)) for setting in own)
-        return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
-    constraints = instance.problem.constraints
-    limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
-    limit_words = join_words(limits) if limits else "the inventory and the links of its possible partners"
-    return f"no fleet with it serves the whole demand within {limit_words}"
-
-
-def _why_silent(instance: Instance, shape: int, role: Role) -> str:
-    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
-    problem, shapes = instance.problem, instance.tables.shapes
-    own = shapes[shape]
-    pairs = [(own, own), *((own, partner) if role is Role.PREFILL else (partner, own) for partner in shapes)]
-    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
-
-
-def _why_unsearched(instance: Instance, config: Wanted) -> str:
-    """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
-    tables, budget = instance.tables, instance.problem.constraints.budget
-    shape = tables.shapes.index(config.shape(instance.problem))
-    price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
-    if budget is not None and price > budget:
-        return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
-    if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
-        return "beside a batch of its token budget there is no memory for the longest request"
-    return f"its decode steps of {config.stated.get('max_num_seqs')} requests are not below the TPOT limit"
+    return Resource(first), used[first]
 
 
 # --- features -------------------------------------------------------------------------------------------------------
@@ -303,7 +244,7 @@ def formula_price(problem: Problem) -> float | None:
 def _worth(name: str, base: float, price: float | None) -> str:
     if price is None:
         return f"Without {name} no fleet of the search space is found that meets the SLOs."
-    if price <= base * (1.0 + SAME_COST):
+    if price <= base * (1.0 + ROUNDING):
         return f"Without {name} a fleet of the same price meets the SLOs."
     return f"Without {name} the cheapest fleet costs {dearer(price, base)}."
 
@@ -312,12 +253,6 @@ def _worth(name: str, base: float, price: float | None) -> str:
 
 LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
 """Limits of the constraints with their units, in the order in which they are lifted."""
-LITTLE: Final = 0.01
-"""Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
-LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
-"""Factors by which limits on latency are loosened."""
-FINE: Final = 1e-4
-"""To which a lower goal is stated [1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +404,11 @@ def with_limit(problem: Problem, name: str, most: Any) -> Problem:
 
 def least_demand(problem: Problem) -> Problem:
     """The cheapest fleet is sought for the least volume that the objective asks for."""
-    least = {Goal.MIN_COST: 1.0, Goal.MAX_GOODPUT: LITTLE, Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume}
+    least = {
+        Goal.MIN_COST: 1.0,
+        Goal.MAX_GOODPUT: 1.0 / MOST_MORE,
+        Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume,
+    }
     load = scale_rate(problem.workload, least[problem.objective.goal])
     return replace(problem, workload=load, objective=Objective())
 
@@ -538,6 +477,6 @@ def goal_missed(name: str, attainment: float, goal: float) -> Binding:
 
     What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
     """
-    miss_share = math.ceil(round((1.0 - attainment) / FINE, 6)) * FINE
+    miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
     sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
     return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)

@@ -37,11 +37,12 @@ from optimizer.loads.instance import (
     slow_end,
 )
 from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
+from optimizer.plans.precision import FEW, NO_DEARER, NOTABLE, ROUNDING
 from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import NO_DEARER, SAME_COST, evaluated, unmixed
-from optimizer.verification.bench import MOST_CONFIRMED, Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
+from optimizer.search.search import evaluated, unmixed
+from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
 from optimizer.verification.record import as_simulated, fleet_row
 from optimizer.verification.tune import Wish
@@ -54,6 +55,7 @@ from search_spaces.quantities import Kind
 
 from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
+    STAGES,
     Effort,
     FormulaResult,
     Level,
@@ -70,9 +72,6 @@ from .search import (
     wish_of,
     with_comparison,
 )
-
-BY_FORMULA: Final = 0.5
-"""Of the time left, the share in which fleets are found by formula where they are simulated too [1]."""
 
 UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
 """The warning of a plan by formula that should have been simulated."""
@@ -97,8 +96,6 @@ CONFIDENCE: Final = 0.9
 bars."""
 NARROW: Final = "fp8"
 """Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
-NOTABLE: Final = 0.05
-"""Share of the cost from which on a saving is told; predictions err by as much [1]."""
 
 
 @dataclass(slots=True)
@@ -111,8 +108,8 @@ class Stopwatch:
     started: float = field(default_factory=time.perf_counter)
     cpu_started: float = field(default_factory=time.process_time)
 
-    def stage(self, label: str, fraction: float) -> None:
-        """Report that a stage begins and book the time of the one before."""
+    def stage(self, label: str) -> None:
+        """Report that one of the STAGES begins and book the time of the one before."""
         now, cpu_now = time.perf_counter(), time.process_time()
         if self.timings:
             last = next(reversed(self.timings))
@@ -121,7 +118,7 @@ class Stopwatch:
         self.timings[label] = 0.0
         self.started, self.cpu_started = now, cpu_now
         if self.progress is not None:
-            self.progress(label, fraction)
+            self.progress(label, STAGES.index(label) / (len(STAGES) - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +182,11 @@ def optimize(
     watch, brake = Stopwatch(progress), brake or Brake()
     brake.until = watch.started + seconds
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
-    watch.stage("pricing engines", 0.05)
+    watch.stage("pricing engines")
     check_shapes(problem, enumerate_shapes(problem))
     expected_instance = make_instance(problem)
     check_floors(expected_instance)
-    first = brake if effort_level is Level.QUICK else brake.part(BY_FORMULA)
+    first = brake if effort_level is Level.QUICK else brake.part(0.5)  # half of the time is for simulations
     space = evaluated(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
@@ -197,7 +194,7 @@ def optimize(
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     plan = as_cut(plan, brake)
-    watch.stage("done", 1.0)
+    watch.stage("done")
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings, "cpu_s": dict(watch.cpu)})
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
@@ -226,11 +223,11 @@ def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
     impossible, goal = result.proof.status is Status.INFEASIBLE, result.instance.problem.objective.goal
     if not result.rivals and not impossible and goal is Goal.MIN_COST:  # the goal of others is the rate
         near = nearly_by_formula(result.instance, effort.brake.stopped)  # no formula says that there is none
-        result = replace(result, rivals=tuple(map(Rival, near)))
+        result = replace(result, rivals=tuple(Rival((fleet,)) for fleet in near))
     if not result.rivals:
         describe = describe_impossible if impossible else describe_miss
         return _without_fleet(draft, result, describe(result.instance, effort))
-    effort.report("simulating fleets", 0.65)
+    effort.report("simulating fleets")
     bench, best = simulated(result, effort)
     if best.winner is not None:
         return _confirmed_plan(draft, result, bench, best, best.winner)
@@ -247,7 +244,7 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
     effort.brake.armed = True
-    effort.report("simulating alternatives", 0.85)
+    effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(bench, best, rivals, effort.runs)
     if result.instance.problem.objective.goal is Goal.MIN_COST:
@@ -256,7 +253,7 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     proof = proof_of(result, winner, bench.volume)
     rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    effort.report("simulating other rates", 0.9)
+    effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, best)
     return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
@@ -270,7 +267,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
         return plan
     changes: dict[str, Any] = {}
     if instance.problem.confidence == 0.0:
-        effort.report("searching a safe fleet", 0.93)
+        effort.report("searching a safe fleet")
         own, survivor = safe_fleet(instance, fleet, effort)
         if own is not None:
             changes["safe"] = _safe_record(own, survivor)
@@ -279,7 +276,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
             row = _safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)
             changes["alternatives"] = [best, *sorted((*rows, row), key=_price_order)]
     if effort.level is not Level.QUICK:
-        effort.report("searching other precisions", 0.97)
+        effort.report("searching other precisions")
         changes["precision"] = precision_savings(instance, by_formula_cost, effort.brake.stopped)
     return plan.model_copy(update=changes)
 
@@ -289,7 +286,7 @@ def _formula_plan(draft: PlanDraft, result: FormulaResult, fleet: Fleet) -> Plan
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
-    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - SAME_COST)]
+    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - ROUNDING)]
     rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
     return draft.plan(instance, fleet, proof, result.volume, rows)
 
@@ -310,7 +307,7 @@ def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
     bench = make_bench(instance, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
     plan = draft.plan(instance, solution.fleet, proof, rows=rows)
-    effort.report("simulating other rates", 0.9)
+    effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, SearchResult(winner))
     return _with_extras(plan, instance, winner.fleet, cost, effort)
 
@@ -369,10 +366,9 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         if restriction is None or restriction.allows(winner.fleet):
             yield rival
             continue
-        fleets = [fleet for fleet in result.fleets if restriction.allows(fleet)]
+        fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        near = [fleet for fleet in rival.near if restriction.allows(fleet)]
-        search = cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
+        search = cheapest_confirmed(bench, fleets, effort.inner, eligible=restriction.allows)
         yield replace(rival, search=search)
 
 
@@ -383,10 +379,10 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]
     """
     winners = [rival.search.winner for rival in rivals if rival.search is not None]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
-        if best.winner is None or winner.cost >= best.winner.cost * (1.0 - SAME_COST):
+        if best.winner is None or winner.cost >= best.winner.cost * (1.0 - ROUNDING):
             break
         enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
-        verdict, _ = confirmed(bench, winner, MOST_CONFIRMED + 1, runs=enough)  # which no fleet was put to
+        verdict, _ = confirmed(bench, winner, FEW + 1, runs=enough)  # which no fleet was put to
         if verdict.held:
             return replace(best, winner=verdict)
     return best
@@ -437,7 +433,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
-    why_not = SAME if cost <= best * (1.0 + SAME_COST) else f"costs {dearer(cost, best)}"
+    why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
     row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
     in_time = search is None or row.confirmed
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
@@ -478,7 +474,7 @@ def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternativ
     """
     expected = replace(survivor.instance, problem=instance.problem, tables=instance.tables)
     verdict = None if survivor.verdict is None else sure_verdict(make_bench(expected), survivor.fleet)
-    why_not = SAME if survivor.cost <= cost * (1.0 + SAME_COST) else f"costs {dearer(survivor.cost, cost)}"
+    why_not = SAME if survivor.cost <= cost * (1.0 + ROUNDING) else f"costs {dearer(survivor.cost, cost)}"
     return fleet_row(expected, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
 
 
@@ -507,7 +503,9 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
     if survivor is None:
         return f"{miss_sentence} No fleet was found that survives."
     more = survivor.cost / own.cost - 1.0
-    change = "the same" if abs(more) <= SAME_COST else f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
+    if abs(more) <= ROUNDING:
+        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+    change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
     return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
 
 

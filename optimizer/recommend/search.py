@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,18 +30,17 @@ from optimizer.loads.instance import (
     EngineSettings,
     Instance,
     Late,
-    Progress,
     never,
     planned_instance,
     silent,
 )
-from optimizer.plans.plan import OPTIMAL_GAP, Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
+from optimizer.plans.precision import FEW, OPTIMAL_GAP, ROUNDING, TOLERANCE
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import SAME_COST, FleetSearch, evaluated, near_fleets, unmixed
+from optimizer.search.search import FleetSearch, evaluated, near_fleets, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
-    MOST_CONFIRMED,
     Bench,
     Verdict,
     confirmed,
@@ -49,21 +48,34 @@ from optimizer.verification.bench import (
     goodput_of,
     make_bench,
 )
-from optimizer.verification.judge import TOLERANCE, OutOfTimeError
+from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
-OTHERS = 2
-"""Fleets of other engines that a plan shows."""
+STAGES: Final = (
+    "pricing engines",
+    "searching fleets",
+    "comparing alternatives",
+    "simulating fleets",
+    "simulating smaller fleets",
+    "confirming the fleet",
+    "tuning",
+    "simulating alternatives",
+    "simulating other rates",
+    "searching a safe fleet",
+    "searching other precisions",
+    "done",
+)
+"""Of a search for a plan, in order: the work that is done is counted by them."""
+Stage = Callable[[str], None]
+"""Told that one of the STAGES begins."""
 
 OTHER_ENGINES = "other_engines"
 """Kind of a row without some engine of the best fleet."""
-MOST_NEAR = 24
-"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
-
-
-EASIER: Final = (1.25, 2.0)
+LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+"""Factors by which limits on latency are loosened."""
+EASIER: Final = (LOOSER[1], LOOSER[3])
 """Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
 second [1]."""
 TUNED: Final = "tuned"
@@ -90,7 +102,7 @@ class Effort:
 
     level: Level
     brake: Brake
-    report: Progress = silent
+    report: Stage = silent
     tune: Wish | None = None
     extras: bool = True
 
@@ -123,18 +135,23 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet under a restriction, None for the best of all; one without pools where none is found.
+    """The best fleet under a restriction, None for the best of all.
 
-    near: cheaper ones that miss by formula, the nearest first; why_none: why there is none; impossible: whether no
-    engine is allowed or fits; search: what its simulations gave, None where there were none.
+    fleets: that one first, then what may take its place where simulation refutes it (`near_fleets`), none where none is
+    found; why_none: why there is none; impossible: whether no engine is allowed or fits; search: what its simulations
+    gave, None where there were none.
     """
 
-    fleet: Fleet = field(default_factory=Fleet)
-    near: tuple[Fleet, ...] = ()
+    fleets: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
     why_none: str = ""
     impossible: bool = False
     search: SearchResult | None = None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The best fleet; one without pools where none is found."""
+        return self.fleets[0] if self.fleets else Fleet()
 
     def cost(self, instance: Instance) -> float:
         """Price of the best fleet, infinite where there is none [$/h]."""
@@ -159,19 +176,19 @@ class FormulaResult:
         return self.rivals[0].fleet if self.rivals else Fleet(())
 
     @property
-    def near(self) -> tuple[Fleet, ...]:
-        """Cheaper fleets that miss by formula, the nearest first."""
-        return self.rivals[0].near if self.rivals else ()
+    def best(self) -> list[Fleet]:
+        """The best fleets of all rivals, the first first."""
+        return [rival.fleet for rival in self.rivals if rival.fleets]
 
     @property
     def fleets(self) -> list[Fleet]:
-        """The fleets of all rivals, the best first."""
-        return [rival.fleet for rival in self.rivals if rival.fleet.pools]
+        """These, and what may take the place of the first."""
+        return [*self.rivals[0].fleets, *self.best[1:]] if self.rivals else []
 
 
-def search_by_formula(space: FleetSearch, brake: Brake, report: Progress = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, brake: Brake, report: Stage = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any."""
-    report("searching fleets", 0.3)
+    report("searching fleets")
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
     result = _least_cost(space, brake) if cheapest else _most_goodput(space, brake)
     if not result.rivals and space.late():
@@ -192,10 +209,10 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, brake, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(_with_near(space, fleet),))
+    return FormulaResult(instance, proof, rivals=(_rival(space, fleet),))
 
 
-def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
+def with_comparison(result: FormulaResult, space: FleetSearch, report: Stage) -> FormulaResult:
     """The result of a search for the least cost, with fleets to compare; none where pools serve one class each.
 
     A search under a restriction may find a mixture that the free search passed over; then that is the best.
@@ -203,12 +220,12 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
     instance = space.instance
     if not result.rivals or instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
         return result
-    report("comparing alternatives", 0.6)
+    report("comparing alternatives")
     rivals = compare(space, result.rivals[0])
     rivals += other_fleets(space, rivals)
     cheapest = min(rivals, key=lambda rival: rival.cost(instance))
     cost = cheapest.cost(instance)
-    if cost >= rivals[0].cost(instance) * (1.0 - SAME_COST):
+    if cost >= rivals[0].cost(instance) * (1.0 - ROUNDING):
         return replace(result, rivals=tuple(rivals))
     best = replace(cheapest, restriction=None)
     limits = [(rival, rival.restriction) for rival in rivals[1:]]
@@ -240,7 +257,7 @@ def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
     brake.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
-    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival(fleet),))
+    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
@@ -288,7 +305,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     space = evaluated(search.instance, search.late, restriction.usable)
     fleet = or_mixed(space, unmixed(space))
     if fleet.pools:
-        return _with_near(space, fleet, restriction)
+        return _rival(space, fleet, restriction)
     if not space.settings.size:
         why_none = _why_none(search.instance, restriction.label)
         return Rival(restriction=restriction, why_none=why_none, impossible=True)
@@ -298,9 +315,9 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     return Rival(restriction=restriction, why_none=late if search.late() else none)
 
 
-def _with_near(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
-    """The best fleet of a search, with the cheaper ones that narrowly miss."""
-    return Rival(fleet, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR]), restriction)
+def _rival(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
+    """The best fleet of a search, with those that may take its place."""
+    return Rival((fleet, *near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:
@@ -334,9 +351,9 @@ def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival
         if not rival.fleet.pools or purchase in purchases:
             continue
         purchases.add(purchase)
-        if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
+        if rival.cost(instance) >= best.cost(instance) * (1.0 - ROUNDING):
             alternatives.append(rival)
-    return sorted(alternatives, key=lambda rival: rival.cost(instance))[:OTHERS]
+    return sorted(alternatives, key=lambda rival: rival.cost(instance))
 
 
 def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
@@ -358,9 +375,8 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
 
 
 def _why_none(instance: Instance, label: str) -> str:
-    start = f"{label.removesuffix(' only')}: "
-    reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
-    return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
+    reasons = (reason for gpu, reason in instance.enumeration.dropped if gpu == label.removesuffix(" only"))
+    return next(reasons, "no engine of this kind is allowed or fits")
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -369,7 +385,7 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
     size: dict[str, Any] = {
         "shapes_considered": enumeration.considered,
         "shapes_feasible": len(enumeration.shapes),
-        "shapes_dropped": dict(enumeration.dropped),
+        "shapes_dropped": dict(sorted((f"{gpu}: {why}", count) for (gpu, why), count in enumeration.dropped.items())),
         "settings": space.settings.size,
         "fleets_evaluated": len(space.reached),
         "flows": int(space.instance.flows.isl.size),
@@ -439,8 +455,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    bench, near = make_bench(instance, late=late), _with_near(space, fleet).near
-    winner = cheapest_confirmed(bench, [fleet], effort.inner, near=near).winner
+    winner = cheapest_confirmed(make_bench(instance, late=late), _rival(space, fleet).fleets, effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 
 
@@ -452,7 +467,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    return bench, cheapest_confirmed(bench, result.fleets, effort, near=result.near)
+    return bench, cheapest_confirmed(bench, result.fleets, effort)
 
 
 def cheapest_confirmed(
@@ -460,7 +475,6 @@ def cheapest_confirmed(
     fleets: Sequence[Fleet],
     effort: Effort,
     *,
-    near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SearchResult:
     """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
@@ -471,14 +485,14 @@ def cheapest_confirmed(
 
     def armed() -> None:
         effort.brake.armed = True
-        effort.report("simulating smaller fleets", 0.75)
+        effort.report("simulating smaller fleets")
 
-    loop = Loop(bench, fleets, near, eligible, armed)
-    for number in range(1, MOST_CONFIRMED + 1):
+    loop = Loop(bench, fleets, eligible, armed)
+    for number in range(1, FEW + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
-        effort.report("confirming the fleet", 0.8)
+        effort.report("confirming the fleet")
         verdict, _ = confirmed(bench, winner, number, runs=effort.runs)
         if verdict.held:
             result = loop.result(verdict)
@@ -560,7 +574,7 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
 def _tuned_result(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort) -> SearchResult:
     """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm it; else as it was."""
     bench, wish = loop.bench, effort.tune or Wish()
-    effort.report("tuning", 0.8)
+    effort.report("tuning")
     best = tuned(bench, winner, wish)
     verdict = winner
     if best.winner is not winner:

@@ -37,9 +37,11 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
+from costmodel.words import percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
+from optimizer.plans.precision import FEW, MOST_MORE, ROUNDING, SEVERAL
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
@@ -58,20 +60,7 @@ from .program import (
     write_model,
 )
 
-WORK = WorkLimit(nodes=200, gap=1e-4)
-"""Effort for the bound; it holds wherever the work ends."""
-
-LEVELS = 3
-"""Limits on TPOT between which bands of decode steps are told apart; more limits are left out."""
-
-MOST_MORE = 100.0
-"""Times the demand up to which it is asked how much more could be served."""
-
-SLACK = 1e-6
-"""Relative difference by which the bound takes a limit or a load for easier than the evaluation, whose batches and
-normal distributions are no more exact [1]."""
-
-HALF = 0.5 - SLACK
+HALF = 0.5 - ROUNDING
 """Share of requests that is late at steps longer than the limit [1]."""
 
 HANDED = 1.0 - 2.0 * UNMATCHED
@@ -122,7 +111,7 @@ def lines_below(instance: Instance, settings: EngineSettings) -> Lines:
     height = (base[:, None, :] - rise[:, :, None] * batch[:, None, :]).min(axis=2)
     able = height > 0.0
     height, rise = np.where(able, height, height[:, :1]), np.where(able, rise, 0.0)
-    return Lines(height, rise * (1.0 - SLACK))
+    return Lines(height, rise * (1.0 - ROUNDING))
 
 
 def prompt_work(instance: Instance, settings: EngineSettings) -> FloatArray:
@@ -189,7 +178,7 @@ def sending_work(instance: Instance, settings: EngineSettings) -> FloatArray:
 def late_tokens(instance: Instance, settings: EngineSettings, above: float) -> FloatArray:
     """Share of each flow that is late for TPOT where quiet steps are longer than `above` [s], (settings, flows)."""
     flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
-    limit = flows.tpot * (1.0 + SLACK)
+    limit = flows.tpot * (1.0 + ROUNDING)
     late = ((step > limit) | (above >= limit)) & (flows.osl > 1.0)
     return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
 
@@ -202,7 +191,7 @@ def late_first_tokens(instance: Instance, settings: EngineSettings) -> FloatArra
         idle_ttft(policy, _colocated_prompt(instance)[settings.shape, settings.chunk]),
         idle_ttft(policy, *_handed_over(instance, settings)),
     )
-    late = fastest > flows.ttft * (1.0 + SLACK)
+    late = fastest > flows.ttft * (1.0 + ROUNDING)
     return np.where(late & (settings.role != DECODE)[:, None], 1.0, 0.0)
 
 
@@ -240,7 +229,7 @@ def least_cost(
     seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    bound = cheapest(matrices, aim, replace(WORK, time_limit=seconds), ceiling * aim.cost_weight).bound
+    bound = cheapest(matrices, aim, WorkLimit(time_limit=seconds), ceiling * aim.cost_weight).bound
     return bound / aim.cost_weight if math.isfinite(bound) else None
 
 
@@ -259,17 +248,17 @@ def most_volume(instance: Instance, settings: EngineSettings, seconds: float = m
 
     seconds: that it may take; it holds wherever the work ends.
     """
-    work = replace(WORK, time_limit=seconds)
+    work = WorkLimit(time_limit=seconds)
     most = -cheapest(floor_matrices(instance, settings), Aim(0.0, 1.0, 1.0, MOST_MORE), work).bound
-    return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
+    return float(most) if 1.0 - ROUNDING <= most < MOST_MORE else None
 
 
 def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None:
     """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
 
-    Looked for from a hundredth of it down to a hundred-millionth.
+    Looked for from a thousandth of it (MOST_MORE) downwards.
     """
-    for share in (1.0 / MOST_MORE**step for step in range(1, 5)):
+    for share in (1.0 / MOST_MORE**step for step in range(1, SEVERAL)):
         more = most_volume(at_volume(instance, share), settings)
         if more is not None:
             return more * share
@@ -283,7 +272,7 @@ def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
     key = instance.tables.alike, flows.alike, instance.policy, *(array.tobytes() for array in arrays)
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
-    miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
+    miss_limit: FloatArray = np.array([1.0 - slo.attainment + ROUNDING for slo in problem.slos]) * share
     # A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
     twice = (flows.share <= miss_limit[flows.slo]) & (late[role == PREFILL] > 0.0).any(axis=0)
     return Matrices(
@@ -310,7 +299,7 @@ class _Unpriced:
     settings: EngineSettings = field(compare=False)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=FEW)
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
     parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
@@ -321,8 +310,8 @@ def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArra
 def _bands(instance: Instance, settings: EngineSettings) -> Iterator[tuple[EngineSettings, FloatArray, FloatArray]]:
     """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
     flows, prefills = instance.flows, settings.role == PREFILL
-    limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * (1.0 + SLACK)
-    bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, LEVELS)).astype(np.int64)])
+    limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * (1.0 + ROUNDING)
+    bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, FEW)).astype(np.int64)])
     first, later, late_first = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
     time, nothing = prefill_work(instance, first), np.zeros((first.size, flows.isl.size))
     yield first, np.stack([time, nothing, nothing, sending_work(instance, first)], axis=1), late_first[prefills]
@@ -381,25 +370,25 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
     """Those of class `k`; prompt (flows,), step: the shortest of any engine [s]."""
     flows, slo = instance.flows, instance.problem.slos[k]
     own = flows.slo == k
-    share, later = flows.share[own], flows.gaps[own]
-    included = f"that attainment {slo.attainment:g} includes"
-    least = {Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}")}
-    token = step if share[later > 0.0].sum() / share.sum() > 1.0 - slo.attainment else 0.0
-    least |= dict.fromkeys(metrics_of(Scope.LATER), (token, "", "a decode step of one request"))
-    for metric in metrics_of(Scope.WHOLE):
-        whole = (prompt[own] + later * step) / over_tokens(metric, flows.osl[own])
-        least[metric] = _share_quantile(whole, share, slo.attainment), " alone", f"the requests {included}"
+    share, later = flows.share[own] / flows.share[own].sum(), flows.gaps[own]
+    token = step if share[later > 0.0].sum() > 1.0 - slo.attainment else 0.0
+    times = {Metric.TTFT: prompt[own]}
+    times |= {m: (prompt[own] + later * step) / over_tokens(m, flows.osl[own]) for m in metrics_of(Scope.WHOLE)}
     for metric, limit in slo.limits.items():
-        floor, alone, work = least.get(metric, (0.0, "", ""))
+        floor, work = token, "a decode step of one request"
+        if metric in times:
+            at = _share_quantile(times[metric], share, slo.attainment)
+            floor, longer = float(times[metric][at]), float(share[times[metric] >= times[metric][at]].sum())
+            lengths = f"{flows.isl[own][at]:,.0f} input"
+            lengths += f" and {flows.osl[own][at]:,.0f} output" * (metric is not Metric.TTFT)
+            work = (
+                f"a request of {lengths} tokens; {percentage(longer, 2)} of requests take as long or longer, and only "
+                f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
+            )
         if limit < floor:
             scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
-            yield Floor(
-                k,
-                metric,
-                floor,
-                f"{limit * scale:,.4g} {unit} of class {slo.name} is below the physical floor: the fastest engine"
-                f"{alone} needs {floor * scale:,.4g} {unit} for {work}, {(floor - limit) * scale:,.4g} {unit} more",
-            )
+            why = f"{limit * scale:,.4g} {unit} of class {slo.name} is not possible: the fastest engine, idle, needs "
+            yield Floor(k, metric, floor, f"{why}{floor * scale:,.4g} {unit} for {work}")
 
 
 def fastest_step(instance: Instance) -> float:
@@ -420,11 +409,10 @@ def fastest_prompt(instance: Instance) -> FloatArray:
     return np.asarray(prompt_latency(table.prefill_alone, chunks, table.pipeline[:, None]).min(axis=(0, 1)))
 
 
-def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:
-    """Smallest value that covers `goal` of the share."""
+def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> int:
+    """Index of the smallest value that covers `goal` of the shares, which sum to 1."""
     order = np.argsort(values, kind="stable")
-    cumulative_share = np.cumsum(share[order]) / share.sum()
-    return float(values[order][min(int(np.searchsorted(cumulative_share, goal - 1e-12)), order.size - 1)])
+    return int(order[min(int(np.searchsorted(np.cumsum(share[order]), goal - 1e-12)), order.size - 1)])
 
 
 def without_limits(problem: Problem) -> Problem:

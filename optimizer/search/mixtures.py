@@ -32,7 +32,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import LIGHT, Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
+from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -46,15 +46,14 @@ from optimizer.fleets.fleet import (
 )
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from optimizer.plans.precision import ALIKE, FEW, MANY, NOTABLE, SEVERAL, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
 from .bound import keeping_up, least_per_demand, most_volume
-from .search import BESIDE, TIMES, FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
+from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
 
-LOOKS = 160
+LOOKS = FEW * MANY
 """Fleets that are evaluated in one search; each takes the states of two pools."""
-TRIED = 6
-"""Sizes of the pool of dearer engines that are tried, of each two engines, and cuts between the same pools."""
 
 Parts = Sequence[tuple[int, Fleet]]
 """Classes and their fleets."""
@@ -194,7 +193,7 @@ class Mixing:
         rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
-                sizes = np.unique(np.rint(np.linspace(1, most, min(TRIED, most))).astype(np.int64)).tolist()
+                sizes = np.unique(np.rint(np.linspace(1, most, min(FEW, most))).astype(np.int64)).tolist()
                 rows += [((first, size), second) for size in sizes]
         return rows
 
@@ -250,7 +249,7 @@ class Mixing:
         engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        top = TIMES * self.search.least[seconds] + BESIDE
+        top = FEW * self.search.least[seconds] + MANY
         return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, self.cost)
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ class Mixing:
         """The fleet with a cut between two pools at which it holds; None where none is."""
         counts = picks[0][1], picks[1][1]
         low, high = order.bracket(counts)
-        for number in range(TRIED):
+        for number in range(FEW):
             place = order.place((low, high), counts, balanced=number == 0) if low < high else None
             pools = None if place is None else self._pools(stage, picks, order, place)
             if place is None or pools is None or self.left <= 0 or self.search.late():
@@ -327,7 +326,7 @@ class Mixing:
         first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
         if Evaluation(instance, fleet, (first, second, *rest)).holds:
             return False, False
-        idle = [self.search.state(setting, 1, LIGHT) for setting, _ in picks]
+        idle = [self.search.state(setting, 1, ALIKE) for setting, _ in picks]
         alone = [Evaluation(instance, fleet, (*pair, *rest)) for pair in ((first, idle[1]), (idle[0], second))]
         missing = [not misses.holds for misses in alone]
         if any(missing):
@@ -477,13 +476,7 @@ def _limits_left(instance: Instance, earlier_fleet: Fleet, later: int) -> Constr
 
 # --- the most goodput ------------------------------------------------------------------------------------------------
 
-SEARCHES = 24
-"""Volumes at most at which the cheapest fleet is sought."""
-
-MORE = 5e-3
-"""Share by which another fleet must be able to have more than the best to be sought [1]."""
-
-BEYOND = (1.08, 1.02)
+BEYOND = (1.0 + NOTABLE, 1.0 + TOLERANCE)
 """Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
 serves a little more may be nothing to go on from."""
 
@@ -516,12 +509,12 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
     best, value = (Fleet(()), 0.0), 0.0
     start = (objective.min_volume, objective.max_volume) if by_price else (0.0, math.inf)
     waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
-    for _ in range(SEARCHES):
+    for _ in range(MANY):
         most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
-        if -most <= value * (1.0 + MORE) or search.late():
+        if -most <= value * (1.0 + ALIKE) or search.late():
             break
         volume = _between(low, high) if math.isfinite(most) or not by_price else low
-        below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more
+        below = high / value / (1.0 + ALIKE) if by_price and value else math.inf  # what costs more has no more
         fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late), below)
         if fleet.pools:
             cost, served_volume = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
@@ -538,7 +531,7 @@ def _between(low: float, high: float) -> float:
     """A volume within an interval of which an end may be open."""
     if math.isinf(high):
         return 2.0 * low or 1.0
-    return math.sqrt(low * high) or high / 4.0
+    return math.sqrt(low * high) or high / SEVERAL
 
 
 def _by_price(instance: Instance) -> bool:

@@ -40,6 +40,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
+from optimizer.plans.precision import OPTIMAL_GAP
 from search_spaces.problem import Billing, Offer, Problem
 
 if TYPE_CHECKING:  # to import it takes a second and a half
@@ -251,7 +252,7 @@ class Matrices:
     slo, permitted (F,), (K,): class of each flow; share of all requests that each class may have late.
     talks (prefill domains, decode domains): who can hand over to whom; None: those of one domain.
     limits: see Limit, weights (C,). pool_limits: the same on the columns that are used, each of which is a pool.
-    spares: idle engines of every pool; most: engines of one pool.
+    spares: idle engines of every pool.
     """
 
     role: IntArray
@@ -265,7 +266,6 @@ class Matrices:
     limits: tuple[Limit, ...] = ()
     spares: int = 0
     pool_limits: tuple[Limit, ...] = ()
-    most: float = 10_000.0
 
     @property
     def size(self) -> int:
@@ -424,7 +424,8 @@ def _pool_switches(matrices: Matrices, builder: Builder, engines: IntArray, aim:
     used = builder.variables(names, aim.cost_weight * matrices.spares * matrices.price, 1.0, whole=True)
     rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
     builder.entries(rows, engines, 1.0)
-    builder.entries(rows, used, -matrices.most)
+    work = np.where(matrices.possible[:, None], matrices.need, 0.0).sum(axis=2).max(axis=1)
+    builder.entries(rows, used, -np.ceil(work * aim.max_volume + 1.0))  # more engines than its work takes serve nobody
     for limit in matrices.pool_limits:
         builder.entries(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper), used, limit.weight)
     return used
@@ -469,9 +470,9 @@ class WorkLimit:
     engines; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
     """
 
-    nodes: int = 500
+    nodes: int = 200
     columns: int = 1000
-    gap: float = 9e-5
+    gap: float = OPTIMAL_GAP / 2.0
     time_limit: float = math.inf
 
 

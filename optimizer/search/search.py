@@ -2,13 +2,13 @@
 
 Fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on (`keeping_up`). The
 first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss more; of pools of
-up to `FleetSearch.most` engines (BESIDE, TIMES: assumed), and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
+up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
 Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
-over from their stages. Then those that keep up with the demand, late or not, with a replica fewer in any pool. Of what
-is left the one with the most room for more load; then the first, which has the fewest pools.
+without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
+more load; then the first, which has the fewest pools.
 """
 
 from __future__ import annotations
@@ -46,34 +46,15 @@ from optimizer.loads.instance import (
     make_settings,
     never,
 )
+from optimizer.plans.precision import ALIKE, FEW, MANY, MOST_LOOKS, NO_DEARER, ROUNDING
 from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 
-BESIDE, TIMES = 24, 6
-"""A pool of BESIDE engines more than TIMES as many as keep up that still misses does so for another reason."""
-
-MOST_LOOKS = 20_000
-"""Fleets that are looked at in one search; a guard against spaces of thousands of engine shapes."""
-
-SAME_COST = 1e-6
-"""Relative difference below which costs count as equal, and figures that were worked out in different ways."""
-
-NO_DEARER = 1.0 + 2.0 * SAME_COST
-"""Factor on a cost below which those that are equal to it are found too."""
-
 NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
 at times."""
-
-ALIKE = 2e-3
-"""Relative difference up to which fleets have as much room, or cost as much while they wait to be simulated: less than
-any prediction tells."""
-
-AMPLE = 1.1
-"""Multiple of the demand at which a fleet must keep its goals to be preferred to pipelines; assumed, as of how much
-predictions err."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -123,7 +104,7 @@ class FleetSearch:
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
-        miss_limit = 1.0 - class_goals(instance) + 1e-6
+        miss_limit = 1.0 - class_goals(instance) + ROUNDING
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
         return cls(instance, settings, least, late=late, hopeless=hopeless)
 
@@ -204,8 +185,8 @@ class FleetSearch:
         return bool(why)
 
     def most(self, setting: int) -> int:
-        """Engines of a setting that are tried."""
-        return TIMES * int(self.least[setting]) + BESIDE
+        """Engines of a setting that are tried: a pool of as many that still misses does so for another reason."""
+        return FEW * int(self.least[setting]) + MANY
 
     def able(self, setting: int, engines: int) -> bool:
         """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
@@ -226,11 +207,17 @@ class FleetSearch:
         return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - ttft.exceeds(flows.ttft)))
 
 
-def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
-    """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
-    problem = search.instance.problem
-    near = ((-share, picks) for picks, share in search.reached.items() if NEAR <= share < 1.0)
-    return [search.fleet(picks) for _, picks in sorted(near) if _price(search, problem, picks) < below]
+def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
+    """What may take the place of a fleet of some cost [$/h] that misses in simulation, within the limits.
+
+    Those of the same cost that hold by formula too, then MANY cheaper ones that come near every goal (NEAR), the
+    nearest first.
+    """
+    prices = {picks: _price(search, search.instance.problem, picks) for picks in search.reached}
+    near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
+    equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
+    cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
+    return [search.fleet(picks) for picks in (*equal, *cheaper[:MANY])]
 
 
 def cheapest_held(
@@ -248,7 +235,7 @@ def cheapest_held(
     if not candidates:
         return None
     least = min(cost for _, cost in candidates)
-    cheapest = [picks for picks, cost in candidates if cost <= least * (1.0 + SAME_COST)]
+    cheapest = [picks for picks, cost in candidates if cost <= least * (1.0 + ROUNDING)]
     cheapest.sort(key=lambda picks: (_names(search, picks), picks))
     fleets = [search.fleet(picks) for picks in cheapest]
     best = preferred(search.instance, fleets)
@@ -271,7 +258,7 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
     """
     waiting = [(cost, picks, False) for cost, picks in _pairs(search, problem, below, free)]
     heapq.heapify(waiting)
-    ceiling = below * (1.0 - SAME_COST)
+    ceiling = below * (1.0 - ROUNDING)
     cheapest: list[tuple[Picks, float]] = []
 
     def wait(picks: Picks, *, feasible: bool) -> float:
@@ -297,7 +284,7 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
         prefill, decode = picks
         fewest = _fewest_beside(search, problem, prefill, decode, ceiling)
         if fewest is not None:
-            ceiling = min(ceiling, wait(fewest, feasible=True) * (1.0 + SAME_COST))
+            ceiling = min(ceiling, wait(fewest, feasible=True) * (1.0 + ROUNDING))
         if decode[1] < search.most(decode[0]):
             wait((prefill, (decode[0], decode[1] + 1)), feasible=False)
     return cheapest
@@ -337,7 +324,7 @@ def most_engines(
     while (high - low > 1).any():
         middle = np.maximum((low + high) // 2, 1)
         gpus = other_gpus + engine_gpus * (middle + spares)[:, None]
-        fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - SAME_COST))
+        fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - ROUNDING))
         low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
     return low
 
@@ -354,11 +341,11 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     engine_gpus, engines = search.gpus_each()[alone], search.least[alone]
     gpus = engine_gpus * (engines + problem.constraints.spare_replicas)[:, None]
     least = np.where(within_limits(problem, gpus), gpu_cost(problem, gpus), np.inf)
-    affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, TIMES * engines + BESIDE, below)
+    affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, FEW * engines + MANY, below)
     for place in np.lexsort((-settings.seqs[alone], least)):
         setting, most = int(alone[place]), int(affordable[place])
         alike = int(settings.shape[setting]), int(settings.chunk[setting])
-        if least[place] >= below * (1.0 - SAME_COST) or search.cut_short():
+        if least[place] >= below * (1.0 - ROUNDING) or search.cut_short():
             break
         first, enough = fewest.get(alike, (setting, most + 1))
         most = min(most, enough - 1)
@@ -371,7 +358,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
             cheapest.append((picks, _price(search, problem, picks)))
             if cheapest[-1][1] * NO_DEARER < below:
                 below = cheapest[-1][1] * NO_DEARER
-                affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, TIMES * engines + BESIDE, below)
+                affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, FEW * engines + MANY, below)
     return cheapest
 
 
@@ -396,7 +383,7 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     gpus = search.gpus_each() * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
-    cheaper = within_limits(problem, need) & (cost < below * (1.0 - SAME_COST))
+    cheaper = within_limits(problem, need) & (cost < below * (1.0 - ROUNDING))
     pools = (zip(end[cheaper].tolist(), least[end[cheaper]].tolist(), strict=True) for end in (first, second))
     return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
@@ -413,7 +400,7 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
         if pool.role is Role.PREFILL:
             continue
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
-        target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
+        target = pool_state(instance, pool, alone).full * (1.0 + ALIKE) + ROUNDING
         for seqs in instance.tables.limits_below(pool.seqs):
             less = replace(pool, seqs=seqs)
             state = pool_state(instance, less, alone)
@@ -474,9 +461,7 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
     able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    plain = [fleet for fleet in able if stages(fleet) == len(fleet.pools)]
-    if len(plain) < len(able):
-        able = [fleet for fleet in plain if holds_at(instance, fleet, AMPLE)] or able
+    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
     survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
     return roomiest(instance, survivors or able)
 

@@ -4,8 +4,8 @@ A fleet holds where the lower end of every class's 95 % interval reaches the goa
 over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
 an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
 What the search chooses is confirmed on requests that no choice was made by, in runs that are doubled likewise. The j-th
-look of the k-th confirmation lets a fleet that misses pass with a chance of LEVEL / 2^(k + j), so that all of them
-together do with LEVEL. Why so: docs/theory/verification.md.
+look of the k-th confirmation lets a fleet that misses pass with a chance of TAIL / 2^(k + j), so that all of them
+together do with TAIL. Why so: docs/theory/verification.md.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never, slow_end
+from optimizer.plans.precision import NOTABLE, SEVERAL, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
 
 from .demand import Demand, recorded_trace, seeded_demands
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
-    TOLERANCE,
     Goodput,
     Judgement,
     Run,
@@ -48,31 +50,22 @@ from .judge import (
 
 LEAST_RUNS = 2
 """Full runs that judge a fleet at least."""
-LIFETIMES = 10.0
+LIFETIMES = 1.0 / WARM_UP
 """Length of a full run in longest permitted times of a mean request, or in pauses between turns of a session: so the
-warm-up, a tenth, is one of them, and caches fill in it [1]."""
-RELAXATIONS, MOST_RELAXED = 40.0, 100_000
-"""Length of a full run in times that its slowest queue or batch remembers, so that each of the 32 batches of two runs
-is two and a half of them long; requests that are spent on that at most."""
-LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
+warm-up is one of them, and caches fill in it. Of a run with a crowd, in the requests of that: a fleet which ends a
+tenth more than come has drained it by the second half [1]."""
+RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
+"""Length of a full run in times that its slowest queue or batch remembers, so that each batch of LEAST_RUNS runs is two
+and a half of them long."""
+LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SEVERAL
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
-WHOLE = 0.9
-"""Share of the engines of a pool that its slices must have between them [1]; assumed: a slice that lost more to
-rounding would miss where the whole fleet does not."""
-SHORT = 4
-"""A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
-FULL, AFTER, HALF = 1.5, 10, 0.5
-"""Requests of a crowd over those that fill the memory, as some end before all are in; requests of its run over those of
-the crowd, so that a fleet which ends a tenth more than come has drained it by the second half; occupancy of the fullest
-engine up to which memory is no concern, and share of a run in which the crowd must be over [1]."""
+HALF = 0.5
+"""Occupancy of the fullest engine up to which memory is no concern; share of a run in which a crowd must be over; and
+what a crowd has beyond the requests that fill the memory, as some end before all are in [1]."""
 
-LEVEL = 0.025
-"""Chance at most that a fleet which misses a goal is said to hold [1]."""
-MOST_CONFIRMED = 8
-"""Confirmations of one search; fleets that are refuted so often are no chance."""
 APART = MOST_RUNS + 1
-"""Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
-MORE = 1.05
+"""Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
+MORE = 1.0 + NOTABLE
 """Rate at which a fleet near its capacity must keep up, over the planned one; 2 % of the requests piling up is what
 counts as falling behind, so that what passes has 3 % or so left. Near is where some resource, by formula, is too
 busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
@@ -99,7 +92,7 @@ def run_length(instance: Instance, volume: float) -> int:
 def in_system(instance: Instance, volume: float) -> float:
     """Requests in the system at once, at most: a request may take TTFT + OSL x TPOT, and rate x that many come then."""
     flows = instance.flows
-    lifetime = float(flows.share @ np.minimum(flows.longest, 3600.0) / flows.share.sum())
+    lifetime = float(flows.share @ np.minimum(flows.longest, SECONDS_PER_HOUR) / flows.share.sum())
     return lifetime * volume * instance.problem.workload.request_rate
 
 
@@ -139,7 +132,7 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
 def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> int:
     """Requests of a run in which the slowest queue and batch of a fleet forget often enough; `least` at least."""
     memory_length = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
-    return max(least, math.ceil(min(memory_length, MOST_RELAXED)))
+    return max(least, math.ceil(min(memory_length, MOST_REQUESTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +154,11 @@ class Slice:
     @property
     def short(self) -> int:
         """Requests of a short run."""
-        return self.requests // SHORT
+        return self.requests // SEVERAL
 
     @property
     def full(self) -> int:
-        """Requests of a full run: its queues and batches forget often enough, as far as MOST_RELAXED."""
+        """Requests of a full run: its queues and batches forget often enough, as far as MOST_REQUESTS."""
         return full_length(self.instance, self.fleet, self.requests, self.volume)
 
     def drawn(self, requests: int, number: int, more: float = 1.0) -> Demand:
@@ -194,7 +187,7 @@ class Slice:
         if fullest(self.engines, runs) <= HALF:
             return None
         count = crowd_of(self.instance, self.fleet, self.engines)
-        demand = crowded(self.drawn(max(self.requests, AFTER * count), number), count)
+        demand = crowded(self.drawn(max(self.requests, math.ceil(LIFETIMES * count)), number), count)
         return lasting(self.instance, self.engines, Run.of(demand, self.engines))
 
     def gives_way(self, number: int) -> Judgement | None:
@@ -361,7 +354,7 @@ class Bench:
                 self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)
             return replace(self.engines[key], replicas=pool.replicas)
 
-        return SimulatedFleet(tuple(map(engines, fleet.pools)))
+        return tuple(map(engines, fleet.pools))
 
     def part(self, fleet: Fleet) -> Slice:
         """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
@@ -371,7 +364,9 @@ class Bench:
         counts, part_count = [pool.replicas for pool in fleet.pools], 1
         if self.instance.problem.recorded is None:
             most = min(math.ceil(self.requests / MOST_REQUESTS), *counts)
-            part_count = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
+            part_count = next(
+                n for n in range(most, 0, -1) if all(have // n * n >= (1.0 - 2.0 * NOTABLE) * have for have in counts)
+            )
         slice_fleet = fleet.resized([count // part_count for count in counts])
         requests = min(math.ceil(self.requests / part_count), MOST_JUDGED)
         engines, volume = self.engines_of(slice_fleet), self.volume / part_count
@@ -412,7 +407,7 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = Tr
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    portion, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
+    portion, step = bench.part(fleet), 1.0 + SEVERAL * TOLERANCE
     formula_volume = by_formula / bench.instance.problem.workload.request_rate / portion.parts
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
@@ -443,21 +438,21 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
     """Share of its KV blocks that the fullest engine had in use at once [1]."""
     uses = [use for run in runs for use in run.result.engines]
-    return max((use.peak_blocks / engines.pools[use.pool].limits.kv_blocks for use in uses), default=0.0)
+    return max((use.peak_blocks / engines[use.pool].limits.kv_blocks for use in uses), default=0.0)
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
-    """Requests of a crowd: FULL times those that fill the KV memory, however many may be there at once by their limits.
+    """Requests of a crowd: half as many again as fill the KV memory, however many their limits let in.
 
     Each stays in the engine that holds it to its end, half-way through its output.
     """
     flows, room = instance.flows, 0.0
-    for pool, engine in zip(fleet.pools, engines.pools, strict=True):
+    for pool, engine in zip(fleet.pools, engines, strict=True):
         weight = flows.share * pool.route
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
             room += engine.replicas * engine.limits.kv_blocks * engine.limits.block_size / tokens
-    return max(1, math.ceil(FULL * room))
+    return max(1, math.ceil((1.0 + HALF) * room))
 
 
 def crowded(demand: Demand, count: int) -> Demand:
@@ -484,7 +479,7 @@ def tail_of(number: int, look: int = 1) -> float:
     >>> tail_of(1), tail_of(1, 2), tail_of(2)
     (0.00625, 0.003125, 0.003125)
     """
-    return LEVEL / 2.0 ** (number + look)
+    return TAIL / 2.0 ** (number + look)
 
 
 def confirmed(
@@ -516,15 +511,15 @@ def confirmed(
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
-    """What the requests that proved the winner say of it behind a router that counts requests; None where none chooses.
+    """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
 
     It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
     decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
-    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
+    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):
         return None
-    counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
+    counting = tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines)
     runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
     is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
     return bench.verdict_of(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
@@ -537,7 +532,7 @@ def sure_verdict(bench: Bench, fleet: Fleet, most: int = MOST_RUNS) -> Verdict:
     """The verdict on a fleet that was stated, or that formulas chose, on the requests that confirm a plan.
 
     A short run may refute it before; else these may be its first full runs. One that misses a goal passes with half of
-    LEVEL at most. most: full runs after which one that straddles a goal is taken for a miss.
+    TAIL at most. most: full runs after which one that straddles a goal is taken for a miss.
     """
     key = fleet_key(fleet)
     known = bench.verdicts.get(key)

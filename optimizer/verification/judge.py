@@ -6,7 +6,6 @@ once: few looks are few chances to stop at an interval that chance made narrow (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -18,10 +17,11 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
 from costmodel.simulator.metrics import (
+    BATCHES,
     TAIL,
     WARM_UP,
     Overload,
@@ -39,6 +39,7 @@ from costmodel.transformer import Transformer
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
+from optimizer.plans.precision import MOST_MORE, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -49,23 +50,15 @@ Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
-MOST_RUNS = 32
-"""Runs of one verdict at most: each batch of its interval (`metrics.BATCHES`) is a whole run then."""
+MOST_RUNS = BATCHES
+"""Runs of one verdict at most: each batch of its interval is a whole run then."""
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
-WORST = 10.0
-"""Distances beyond this many limits are alike."""
-VOLUMES = 1e-3, 1e3
+VOLUMES = 1.0 / MOST_MORE, MOST_MORE
 """Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
-TOLERANCE = 0.02
-"""To which the goodput and the saturation point are found (relative): with other seeds they differ by 0.5 %
-(benchmarks/goodput_spread.py), and predictions are off by more."""
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
 """Rates of the curve as shares of the saturation point."""
-BLAMED = 0.2
-"""Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
-of little use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +129,7 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
     balancing = balancing_of(instance, fleet)
-    return SimulatedFleet(tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools))
+    return tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools)
 
 
 def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
@@ -167,7 +160,7 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     ranks, mean = config.parallelism.data, kv_of_token(model, config)
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
-    blocks = int(free / (mean * block)) if mean > 0.0 else 2**31
+    blocks = int(free / (mean * block)) if mean > 0.0 else UNLIMITED
     budget = max(config.max_num_batched_tokens, config.verified * config.max_num_seqs)
     return Limits(
         max_num_seqs=config.max_num_seqs,
@@ -185,7 +178,7 @@ def simulated_pool(
     """A pool as the simulator wants it; see `simulated_fleet`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
-    if pool.role is not Role.DECODE and balancing is Balancing.FEWEST_TOKENS:
+    if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
         # one that knows the tokens to compute knows those that are cached
         router = Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
     kv_bytes = tables.kv_transferred[pool.shape]
@@ -222,7 +215,7 @@ def judge(
     instance: Instance,
     fleet: Fleet,
     *,
-    requests: int = 10_000,
+    requests: int,
     seed: int = 0,
     volume: float = 1.0,
     replications: int = 1,
@@ -249,7 +242,7 @@ def judge_runs(
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
-    worst = falls_behind(runs, len(engines.pools))
+    worst = falls_behind(runs, len(engines))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
@@ -297,21 +290,15 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
-def class_quantiles(
-    instance: Instance, runs: Sequence[Run], number: int, metric: Metric, warm_up: float = WARM_UP
-) -> Quantiles:
-    """Quantiles of a metric over the requests of a class that count; infinite where a request never got that far."""
-    masks = counted(instance, runs, number, several=METRICS[metric].scope is Scope.LATER, warm_up=warm_up)
-    return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
-
-
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
-    """One class over all runs."""
+    """One class over all runs; latencies are infinite where a request never got that far."""
     slo = instance.problem.slos[number]
     counts = counted(instance, runs, number, warm_up=warm_up)
+    several = counted(instance, runs, number, several=True, warm_up=warm_up)
 
     def quantiles(metric: Metric) -> Quantiles:
-        return class_quantiles(instance, runs, number, metric, warm_up)
+        masks = several if METRICS[metric].scope is Scope.LATER else counts
+        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
 
     good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
     attainment = share_of(good, tail)
@@ -320,7 +307,7 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         attainment=attainment.share,
         ttft_s=quantiles(Metric.TTFT),
         tpot_s=quantiles(Metric.TPOT),
-        metrics={metric: quantiles(metric) for metric in slo.limits if metric not in SHOWN_ALWAYS},
+        metrics={m: quantiles(m) for m in Metric if m in {*SHOWN_ALWAYS, *slo.limits} and m not in OWN_FIELDS},
         attainment_goal=slo.attainment,
         attainment_low=attainment.low,
         attainment_high=attainment.high,
@@ -329,7 +316,10 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
 
 
 def distance(instance: Instance, judgement: Judgement) -> float:
-    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
+    """How far the worst class is from its limits at the quantile of its goal, MOST_MORE at most [1].
+
+    Above 1 where it misses.
+    """
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
         counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
@@ -340,11 +330,11 @@ def distance(instance: Instance, judgement: Judgement) -> float:
             ]
         )
         if ratios.size:  # of each request the largest latency in units of its limit
-            ratio = np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0)
+            ratio = np.nan_to_num(ratios, nan=MOST_MORE, posinf=MOST_MORE).max(axis=0)
             worst = max(worst, float(np.quantile(ratio, slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
-    return min(worst, WORST)
+    return min(worst, MOST_MORE)
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:
@@ -396,18 +386,6 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
     return rule
 
 
-def until_precise(precision: float, requests: int, most: int) -> Rule:
-    """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
-
-    def rule(judgement: Judgement) -> int:
-        count, width = len(judgement.runs), half_width(judgement)
-        if width <= precision:
-            return count
-        return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
-
-    return rule
-
-
 def half_width(judgement: Judgement) -> float:
     """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
     classes = judgement.classes
@@ -418,7 +396,7 @@ def pool_behind(judgement: Judgement) -> int | None:
     """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
     if not judgement.overloaded:
         return None
-    roles = [pool.role for pool in judgement.engines.pools]
+    roles = [pool.role for pool in judgement.engines]
     backlogs = [sum(pool_backlog(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
     return int(np.argmax(backlogs))
 
@@ -437,19 +415,19 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
-    """Pools that made BLAMED of the late requests late or more; where none did, those that made most of them late.
+    """Pools that made as many requests late as half of an even share of the late ones, or more.
 
     Requests of every class that misses too many; of all classes where each misses few enough.
     """
     behind = [not item.proven for item in judgement.classes]
     class_mask = np.array(behind if any(behind) else [True] * len(behind))
-    late = np.zeros(len(judgement.engines.pools))
+    late = np.zeros(len(judgement.engines))
     for run in judgement.runs:
         late_first, late_next = _late(instance, run, class_mask)
         np.add.at(late, _late_in(run, late_first), 1.0)
         np.add.at(late, _pools(run)[1][late_next], 1.0)
     share = late / max(late.sum(), 1.0)
-    return tuple(np.flatnonzero(share >= min(BLAMED, share.max(initial=0.0))).tolist())
+    return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
 
 
 def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
@@ -567,9 +545,7 @@ class Trials:
         return tuple(self.points[volume] for volume in sorted(self.points))
 
 
-def goodput(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
-) -> Goodput:
+def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
     """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
 
     requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
@@ -626,7 +602,7 @@ class Curve:
 
 
 def latency_curve(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
+    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
 ) -> Curve:
     """Run a fleet at rates around its saturation point, with common random numbers.
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import mean_power, watt_hours_per_1000
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.metric import Metric
+from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -41,7 +40,6 @@ from .judge import (
     Judgement,
     OutOfTimeError,
     Run,
-    class_quantiles,
     counted,
     in_time,
     judge_demands,
@@ -57,7 +55,7 @@ CDF_SHARES: Final = tuple(
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
-BY_REQUESTS = "router: counts requests"
+BY_REQUESTS = "least-requests router"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
@@ -195,7 +193,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         attainment=float(good.mean()),
         classes=[_class(instance, judgement, plan.classes[k], k) for k in range(len(judgement.classes))],
         cdf_shares=list(CDF_SHARES),
-        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
+        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, QUANTILES[-1:])[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejections / requests,
@@ -241,7 +239,6 @@ def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult
     return SimulatedClass(
         **{entry.name: getattr(item, entry.name) for entry in fields(item)},
         by_formula=formula_result.latencies,
-        e2e_s=class_quantiles(instance, judgement.runs, number, Metric.E2E),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
@@ -402,11 +399,12 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
     pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
     energy = sum(pool.energy for pool in pools)
     tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
-    return FleetUse(pools, energy, sum(pool.power for pool in pools), watt_hours_per_1000(energy, tokens))
+    per_1000 = energy / SECONDS_PER_HOUR / (tokens / 1e3) if tokens > 0.0 else math.inf
+    return FleetUse(pools, energy, sum(pool.power for pool in pools), per_1000)
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
-    config, simulated_pool = pool_config(instance, pool), judgement.engines.pools[number]
+    config, simulated_pool = pool_config(instance, pool), judgement.engines[number]
     uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
     work = [_work(run, number, judgement) for run in judgement.runs]
     spans = np.array([run_span(run.result) for run in judgement.runs])
@@ -438,7 +436,7 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
 
 def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
     """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    pool, span = judgement.engines.pools[number], run_span(run.result)
+    pool, span = judgement.engines[number], run_span(run.result)
     return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
 
 

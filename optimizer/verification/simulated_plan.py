@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +12,15 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from costmodel.simulator import Pages, Result, Router, simulate
-from costmodel.simulator.metrics import steady
+from costmodel.simulator.metrics import WARM_UP, steady
 from costmodel.words import percentage, plural
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Quantiles
+from optimizer.plans.precision import SEVERAL, TOLERANCE
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -30,10 +30,10 @@ from search_spaces.traces.summary import read_trace, spread
 from .bench import full_length
 from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
 from .judge import (
+    LOADS,
     Curve,
     Goodput,
     Judgement,
-    class_quantiles,
     goodput,
     half_width,
     judge_demands,
@@ -42,15 +42,12 @@ from .judge import (
     pool_behind,
     simulated_fleet,
     until_decided,
-    until_precise,
 )
 from .record import ClassGaps, DaySlot, FleetUse, class_gaps, fleet_use, hit_share, slots_of_day
 
-GOODPUT_RUNS, CURVE_RUNS = 8, 30
-"""Rates that a search for the goodput, and a curve, try, about."""
-RUNS_TO_DECIDE: Final = 4
-"""Runs of random requests while a class is undecided: as many requests as confirm most alternatives of a plan."""
-PER_USER: Final = 10
+GOODPUT_RUNS = math.ceil(-math.log2(TOLERANCE))
+"""Rates that a search for the goodput tries, about."""
+PER_USER: Final = round(1.0 / WARM_UP)
 """Requests for each one of a closed loop, so that those with which it starts are warm-up."""
 MOST_UNTIL: Final = 2_000_000
 """Requests of all runs together, beyond which an interval is told as it is: 2 GB of their times."""
@@ -74,12 +71,12 @@ class SimulationRequest:
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
     None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
-    replications: runs, None for one, or up to RUNS_TO_DECIDE of random requests while a class is undecided; until: half
+    replications: runs, None for one, or up to SEVERAL of random requests while a class is undecided; until: half
     width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
+    requests: int
     rate: float | None = None
-    requests: int = 20_000
     seed: int = 0
     replications: int | None = None
     trace: Path | None = None
@@ -100,7 +97,7 @@ class SimulationRequest:
         """Requests of all runs together, about; the most that there may be where a precision was asked for."""
         if self.until is not None:
             return MOST_UNTIL
-        runs = self.runs + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        runs = self.runs + (2 * len(LOADS) if self.curve else GOODPUT_RUNS * self.goodput)
         return self.requests * runs
 
     @property
@@ -158,10 +155,6 @@ class Simulated:
         runs = range(len(self.judgement.runs)) if self.request.trace is None else ()
         return [self.request.seed + SEEDS * number for number in runs]
 
-    def quantiles(self, number: int, metric: Metric) -> Quantiles:
-        """Quantiles of a metric of one class [s]."""
-        return class_quantiles(self.instance, self.judgement.runs, number, metric)
-
     def timeline(self, window: float) -> tuple[Result, float]:
         """Steps of the first run in a window [s] that begins where the warm-up ends, and its beginning [s].
 
@@ -180,7 +173,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     if request.balancing is not None:
         limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing), counting=None)
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
-    tell("simulating", 0.3)
+    tell("simulating", 0.0)
     demand_rate = instance.problem.workload.request_rate
     volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
     profile = None if request.profile is None else _profile(instance, request.profile)
@@ -190,7 +183,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
     elif request.is_steady and request.replications is None:
         draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
-        rule = until_decided(request.requests, most=min(RUNS_TO_DECIDE * request.requests, MOST_UNTIL))
+        rule = until_decided(request.requests, most=min(SEVERAL * request.requests, MOST_UNTIL))
         judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
     else:
         if request.trace is not None:
@@ -201,12 +194,9 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
         engines = simulated_fleet(instance, fleet)
-        if demands[
-            0
-        ].trace.pages:  # behind a router that knows what each engine has cached, as is deployed for prefixes
+        if demands[0].trace.pages:  # a router that knows what each engine has cached, as is deployed for prefixes
             aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
-            pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
-            engines = replace(engines, pools=pools)
+            engines = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines)
         judgement = judge_demands(instance, engines, demands)
     behind, has_pages = pool_behind(judgement), judgement.runs[0].demand.trace.pages is not None
     simulation = Simulated(
@@ -230,7 +220,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         curve = latency_curve(instance, fleet, **settings)
         return replace(simulation, curve=curve, goodput=curve.goodput)
     if request.goodput:
-        tell("finding the goodput", 0.6)
+        tell("finding the goodput", 0.5)
         return replace(simulation, goodput=goodput(instance, fleet, **settings))
     return simulation
 
@@ -241,13 +231,16 @@ def _until_precise(
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     precision = request.until or HALF_WIDTH.high
     requests = full_length(instance, fleet, request.requests, volume)
-    enough = until_precise(precision, requests, MOST_UNTIL)
 
     def wanted(judgement: Judgement) -> int:
-        simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
-        most = max(simulated_requests / MOST_UNTIL, min((precision / max(precision_now, 1e-9)) ** 2, 1.0))
-        tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", 0.9 * most)
-        return enough(judgement)
+        """As many runs as make the widest interval +- precision, as far as MOST_UNTIL requests go."""
+        count, width = len(judgement.runs), half_width(judgement)
+        most = max(count * requests / MOST_UNTIL, min((precision / max(width, 1e-9)) ** 2, 1.0))
+        tell(f"{count * requests:,} requests, ±{percentage(width, 2)}", most)
+        if width <= precision:
+            return count
+        more = max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0)))
+        return min(more, max(MOST_UNTIL // requests, count))
 
     draws = seeded_demands(instance, fleet, requests, request.seed, volume)
     return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)

@@ -31,23 +31,21 @@ from costmodel.quoting import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
+from optimizer.plans.precision import FEW, MANY, NO_DEARER, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
-from optimizer.search.search import NO_DEARER
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 
 if TYPE_CHECKING:
     import optuna
 
-TAIL, MISS = 0.02, 5.0
+TAIL, MISS = TOLERANCE, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`Search`)."""
-LOOKS = 60
+LOOKS = 2 * MANY
 """Simulations that tuning may make."""
-JUDGED = 5
-"""Of the best looks so many are judged, and so many of a front."""
-NOTABLE = 0.01
+LESS = TOLERANCE / 2.0
 """What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
 less."""
 
@@ -57,9 +55,6 @@ Looks = dict[Point, Values]
 """Values of every point that was looked at, in order."""
 Value = Callable[[Point], Values | None]
 """Looks at a point; None: it is not allowed."""
-ASKED = 20
-"""Points that are asked for at most, for each look, where few are allowed; and draws of known points in a row, for each
-knob, after which the first that is not known is taken."""
 SQLITE, JOURNAL = "sqlite:///", "journal:"
 """What stands before the file in a name of a study: how Optuna writes it."""
 FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
@@ -221,11 +216,9 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
         search.attributes, search.recall = tuner.attributes, tuner.recall
     search.looks_of(tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
-    enough, most = tuner.worth(looks[0]) - TAIL * NOTABLE, looks[0].cost * NO_DEARER
+    enough, most = tuner.worth(looks[0]) - TAIL * LESS, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
-    verdicts = (
-        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:JUDGED] if not bench.late()
-    )
+    verdicts = (bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:FEW] if not bench.late())
     return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
@@ -244,7 +237,7 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Sho
         if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
     }
     rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
-    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:JUDGED]
+    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:FEW]
     for key in judged_keys if not bench.late() else ():
         verdict = bench.verdict(rows[key].fleet)
         rows[key] = ShortRun.of(verdict, verdict.outcome)
@@ -256,14 +249,14 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Sho
 def front(looks: Iterable[ShortRun]) -> list[ShortRun]:
     """Looks that keep their goals and that no other beats in both cost and tail, cheapest first.
 
-    One that only takes less than NOTABLE off the tail of a cheaper one is left out. What holds in full runs is beaten
+    One that only takes less than LESS off the tail of a cheaper one is left out. What holds in full runs is beaten
     only by what does so too: of others it is not sure that they keep their goals.
     """
     best: list[ShortRun] = []
     for look in sorted(looks, key=lambda look: (look.cost, look.distance)):
         sure = look.outcome is Outcome.MEETS
         rivals = [rival.distance for rival in best if rival.outcome is Outcome.MEETS or not sure]
-        if look.distance <= 1.0 and (not rivals or look.distance <= min(rivals) - NOTABLE):
+        if look.distance <= 1.0 and (not rivals or look.distance <= min(rivals) - LESS):
             best.append(look)
     return best
 
@@ -323,8 +316,8 @@ class Search:
         return values
 
     def ended(self, budget: int) -> bool:
-        """Whether all looks are taken, or hardly any point is left or allowed."""
-        most = min(math.prod(self.sizes), ASKED * budget)
+        """Whether all looks are taken, or hardly any point is left or allowed: MANY were asked for each look."""
+        most = min(math.prod(self.sizes), MANY * budget)
         return len(self.looks) >= budget or len(self.history) >= most or self.stopped()
 
     def looks_of(self, start: Point, budget: int, sampler: optuna.samplers.BaseSampler | None = None) -> Looks:
@@ -409,7 +402,7 @@ class Search:
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
-        for _ in range(ASKED * len(self.sizes)):
+        for _ in range(MANY * len(self.sizes)):
             point = tuple(int(self.draw.integers(size)) for size in self.sizes)
             if point not in self.history:
                 return point

@@ -1,9 +1,10 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost, and the cheapest is judged (`bench`). Of one that misses the neighbors wait that
-mend it: other settings of the pools to blame, else more replicas of them. Of one that holds those that cost less wait:
-fewer replicas, then other shapes. Fresh requests may refute the best, which then counts as a miss (`Loop.refute`), and
-the loop goes on. No fleet is judged twice, and the neighbors of each are finitely many, so it ends.
+Fleets wait in the order of their cost, of equals the one that the rules of `search` prefer first, and the first is
+judged (`bench`). Of one that misses the neighbors wait that mend it: other settings of the pools to blame, else more
+replicas of them. Of one that holds those that cost less wait: fewer replicas, then other shapes. Fresh requests may
+refute the best, which then counts as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice, and the
+neighbors of each are finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, promise
+from optimizer.fleets.evaluate import bisection, holds_at, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -29,27 +30,18 @@ from optimizer.fleets.fleet import (
     with_replicas,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
+from optimizer.plans.precision import ALIKE, FEW, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
-from optimizer.search.search import ALIKE, SAME_COST, FleetSearch, preferred
+from optimizer.search.search import NEAR, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
 
-ROUNDS = 6
-"""Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
-GROWTH = 0.03
-"""Replicas that the first repair adds, as a share of the pool [1]; each further one twice as many, one at least."""
 PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
-PROMISING = 0.5
-"""Share of every goal that the formulas must predict of a neighbor for it to be simulated, and that a fleet must reach
-in simulation for settings to be tried that they predict no more of [1]; assumed: they err by less."""
-MOST_SHAPES = 6
-"""Fleets of other shapes that are simulated for one that holds [1]; assumed: the likeliest come
-first."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
 
@@ -87,11 +79,11 @@ class SearchResult:
 
 @dataclass(slots=True)
 class Waiting:
-    """Fleets that wait to be simulated; which were taken before, and the replicas of those refuted."""
+    """Fleets that wait to be simulated; what those were called that were taken before; replicas of those refuted."""
 
     instance: Instance
     candidates: list[Candidate] = field(default_factory=list)
-    past: set[Key] = field(default_factory=set)
+    past: dict[Key, str] = field(default_factory=dict)
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
 
     def add(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
@@ -111,7 +103,7 @@ class Waiting:
         fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
         best = preferred(self.instance, fleets)
         candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
-        self.past.add(fleet_key(best))
+        self.past[fleet_key(best)] = candidate.what
         return candidate
 
     def refute(self, fleet: Fleet) -> None:
@@ -136,19 +128,18 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    fleets: with which it begins; near: fleets that miss narrowly by formula; eligible: which fleets may be looked at;
-    on_held: called once the first holds. standing: fleets that hold; trail: all that missed; names: what each fleet is
-    called; fewer: replicas that the best is tried without; wider: whether it waits in other shapes already.
+    fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
+    by formula; eligible: which fleets may be looked at; on_held: called once the first holds. standing: fleets that
+    hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other
+    shapes already.
     """
 
     bench: Bench
     fleets: Sequence[Fleet]
-    near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
-    names: dict[Key, str] = field(default_factory=dict)
     repairs: int = 0
     nearest: Verdict | None = None
     undecided: Fleet | None = None
@@ -158,7 +149,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.bench.instance)
-        for fleet in self.fleets:
+        for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
             self.waiting.add(fleet)
 
     @property
@@ -176,7 +167,6 @@ class Loop:
                 self.undecided = candidate.fleet
                 break
             self.repairs += candidate.what == REPAIRED
-            self.names[fleet_key(candidate.fleet)] = candidate.what
             if verdict.held:
                 self.take(verdict, 2 * candidate.fewer or 1)
             else:
@@ -186,7 +176,7 @@ class Loop:
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
         while (best := self.best) is None or not self.bench.late():
-            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - SAME_COST))
+            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - ROUNDING))
             if candidate is not None or not self._further():
                 return candidate
         return None
@@ -202,7 +192,7 @@ class Loop:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
         key = fleet_key(miss.fleet)
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
-        self._miss(Candidate(miss.cost, miss.fleet, self.names.get(key, CANDIDATE)), miss)
+        self._miss(Candidate(miss.cost, miss.fleet, self.waiting.past.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
@@ -235,7 +225,7 @@ class Loop:
         options, looks = other_settings(bench, miss), set[Key]()
         while options and not bench.late():
             fleet = options.pop(0)
-            if fleet_key(fleet) in looks | self.waiting.past:
+            if fleet_key(fleet) in looks or fleet_key(fleet) in self.waiting.past:
                 continue
             looks.add(fleet_key(fleet))
             look = bench.look(fleet)
@@ -255,7 +245,7 @@ class Loop:
             self._spare(1)
             return True
         self.wider = True
-        near = [("near by formula", fleet) for fleet in self.near]
+        near = [("near by formula", fleet) for fleet in self.fleets]
         for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, label)
@@ -277,15 +267,15 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more replicas in all the pools to blame; none after ROUNDS.
+    """The fleet with more replicas in all the pools to blame: 2 % (TOLERANCE), then twice as many, FEW times at most.
 
     Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
     more.
     """
-    if not miss.blamed or rounds >= ROUNDS:
+    if not miss.blamed or rounds >= FEW:
         return []
     counts = [pool.replicas for pool in miss.fleet.pools]
-    growth = {k: max(1, math.ceil(counts[k] * GROWTH * 2.0**rounds - 0.5)) for k in miss.blamed}
+    growth = {k: max(1, math.ceil(counts[k] * TOLERANCE * 2.0**rounds - 0.5)) for k in miss.blamed}
 
     def grown(more: dict[int, int]) -> Fleet:
         return miss.fleet.resized([count + more.get(k, 0) for k, count in enumerate(counts)])
@@ -314,18 +304,14 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
         limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
     own, classes = promise(instance, fleet), miss.judgement.classes
-    near = not miss.judgement.overloaded and all(
-        item.attainment >= PROMISING * item.attainment_goal for item in classes
-    )
+    near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
     rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
-    return [
-        candidate for share, candidate in rated_fleets if share >= PROMISING and (near or own >= 1.0 or share > own)
-    ]
+    return [candidate for share, candidate in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
 
 
 def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
@@ -375,10 +361,10 @@ def other_shapes(
             continue
         share = min(promise(instance, fleet), 1.0)
         shares[limits] = share if share > before else -1.0
-        if share >= PROMISING and (label not in best or share > best[label][0]):
+        if share >= NEAR and (label not in best or share > best[label][0]):
             best[label] = share, fleet
     ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
-    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:MOST_SHAPES]]
+    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:FEW]]
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
@@ -435,6 +421,6 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
 
     def fits(count: int) -> bool:
         fewer = with_replicas(fleet, index, count)
-        return fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer)
+        return fleet_cost(instance, fewer) < below * (1.0 - ROUNDING) and allowed(instance, fewer)
 
     return bisection(0, fleet.pools[index].replicas + 1, fits)[0]

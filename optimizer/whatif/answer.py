@@ -5,7 +5,7 @@
     simulated  what `optimize` says
 
 By formula a fleet may miss when it is simulated (`confirmed`): then the cheapest of one pool or two is simulated that
-has not more engines of the same kinds, ROUNDS times at most. A fleet that missed is never an answer.
+has not more engines of the same kinds, FEW times at most. A fleet that missed is never an answer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from costmodel.words import dollars, percentage
 from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
-from optimizer.fleets.pool import pool_key
+from optimizer.fleets.pool import KEPT, pool_key
 from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
+from optimizer.plans.precision import FEW
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
@@ -45,7 +46,6 @@ from optimizer.search.search import (
     without_prices,
 )
 from optimizer.verification.bench import look
-from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import scenario_problem
 
@@ -283,7 +283,7 @@ def demand_of(problem: Problem) -> UnpricedProblem:
     return UnpricedProblem(key, without_prices(problem))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=FEW)
 def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
@@ -291,7 +291,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=FEW)
 def free_search(demand: UnpricedProblem) -> FleetSearch:
     """The search free of prices and limits."""
     return evaluated(slow_instance(demand))
@@ -342,12 +342,12 @@ def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
     return Case(hashlib.sha256(repr((demand, shapes, settings, pools)).encode()).hexdigest(), instance, fleet)
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=KEPT)
 def _smallest_case(case: Case) -> Case:
     return replace(case, fleet=smallest_batches(case.instance, case.fleet))
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=KEPT)
 def break_of(case: Case) -> tuple[float, str]:
     """The highest multiple of the demand at which a fleet keeps every goal, and what gives out first, in which pool."""
     instance, fleet = case.instance, case.fleet
@@ -399,7 +399,7 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
     misses: list[Answer] = []
     floor = best.bound
-    while best.case is not None and len(misses) <= ROUNDS:
+    while best.case is not None and len(misses) <= FEW:
         attainment, fault = look_at(best.case)
         if not fault:
             return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)
@@ -408,7 +408,7 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
     return unproven(misses) if misses else best
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=KEPT)
 def look_at(case: Case) -> tuple[float, str]:
     """The same for a fleet of an answer."""
     return look(case.instance, case.fleet)

@@ -28,11 +28,11 @@ from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.plans.precision import FEW, HALVINGS, MANY, OPTIMAL_GAP, ROUNDING, SEVERAL, TOLERANCE
 from optimizer.plans.records import engine_counts
-from optimizer.search.search import SAME_COST, Engines, smallest_batches
+from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
-from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
 
@@ -65,15 +65,9 @@ class Step:
 
 # --- frontiers --------------------------------------------------------------------------------------------------------
 
-TOLERANCE: Final = 1e-4
-"""How exactly the end of a step is found by formula, relative [1]."""
-RESOLUTION: Final = 0.01
+RESOLUTION: Final = TOLERANCE / 2.0
 """Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
 but by its range, and what simulation says of an end is found to it."""
-MOST_DOUBLINGS: Final = 20
-"""Of the rate at hand, or halvings, in search of a budget's."""
-SIMULATING: Final = 0.6
-"""Share of the work that is done when simulations begin."""
 GOALS: Final = 0.5, 0.999
 """Goals of attainment that a curve goes over where no others are asked for [1]."""
 OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
@@ -108,9 +102,9 @@ class Ramp:
     unit: str
     upwards: bool
 
-    def answer(self, value: float, effort: ScenarioEffort, known_misses: Sequence[Engines] = ()) -> Answer:
+    def answer(self, value: float, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        return answer_to(self.problem, {self.key: value}, effort, known_misses)
+        return answer_to(self.problem, {self.key: value}, ScenarioEffort.FULL, known_misses)
 
     def _instance(self, case: Case, value: float) -> Instance:
         """The instance of a fleet at a value."""
@@ -175,12 +169,11 @@ def ramp_of(problem: Problem, name: str) -> Ramp:
     return Ramp(problem, key, unit, upwards=False)
 
 
-def frontier(  # noqa: PLR0917
+def frontier(
     problem: Problem,
     name: str,
     bounds: tuple[float, float] | None = None,
     looks: int = 0,
-    effort: ScenarioEffort = ScenarioEffort.FULL,
     progress: Progress | None = None,
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
@@ -198,24 +191,23 @@ def frontier(  # noqa: PLR0917
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
     if budgets is not None:
-        low, high = rates_for(ramp, budgets, effort)
+        low, high = rates_for(ramp, budgets)
     own = own_value(problem, ramp.key)
     here = own if own is not None and low <= own <= high else None
     ends = (low, high) if ramp.upwards else (high, low)
-    stairs = Stairs(ramp, ends, effort, lambda label, share: tell(label, share * (SIMULATING if looks else 1.0)))
+    stairs = Stairs(ramp, ends, lambda label, share: tell(label, share * (0.5 if looks else 1.0)))
     steps = stairs.climb()
     if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
         steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
     steps = _within(_rising(steps), budgets)
-    curve = Frontier(ramp.key, ramp.unit, tuple(steps), TOLERANCE, by_budget=name == "budget", here=here)
+    curve = Frontier(ramp.key, ramp.unit, tuple(steps), OPTIMAL_GAP, by_budget=name == "budget", here=here)
     if not looks or not steps:
         return curve
     chosen_fleets = {*list(dict.fromkeys(_fleet(step.answer) for step in _simulation_order(steps, ramp, here)))[:looks]}
     again = Stairs(
         ramp,
         (steps[0].start, steps[-1].end),
-        effort,
-        lambda label, share: tell(label, SIMULATING + (1.0 - SIMULATING) * share),
+        lambda label, share: tell(label, 0.5 + 0.5 * share),
         trusted={_fleet(step.answer) for step in steps} - chosen_fleets,
         further=[step.start for step in steps],
         answers=stairs.answers,
@@ -246,13 +238,12 @@ def _fleet(best: Answer) -> object:
 class Stairs:
     """The staircase of a lever between two values, the easiest first.
 
-    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where ROUNDS fleets
+    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where FEW fleets
     missed; answers: by formula at each value, as no fleet is refuted; refuted: fleets without a step that did not hold.
     """
 
     ramp: Ramp
     ends: tuple[float, float]
-    effort: ScenarioEffort
     tell: Progress
     trusted: set[object] | None = None
     further: Sequence[float] = ()
@@ -273,7 +264,7 @@ class Stairs:
                 misses.append(step.answer)
                 self.refuted.append(step.answer)
                 refuted += [step.answer.case.engines] if step.answer.case is not None else []
-                if len(misses) > ROUNDS:
+                if len(misses) > FEW:
                     beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
                     if not beyond:
                         return [*steps, Step.of(at, hard, unproven(misses))]
@@ -286,7 +277,7 @@ class Stairs:
             steps.append(step)
             refuted += [step.answer.case.engines] if step.missed is not None else []
             at = ramp.easiest(ramp.beyond(step.end, RESOLUTION), ramp.hardest(hard, step.end))
-            value = ramp.easiest(at, ramp.beyond(step.end, TOLERANCE))
+            value = ramp.easiest(at, ramp.beyond(step.end, OPTIMAL_GAP))
             label = f"{plural(len(steps), 'fleet')}, at {value:.4g}"
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
@@ -297,14 +288,14 @@ class Stairs:
         Where there is no fleet, there is none further on, and the step begins there.
         """
         if known_misses:
-            best = self.ramp.answer(at, self.effort, known_misses)
+            best = self.ramp.answer(at, known_misses)
         else:
-            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at, self.effort)
+            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at)
         case, hard = best.case, self.ends[1]
         if case is None:
             return Step.of(at, hard, best)
         if not self.ramp.holds(case, hard):
-            hard = self.ramp.last(at, hard, lambda value: self.ramp.holds(case, value), 0.1 * TOLERANCE)[0]
+            hard = self.ramp.last(at, hard, lambda value: self.ramp.holds(case, value), ROUNDING)[0]
         step = Step.of(easy, hard, best)
         is_trusted = self.trusted is None or _fleet(best) in self.trusted
         return step if is_trusted else self._as_seen(step, case)
@@ -344,26 +335,26 @@ def _rising(steps: Sequence[Step]) -> list[Step]:
     rising: list[Step] = []
     for step in reversed(steps):
         cost, harder = step.answer.cost, rising[-1].answer.cost if rising else None
-        if cost is not None and harder is not None and cost >= harder * (1.0 - SAME_COST):
+        if cost is not None and harder is not None and cost >= harder * (1.0 - ROUNDING):
             rising[-1] = replace(rising[-1], start=step.start)
         else:
             rising.append(step)
     return rising[::-1]
 
 
-def rates_for(ramp: Ramp, budgets: tuple[float, float], effort: ScenarioEffort) -> tuple[float, float]:
+def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
     """Rates between which a curve passes both of two budgets [$/h], as far as any rate does [1/s]."""
 
     def dearer(rate: float, budget: float) -> bool:
-        cost = ramp.answer(rate, effort).cost
-        return cost is None or cost > budget * (1.0 + SAME_COST)
+        cost = ramp.answer(rate).cost
+        return cost is None or cost > budget * (1.0 + ROUNDING)
 
     low = high = ramp.problem.workload.request_rate
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MANY):
         if not dearer(low, budgets[0]):
             break
         low /= 2.0
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MANY):
         if dearer(high, budgets[1]):
             break
         high *= 2.0
@@ -374,7 +365,7 @@ def _within(steps: Sequence[Step], budgets: tuple[float, float] | None) -> list[
     """The steps between two budgets [$/h]: from what the first one buys to what the last one does."""
     if budgets is None:
         return list(steps)
-    low, high = (budget * (1.0 + SAME_COST) for budget in budgets)
+    low, high = (budget * (1.0 + ROUNDING) for budget in budgets)
     affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
     return affordable[max(below - 1, 0) :]
@@ -398,12 +389,12 @@ def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
     here, last = curve.here, curve.steps[-1].answer.cost if curve.steps else None
     if here is None or own.cost is None or own.attainment is None:
         return curve
-    if curve.by_budget and last is not None and own.cost > last * (1.0 + SAME_COST):
+    if curve.by_budget and last is not None and own.cost > last * (1.0 + ROUNDING):
         return curve
     curve = replace(curve, own=own)
     before = [step for step in curve.steps if ramp.hardness(step.end) < ramp.hardness(here)]
     after = curve.steps[len(before) :]
-    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * (1.0 + SAME_COST):
+    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * (1.0 + ROUNDING):
         return curve
     begins = ramp.beyond(here, curve.tolerance)
     rest = [replace(step, start=ramp.hardest(step.start, begins)) for step in after[:1] if step.end != here]
@@ -413,10 +404,8 @@ def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
 
 # --- break-even values ------------------------------------------------------------------------------------------------
 
-STARTS: Final = 9
-"""Values at which a lever of unknown manners is looked at first."""
-EXACT, HALVED = 1e-6, 1e-4
-"""How exactly break-even prices are found, as lines cross; and other values, by halving, as a share of the range."""
+STARTS: Final = 2**HALVINGS
+"""Parts into which the range of a lever of unknown manners is cut first."""
 
 Point = tuple[float, Answer]
 
@@ -447,19 +436,20 @@ def break_even(  # noqa: PLR0917
 
     own: a fleet for the problem as it is, whatever found it, that is taken along a price where none is cheaper and the
     budget allows it; looks: fleets along a price that are simulated at most, apart from those in place of others;
-    tolerance: how exactly changes are found, as a share of the range. Raises InputError for a key without an order.
+    tolerance: how exactly changes are found, as a share of the range; None: prices, where lines
+    cross, to ROUNDING. Raises InputError for a key without an order.
     """
     _check_order(key)
     low, high = bounds or usual_range(problem, key)
     if not low < high:
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
-    exact = tolerance or (HALVED if price is None else EXACT)
+    exact = tolerance or (OPTIMAL_GAP if price is None else ROUNDING)
     along = Along(problem, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
-        values = (low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1))
+        values = (low + (high - low) * step / STARTS for step in range(1, STARTS))
         points[1:1] = [(value, along.at(value)) for value in values]
     steps = [step for low_point, high_point in pairwise(points) for step in along.between(low_point, high_point)]
     steps = along.joined(along.wide(along.joined(steps)))
@@ -497,8 +487,8 @@ class Along:
             return best
         cost = self.own.cost + self.bought(self.own) * (value - self.price)
         budget = self.problem.constraints.budget
-        affordable = budget is None or cost <= budget * (1.0 + SAME_COST)
-        cheap = best.cost is None or cost <= best.cost + SAME_COST * abs(cost)
+        affordable = budget is None or cost <= budget * (1.0 + ROUNDING)
+        cheap = best.cost is None or cost <= best.cost + ROUNDING * abs(cost)
         return replace(self.own, cost=cost) if affordable and cheap else best
 
     def bought(self, best: Answer) -> float:
@@ -519,7 +509,7 @@ class Along:
         middle = self._crossing(low_point, high_point) if has_costs else (low + high) / 2.0
         apart = min(middle - low, high - middle) > self.least if has_costs else high - low > self.least
         between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
-        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - SAME_COST)
+        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - ROUNDING)
         if between is None or (has_costs and not cheaper):
             middle = middle if has_costs else self._change(low_point, high_point)
             yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
@@ -587,7 +577,7 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     if value is None:
         changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return 0.25 * value, 4.0 * value
+    return value / SEVERAL, value * SEVERAL
 
 
 def by_price(problem: Problem, key: str) -> bool:

@@ -24,6 +24,7 @@ from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
+from optimizer.plans.precision import ALIKE, FEW, HALVINGS, MOST_MORE, ROUNDING
 from optimizer.plans.records import (
     BreakEven,
     ClassLatencies,
@@ -39,7 +40,6 @@ from optimizer.recommend.explain import LIMIT_UNITS, stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from optimizer.search.search import SAME_COST
 from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
@@ -51,14 +51,8 @@ STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
-STEP: Final = 1e-3
-"""Share by which a limit is widened for the finite difference."""
-WIDER: Final = (1, 2, 4, 8, 16, 32, 64)
+WIDER: Final = tuple(2**step for step in range(FEW + 1))
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
-MOST_MORE: Final = 1e3
-"""Multiple of the demand up to which a limit may let more be served."""
-HALVINGS: Final = 3
-"""Of the way to a lever's end, until the value at which the kind of fleet changes is told: to an eighth of it."""
 
 
 # --- the tornado ----------------------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ def sensitivity(
     for offer in problem.offers:
         with suppress(InputError):
             break_evens.append(_break_even(problem, offer, own))
-    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=SAME_COST)
+    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
     return Sensitivity(
         share=SHARE,
         complete=complete,
@@ -360,7 +354,7 @@ def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMP
 
 def _shadow_price(instance: Instance, effort: ScenarioEffort, name: str, upper: float, unit: str) -> ShadowPrice | None:
     """What one limit is worth; None where the relaxation has no fleet."""
-    problem, step = instance.problem, STEP * upper
+    problem, step = instance.problem, ALIKE * upper
     goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
     now = _relax(instance, name, goodput=goodput)
     wider = _relax(replace(instance, problem=with_limit(problem, name, upper + step)), name, goodput=goodput)
@@ -397,7 +391,7 @@ def _in_whole_fleets(
     for count in WIDER if here is not None else ():
         more = float(count) if unit == "GPU" else upper * count / 100.0
         there = answer(with_limit(problem, name, upper + more), effort).cost
-        if here is not None and there is not None and there < here * (1.0 - SAME_COST):
+        if here is not None and there is not None and there < here * (1.0 - ROUNDING):
             return more, here - there
     return None, None
 
@@ -405,7 +399,7 @@ def _in_whole_fleets(
 # --- the chunk of a prompt -------------------------------------------------------------------------------------------
 
 CHUNKS: Final = "search.max_num_batched_tokens"
-MOST_TIMES: Final = 8
+MOST_TIMES: Final = 2**HALVINGS
 """As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
 
 

@@ -27,6 +27,7 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
+from optimizer.plans.precision import FEW
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
@@ -42,8 +43,6 @@ MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
 INNER = ("fleet", "refuted_fleets")
 """Keys of a row that are for the sweep alone: what tells its fleet, and those that were refuted, from every other."""
-LARGEST_BATCH, BATCHES_PER_WORKER = 64, 8
-"""Tasks that a worker takes at once, and how often each takes some, so that none idles long at the end."""
 
 
 # --- the scenarios ----------------------------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ def run_sweep(
     def solved(tasks: Sequence[tuple[int, Scenario]], total: int) -> dict[int, Row]:
         """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker."""
         open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
-        size = min(max(len(open_tasks) // (BATCHES_PER_WORKER * workers), 1), LARGEST_BATCH)
+        size = min(max(len(open_tasks) // (FEW * workers), 1), MOST_FULL)  # each takes some again: none idles long
         for done_count, row in enumerate(executor.map(sweep.solver, open_tasks, chunksize=size), start=1):
             if journal is not None:
                 journal.append(row)

@@ -11,12 +11,11 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files
 from pdplan.options import (
     DEGREE,
     PATH,
-    ROUTERS,
     Choice,
     Flags,
     alternative_option,
@@ -31,6 +30,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces import bounds
+from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS
 
 if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup
@@ -91,7 +91,7 @@ def calibrate(
     calibration = fit(records, setup, source)
     is_kept = not calibration.refusal or force
     if output is not None and is_kept:
-        write_text(output, _overlay(calibration, source, catalog, console.command), force=force)
+        console.write(output, _overlay(calibration, source, catalog, console.command), force=force, hint=None)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
     writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
     console.show(value if as_json else replace(calibration_document(value), next_step=writing if is_kept else ""))
@@ -179,7 +179,7 @@ FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
 @click.option(
     "--balancing",
-    type=Choice(ROUTERS),
+    type=Choice(ROUTERS, ROUTER_SPELLINGS),
     help="With --plan: how the router chose a replica of a pool; default: as in the plan.",
 )
 @click.option(
@@ -215,8 +215,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     """
     from reports.answers.accuracy import validation_dict, validation_document
     from search_spaces.catalog import load_catalog
+    from search_spaces.measured_engines import predict_serving, predict_steps
     from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
-    from search_spaces.serving_error import predict_serving, predict_steps
 
     flags = Flags(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):

@@ -11,7 +11,7 @@ from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import plural
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
@@ -25,7 +25,7 @@ from pdplan.options import (
     value_of,
 )
 from reports.document import Column, Document, Facts, Section, said, table_of
-from reports.numbers import MISSING, count, duration, listed, money, percent, si, signed_percent, significant
+from reports.numbers import MISSING, count, duration, hourly, listed, money, percent, si, signed_percent, significant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,7 +215,7 @@ def _price_facts(entry: dict[str, Any]) -> Facts:
     """Every price with its spread and origin, that of the plans first."""
     facts = [("price", "nobody quotes one")] if entry["price"] is None else []
     for price in filter(None, (entry["price"], *entry["other_prices"])):
-        spread = f"{listed(price['usd_per_hour'])}, from {listed(price['low'])} to {listed(price['high'])}"
+        spread = f"{listed(price['usd_per_hour'])}, from {hourly(price['low'])} to {hourly(price['high'])}"
         source = f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"
         facts += [("" if facts else "price", spread), ("", source)]
     return tuple(facts)
@@ -282,8 +282,8 @@ def models(
         check_files({"-o": output}, {}, force=force)
         with value_of("NAME"):
             model, gaps = model_to_edit(name)
-        write_text(output, architecture_text(model, gaps), force=force)
-        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""))
+        hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
+        console.write(output, architecture_text(model, gaps), force=force, hint=hint)
         return ExitCode.DONE
     if check:
         if name is None:
@@ -302,15 +302,8 @@ def models(
 
 def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
     """Compare the parameters of a model with those that transformers counts."""
-    from search_spaces.models import (
-        AGREEMENT,
-        GROUPS,
-        config_of,
-        counted,
-        has_transformers,
-        load_model,
-        reference_count,
-    )
+    from search_spaces.models import config_of, load_model
+    from search_spaces.parameter_count import AGREEMENT, GROUPS, counted, has_transformers, reference_count
 
     if not has_transformers():
         raise InputError(

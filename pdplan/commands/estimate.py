@@ -239,7 +239,7 @@ def _page(value: dict[str, Any]) -> Document:
     if value["decode"] is None:
         capacity = ("max prompts", f"{plural(most, 'prompt')} of {count(isl)} tokens")
     else:
-        mean = f" at a mean of {count(isl + osl / 2)} tokens; {count(whole)} requests if all are about to end"
+        mean = f", if on average half of the output is done; {count(whole)} if all of it is"
         lengths = f"{count(isl)} + {count(osl)} tokens"
         capacity = ("max batch", f"{plural(most, 'request')} of {lengths}{mean if whole < most else ''}")
     per_second, tokens = rate(value["requests_per_second"]), value["output_tokens_per_second"]
@@ -257,8 +257,8 @@ def _page(value: dict[str, Any]) -> Document:
         capacity,
         ("throughput", throughput),
         ("price", f"{hourly(value['usd_per_hour'])}{price_note}"),
-        ("binds", value["binds"]),
-        ("origins", ", ".join(sorted(set(value["origins"])))),
+        ("limited by", value["binds"]),
+        ("figures", ", ".join(sorted(set(value["origins"])))),
     )
     gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))

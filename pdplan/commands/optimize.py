@@ -30,7 +30,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import SEED, Bounds
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
+from search_spaces.target_names import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -48,7 +48,7 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "-t",
     "--target",
-    type=Choice((*TARGET_NAMES, NO_TARGET)),
+    type=Choice((*TARGET_NAMES, NO_TARGET), TARGET_SPELLINGS),
     help="Search only fleets that this target can run; none searches all. Overrides the file's. Default: fleets that "
     "at least one target of the engine can run.",
 )
@@ -144,9 +144,9 @@ def optimize(
             console.warn(warning)
         show_plan(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
-        from reports.deploy.files import deploy_plan
+        from pdplan.api import deploy as write_files
 
-        console.note(f"wrote {len(deploy_plan(plan, deploy, force=force))} files to {deploy}")
+        console.note(f"wrote {len(write_files(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 

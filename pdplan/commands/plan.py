@@ -14,7 +14,7 @@ from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import check_files, read_fleet, read_plan, show_view, view_of, view_options
 from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console
-from search_spaces.target_names import TARGET_NAMES
+from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -95,7 +95,7 @@ def compare(
 @click.option(
     "-t",
     "--target",
-    type=Choice(TARGET_NAMES),
+    type=Choice(TARGET_NAMES, TARGET_SPELLINGS),
     help="What runs the replicas; default: the plan's target, else the engine alone, else the first that runs it.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
@@ -163,7 +163,7 @@ def deploy(
     \b
       pdplan deploy plan/plan.json -o deploy
       pdplan deploy plan/plan.json --target dynamo -o deploy --namespace serving
-      pdplan deploy plan/plan.json --target llmd --engine-version 0.31.0 --model my-org/my-model -o deploy
+      pdplan deploy plan/plan.json --target llm-d --engine-version 0.31.0 --model my-org/my-model -o deploy
       pdplan deploy plan/plan.json --check deploy
 
     Writes the configuration of every replica with the settings that were evaluated, the router, a page

@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from costmodel.quoting import shown
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files, read_fleet
 from pdplan.options import (
     PATH,
-    ROUTERS,
     Choice,
     alternative_option,
     console_options,
@@ -28,6 +27,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import CONCURRENCY, DAY_PARTS, HALF_WIDTH, REPLICATIONS, SEED, SIMULATED_REQUESTS
+from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS
 
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""
@@ -91,7 +91,9 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
 )  # fmt: skip
 @click.option(
-    "--balancing", type=Choice(ROUTERS), help="How the router chooses a replica of a pool; default: as in the plan."
+    "--balancing",
+    type=Choice(ROUTERS, ROUTER_SPELLINGS),
+    help="How the router chooses a replica of a pool; default: as in the plan.",
 )
 @click.option("--goodput", is_flag=True, help="Also find the highest request rate at which every class meets its SLO.")
 @click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
@@ -153,9 +155,8 @@ def simulate(
     }
     for flag, path in files.items():
         if path is not None:
-            write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
-            console.note(f"wrote {path}{hint}")
+            console.write(path, makers[flag](), force=force, hint=hint)
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
     following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
     document = simulation_document(simulation, next_step=following)

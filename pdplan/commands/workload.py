@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
-from pdplan.console import Console, write_text
+from pdplan.console import Console
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
@@ -110,7 +110,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     if output is not None:
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
-        write_text(output, text, force=force)
+        console.write(output, text, force=force, hint=None)
     following = f"{console.command} -o workload.yaml" if output is None else ""
     console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
     if output is None:
@@ -210,7 +210,7 @@ def _sessions_facts(figures: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     """What to do about requests that the model cannot take; empty where it takes all."""
-    beyond = summary.longer_than(model.max_position) if model.max_position else 0
+    beyond = int((summary.rows.isl + summary.rows.osl > model.max_position).sum())
     if not beyond:
         return ""
     verb, context = "is" if beyond == 1 else "are", count(model.max_position)
@@ -265,9 +265,13 @@ def _model_name(model: str, output: Path | None) -> str:
 
 def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     """The trace in numbers, JSON-ready; units are in the keys."""
-    from search_spaces.traces.summary import quantile_of
+    import numpy as np
 
-    arrivals = summary.arrivals
+    arrivals, rows = summary.arrivals, summary.rows
+    quantiles = {
+        name: np.quantile(lengths, QUANTILES, method="inverted_cdf").tolist()
+        for name, lengths in (("isl", rows.isl), ("osl", rows.osl))
+    }
     return {
         "path": str(summary.path),
         "format": str(summary.format),
@@ -281,8 +285,10 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "burstiness": summary.burstiness,
         "mean_isl": summary.mean_isl,
         "mean_osl": summary.mean_osl,
-        "isl": {f"p{100 * share:g}": quantile_of(summary.rows.isl, share) for share in QUANTILES},
-        "osl": {f"p{100 * share:g}": quantile_of(summary.rows.osl, share) for share in QUANTILES},
+        **{
+            name: {f"p{100 * share:g}": length for share, length in zip(QUANTILES, lengths, strict=True)}
+            for name, lengths in quantiles.items()
+        },
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
         "reuse_interval_s": None if summary.reuse_interval is None else summary.reuse_interval[0.5],
@@ -323,7 +329,9 @@ def _page(figures: dict[str, Any]) -> Document:
         return Document(path, (Section(facts=_sessions_facts(figures)), notes))
     hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
-    peaks = ", ".join(f"{rate_words(value)} over {window}" for window, value in figures["peak_rate_rps"].items())
+    peaks = ", ".join(
+        f"{rate_words(value)} over {window.removesuffix('s')} s" for window, value in figures["peak_rate_rps"].items()
+    )
     facts = (
         ("requests", f"{count(figures['requests'])} in {duration(figures['duration_s'])} ({figures['format']})"),
         ("rate", rate_words(figures["request_rate_rps"])),
@@ -368,8 +376,7 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
     if str(file) == "-":
         console.show(text)
         return
-    write_text(file, text, force=force)
-    console.note(f"wrote {file}")
+    console.write(file, text, force=force)
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
     transformer = file.parent / "workload.yaml"
     if fleet and not transformer.exists():  # the workload that a new fleet file names

@@ -18,8 +18,8 @@ from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
+from search_spaces.measured_engines import SERVING_GROUP, Predicted, Predictions
 from search_spaces.measurements import RowKind
-from search_spaces.serving_error import SERVING_GROUP, Predicted, Predictions
 
 QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
 """What is predicted of a row, by the format of its file, and the beginning of the keys of its errors."""
@@ -31,9 +31,9 @@ LABELS: Final = {
 
 
 ERRORS: Final = (
-    "Errors are relative to the measured value. The tables have the median (of steps: the mean) and p90 of their size, "
-    "and the bias: the median (mean) with its sign. In interval: the share of measured values within the 90 % interval "
-    "of the prediction."
+    "Errors are relative to the measured value. Median (of steps: mean) and p90 are of absolute errors; bias is the "
+    "median (mean) of errors with their signs. In interval: the share of measured values within the 90 % interval of "
+    "the prediction."
 )
 
 

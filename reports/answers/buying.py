@@ -27,7 +27,6 @@ from reports.numbers import (
     significant,
     whole_dollars,
 )
-from reports.text import capital
 from reports.words import fleet_line
 from search_spaces.contracts import (
     Contract,
@@ -179,18 +178,19 @@ def buying_document(purchase: BuyingPlan) -> Document:
     growth = purchase.terms.forecast.paths[purchase.terms.forecast.expected].growth
     changes = f"{'grows' if growth > 0 else 'falls'} by {percent(abs(growth))} a month" if growth else "stays the same"
     expected = f"if the demand {changes}"
-    sources = [f"{source} ({', '.join(names)})" for source, names in contract_sources(purchase).items()]
+    contracts_by_source: dict[str, list[str]] = {}
+    for item in purchase.terms.contracts:
+        contracts_by_source.setdefault(item.source or "default", []).append(contract_name(purchase, item))
+    sources = [f"{source} ({', '.join(names)})" for source, names in contracts_by_source.items()]
     return Document(
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
             Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
-            Section(f"What to sign, and when, {expected}", table=signing_table(purchase)),
-            Section("What each growth of the demand asks for, and costs", table=paths_table(purchase)),
+            Section(f"Contracts: what to sign, and when, {expected}", table=signing_table(purchase)),
+            Section("Growth: what to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
+            Section(f"Months: {expected}, {money(purchase.expected.total)} in all", table=months_table(purchase)),
             Section(
-                f"Month by month, {expected}: {money(purchase.expected.total)} in all", table=months_table(purchase)
-            ),
-            Section(
-                "One GPU under each contract",
+                "Terms: one GPU under each contract",
                 table=terms_table(purchase),
                 notes=("Pays: costs less than on demand.", f"Prices: {'; '.join(sources)}."),
             ),
@@ -315,14 +315,6 @@ def terms_table(purchase: BuyingPlan) -> Table:
     return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
 
 
-def contract_sources(purchase: BuyingPlan) -> dict[str, list[str]]:
-    """The contracts by where their prices come from."""
-    sources: dict[str, list[str]] = {}
-    for item in purchase.terms.contracts:
-        sources.setdefault(item.source or "default", []).append(contract_name(purchase, item))
-    return sources
-
-
 def rents(purchase: BuyingPlan) -> dict[int, float]:
     """What a GPU of each offer costs on demand [$/h]."""
     return {item.offer: item.running for item in purchase.terms.contracts if item.tier is Tier.ON_DEMAND}
@@ -433,7 +425,7 @@ def value_of_information(purchase: BuyingPlan) -> list[str]:
     same_commitments = set(purchase.for_expected) == set(purchase.now)
     action = "do the same now" if same_commitments else f"{plan} now, which costs {money(surplus)} more on average"
     return [
-        f"Planned for the expected growth alone: {action}. To know the growth beforehand would save "
+        f"Planned for the expected growth alone: {action}. Knowing the growth beforehand would save "
         f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
@@ -513,16 +505,14 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
     dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
+    months = len(stacks)
+    interval = max(6 if months > 8 else 1, -(-months // 12))  # of named months: as many as there is room for
+    ticks = [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]
     return Chart(
-        title=f"{capital(most.value)} is {percent(usd / (total or 1.0))} of the {money(total)} of the expected path",
-        caption="Cost of each month by contract; what is bought is charged what it loses in value.",
-        drawing=draw_stacks(stacks, _month_ticks(len(stacks)), dollars, summary, name="month"),
+        title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
+        caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
+        "loses in value.",
+        drawing=draw_stacks(stacks, ticks, dollars, summary, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),
     )
-
-
-def _month_ticks(months: int) -> list[tuple[float, str]]:
-    """First month and every sixth, or as many as there is room for."""
-    interval = max(1, 6 if months > 8 else 1, -(-months // 12))
-    return [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]

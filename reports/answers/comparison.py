@@ -13,25 +13,16 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
-from reports.figures import goal_label
+from reports.figures import goal_label, latencies
 from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
+from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
-from reports.words import basis_words, has_fleet, has_tpot, is_simulated_row, split_words
+from reports.words import basis_words, has_fleet, is_simulated_row, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
-SETTINGS: Final = (
-    "replicas",
-    "spare_replicas",
-    "weight_dtype",
-    "kv_dtype",
-    "speculative_tokens",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "memory_fraction",
-)
+SETTINGS: Final = ("replicas", "spare_replicas", *ENGINE_SETTINGS)
 """Fields of a pool that may differ between two pools of one shape."""
 FIGURES: Final = (
     ("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
@@ -142,7 +133,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
             *(_figure(name, [getattr(plan, field, None) for plan in fleets], *how) for name, field, *how in FIGURES),
             _figure("GPUs", gpus, "GPU", "lower"),
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
-            _figure("gap to the bound on any fleet", gaps, "1", "lower"),
+            _figure("most that another fleet could save", gaps, "1", "lower"),
         ),
         pools=tuple(
             sorted(_told_apart(differing), key=lambda change: (-abs(change.difference), change.name, change.kind))
@@ -244,22 +235,15 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
         yield SloChange(clean(name, 30), (outcomes[0], outcomes[1]), tuple(figures))
 
 
-MEETING: Final = "meet the SLO"
+MEETING: Final = "SLO met"
 
 
 def _class_values(item: ClassResult, label: str) -> dict[str, float | None]:
     """What a class attains, and what it asks for; label: the quantile of its goal."""
-    values: dict[str, float | None] = {
-        MEETING: item.attainment,
-        "goal": item.attainment_goal,
-        f"TTFT {label}": getattr(item.ttft_s, label),
-        "TTFT limit": item.ttft_limit_s,
-        f"TPOT {label}": getattr(item.tpot_s, label) if has_tpot(item) else None,
-        "TPOT limit": item.tpot_limit_s,
-    }
-    for metric, result in item.metrics.items():
+    values: dict[str, float | None] = {MEETING: item.attainment, "goal": item.attainment_goal}
+    for metric, times, limit, _ in latencies(item):
         name = METRICS[metric].label
-        values |= {f"{name} {label}": getattr(result.quantiles_s, label), f"{name} limit": result.limit_s}
+        values |= {f"{name} {label}": getattr(times, label), f"{name} limit": limit}
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from costmodel.metric import METRICS
+from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import ClassLatencies, Outcome, pool_records, unpriced
@@ -19,18 +19,18 @@ from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.figures import goal_label
+from reports.figures import TONES, goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
     AnswerAt,
     cost_cell,
     cost_words,
-    exact_words,
     fleet_table,
     no_fleet_sentences,
     ruled_out_sentences,
     simulated_notes,
+    value_words,
 )
 from reports.text import clean
 from reports.words import fleet_line, marked, misses_used
@@ -43,10 +43,13 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 STEP_DIGITS: Final = 4
 """Of the values at which steps end."""
+EXACT_DIGITS: Final = 6
+"""Of the values at which the cheapest fleet changes."""
 MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
 SEARCHED_ON: Final = (
-    "Where a fleet misses the SLO in simulation, the cheapest one that meets it is searched, a few times at most."
+    "Where a fleet misses the SLO in simulation, the cheapest one that meets it takes its place, if a few more "
+    "searches find one."
 )
 
 
@@ -118,7 +121,7 @@ def _per_dollar(step: Step) -> float:
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
     """A value of the lever with its unit."""
-    return exact_words(curve.over, value or 0.0, digits)
+    return value_words(curve.over, value or 0.0, digits)
 
 
 def headline(curve: Frontier) -> str:
@@ -144,7 +147,7 @@ def _jump_sentence(curve: Frontier) -> str:
         return "One fleet is the cheapest over the whole range." if steps else ""
     most, before = max(jumps, key=lambda jump: jump[0])
     jump = f"the cost jumps most, by {hourly(most)}, at {_at(curve, before.end, 3)}"
-    return f"{len(steps)} fleets are the cheapest in turn; {jump}."
+    return f"{len(steps)} fleets are the cheapest, one after the other; {jump}."
 
 
 def steps_table(curve: Frontier) -> Table:
@@ -169,11 +172,11 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     unit = " of the permitted misses" if curve.over == "attainment" else ""
     but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
     is_simulated = any(answer.attainment is not None for answer in answers)
-    sooner = f", and to {coarse}{unit} where simulation ends it earlier" if is_simulated else ""
+    sooner = f", to {coarse}{unit} in simulation" if is_simulated else ""
     return said(
-        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}. Its step ends where it misses the "
-        f"SLO, which is known to {fine}{unit} by formula{sooner}.",
-        f"A step shorter than {coarse}{unit} may be missing.",
+        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}.",
+        f"A row ends where its fleet misses the SLO: exact to {fine}{unit} by formula{sooner}. Rows shorter than "
+        f"{coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",
         _own(curve),
         *simulated_notes(answers, "steps"),
@@ -198,9 +201,9 @@ def _own(curve: Frontier) -> str:
 def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} is shown to meet the SLO up to {_at(curve, step.end)}, "
-        f"and no longer at {_at(curve, step.missed)}. By formula it does up to {_at(curve, step.promised)}, but there "
-        f"it {miss.fault}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; at "
+        f"{_at(curve, step.missed)} that is no longer shown. By formula it does up to {_at(curve, step.promised)}, but "
+        f"there it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted
@@ -232,7 +235,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
     gap = " Where there is no line, there is no fleet." if len(steps) < len(curve.steps) else ""
     return (
         Chart(
-            title=_jump_sentence(curve),
+            title=f"Least cost by {curve.over}",
             caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
             drawing=draw_panels([Panel(x, y, lines, height=240.0)], f"least cost by {curve.over}. {headline(curve)}"),
             table=steps_table(replace(curve, by_budget=False)),
@@ -279,7 +282,7 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = (_not_simulable(curve.key),)
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: exact_words(curve.key, value))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.key, value, EXACT_DIGITS))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )
@@ -293,14 +296,14 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
 def _changes_sentence(curve: BreakEvens) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
-        exact_words(curve.key, value)
+        value_words(curve.key, value, EXACT_DIGITS)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
         return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = exact_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
+    tolerance = value_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
     exact = "" if curve.key.startswith("price.") else f" (exact to {tolerance})"
     return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where}{exact}."
 
@@ -315,7 +318,7 @@ def _pieces_table(curve: BreakEvens) -> Table:
 
     rows = [
         (
-            _span([exact_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
+            _span([value_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
             _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )
@@ -373,11 +376,11 @@ def chunk_document(curve: ChunkCurve) -> Document:
     used = [misses_used(item.attainment, slo.attainment) for item, slo in zip(own.classes, slos, strict=True)]
     k = used.index(max(used))
     label, cost = goal_label(slos[k].attainment), curve.answer.cost
+    metrics = [metric for metric in Metric if metric in {*OWN_FIELDS, *slos[k].limits}]
     cells = [
         (
-            f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
-            duration(getattr(row.classes[k].ttft_s, label)),
-            duration(getattr(row.classes[k].tpot_s, label)),
+            f"{count(row.chunk)}{' (own)' if row.chunk == curve.own else ''}",
+            *(duration(getattr(row.classes[k].quantiles[metric], label)) for metric in metrics),
             marked(row.outcome, row.classes[k].attainment),
             rate(row.goodput),
             MISSING if row.replicas is None else str(row.replicas),
@@ -385,7 +388,8 @@ def chunk_document(curve: ChunkCurve) -> Document:
         )
         for row in curve.rows
     ]
-    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#goodput", "#replicas", "#cost"]
+    latencies = (f"#{METRICS[metric].label} {label}" for metric in metrics)
+    columns = ["#chunk", *latencies, "#SLO met", "#goodput", "#replicas", "#cost"]
     fleet = f"{fleet_line(curve.answer.pools)} for {hourly(cost)} ({monthly(cost)}/month)"
     return Document(
         headline=(
@@ -411,28 +415,21 @@ def _range_sentence(curve: ChunkCurve) -> str:
     )
 
 
-def _limits(curve: ChunkCurve, k: int) -> dict[str, float]:
-    """The latency limits of a class that it has [s]."""
-    slo = curve.problem.slos[k]
-    return {name: limit for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot)) if math.isfinite(limit)}
-
-
 def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     slo = curve.problem.slos[k]
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
     is_simulated = curve.rows[0].simulated
     is_undecided = any(row.outcome is Outcome.UNDECIDED for row in curve.rows)
-    how = "of fresh simulated requests, the same for each chunk" if is_simulated else "by formula"
-    limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
+    how = "simulated, with the same fresh requests for each chunk" if is_simulated else "by formula"
+    limits = ", ".join(f"{METRICS[metric].label} {duration(limit)}" for metric, limit in slo.limits.items())
     none = ", ".join(map(count, curve.without_memory))
     role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
     return said(
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
-        f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
-        "requests.",
+        f"Latencies at {label}, and SLO met{name}: {how}. Limits: {limits} for {percent(slo.attainment)} of requests.",
         "Undecided: the goal lies within the 95 % interval of the share." if is_undecided else "",
         "Goodput: the highest rate within the SLO, by formula.",
-        f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
+        f"Replicas, cost: the {role} that the SLO needs at {demand} by formula, and what the fleet with them costs.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
     )
 
@@ -440,38 +437,41 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
 def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     """Latencies over their limits, and the highest rate, against the chunk."""
     used = {
-        name: [getattr(getattr(row.classes[k], f"{name}_s"), label) / limit for row in curve.rows]
-        for name, limit in _limits(curve, k).items()
+        METRICS[metric].label: [getattr(row.classes[k].quantiles[metric], label) / limit for row in curve.rows]
+        for metric, limit in curve.problem.slos[k].limits.items()
     }
+    tones = {METRICS[metric].label: TONES[metric] for metric in curve.problem.slos[k].limits}
     table = table_of(
-        ["#chunk", *(f"#{name.upper()} over its limit" for name in used), "#highest rate"],
+        ["#chunk", *(f"#{name} over its limit" for name in used), "#highest rate"],
         [
             (count(row.chunk), *(percent(shares[at]) for shares in used.values()), rate(row.goodput))
             for at, row in enumerate(curve.rows)
         ],
     )
-    spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
-    title = f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
+    spans = [f"{name} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
+    title = f"At {label}, {join_words(spans)}"
     demand, goodputs = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
     latency, goodput = (
-        _lines(curve, used, 1.0, f"{label} over its limit"),
-        _lines(curve, {"rate": goodputs}, demand, "highest rate [req/s]"),
+        _lines(curve, used, tones, 1.0, f"{label} over its limit"),
+        _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "highest rate [req/s]"),
     )
-    legend = (("prefill", "TTFT"), ("decode", "TPOT"))
+    legend = tuple((tone, name) for name, tone in tones.items())
     return (
         Chart(title, "The dashed line is the limit.", latency, table, legend),
         Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
     )
 
 
-def _lines(curve: ChunkCurve, values: Mapping[str, Sequence[float]], limit: float, name: str) -> Drawing:
+def _lines(
+    curve: ChunkCurve, values: Mapping[str, Sequence[float]], tones: Mapping[str, str], limit: float, name: str
+) -> Drawing:
     """Lines over chunks, evenly apart, with a dashed line at a limit."""
     sizes = [row.chunk for row in curve.rows]
     high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
     lines = [
         Series(
             list(enumerate(row)),
-            line="curve prefill" if key == "ttft" else "curve decode",
+            line=f"curve {tones[key]}",
             tips=[
                 f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
             ],

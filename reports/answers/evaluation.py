@@ -9,7 +9,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet, Outcome
 from reports.document import Document, Section, said
-from reports.figures import class_table, fleet_table, limit_sentences
+from reports.figures import fleet_table, slo_table
 from reports.json_text import json_text
 from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
@@ -69,13 +69,13 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     )
     sections = (
         Section(table=fleet_table(plan, brief=True)),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), risk)),
+        Section(table=slo_table(plan, brief=True), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
     return Document(
         headline=said(
-            headline(evaluation),
-            slo_result_sentence(plan, brief=brief, misses=evaluation.outcome is Outcome.MISSES),
+            f"{slo_result_sentence(plan, misses=evaluation.outcome is Outcome.MISSES)}{_but(evaluation)}",
+            _price_sentence(evaluation),
             *plan.price_remarks,
         ),
         sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
@@ -84,34 +84,36 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     )
 
 
-def headline(evaluation: FleetEvaluation) -> str:
-    """Say whether the fleet meets its SLOs, and what it costs."""
-    plan, slos = evaluation.plan, _slos(evaluation.plan)
-    verbs = {Outcome.MEETS: f"meets {slos}", Outcome.MISSES: f"misses {slos}"}
-    verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
-    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month){_token_price(evaluation)}"
-    but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
-    but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
-    class_results = [] if plan.simulation is None else plan.simulation.classes
-    if (
-        evaluation.outcome is Outcome.MISSES
-        and not but
-        and all(c.attainment_high >= c.attainment_goal for c in class_results)
-    ):
-        but = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
+def _but(evaluation: FleetEvaluation) -> str:
+    """Why the fleet misses an SLO that its runs might meet; empty where they say it themselves."""
+    if evaluation.stuck:
+        return " A burst that fills its KV memory leaves it behind for good."
+    if evaluation.replayed:
+        return " It misses when the recorded requests come in their own order."
+    classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
+    is_slow = evaluation.outcome is Outcome.MISSES and all(c.attainment_high >= c.attainment_goal for c in classes)
+    falling = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
+    return falling if is_slow else ""
+
+
+def _price_sentence(evaluation: FleetEvaluation) -> str:
+    """What the fleet costs, per token too: where it cannot serve the demand, at the highest rate within its SLOs."""
+    plan, per_token, goodput = (
+        evaluation.plan,
+        evaluation.plan.usd_per_million_output_tokens,
+        evaluation.plan.goodput_rps,
+    )
+    price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return f"This fleet {verdict} at {load}, for {price}.{but}"
-
-
-def _token_price(evaluation: FleetEvaluation) -> str:
-    """The price per token at the demand; where the fleet cannot serve that, at the highest rate within its SLOs."""
-    plan, price = evaluation.plan, evaluation.plan.usd_per_million_output_tokens
-    goodput = plan.goodput_rps
-    if price is None or (evaluation.outcome is Outcome.MISSES and not (is_number(goodput) and goodput > 0.0)):
-        return ""
-    if evaluation.outcome is not Outcome.MISSES or goodput >= plan.demand_rps:
-        return f": {money(price)} per million output tokens"
-    return f": {money(price * plan.demand_rps / goodput)} per million output tokens at the {rate(goodput)} it can serve"
+    misses = evaluation.outcome is Outcome.MISSES
+    if per_token is None or (misses and not (is_number(goodput) and goodput > 0.0)):
+        return f"{price} for {load}."
+    if not misses or goodput >= plan.demand_rps:
+        return f"{price}: {money(per_token)} per million output tokens at {load}."
+    able = (
+        f"{money(per_token * plan.demand_rps / goodput)} per million output tokens at the {rate(goodput)} it can serve"
+    )
+    return f"{price} for {load}: {able}."
 
 
 def _slos(plan: Plan) -> str:
@@ -141,7 +143,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
     meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    enough = "are enough" if more else meets
+    enough = f"{'is' if provisioning.spare == 1 else 'are'} enough" if more else meets
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         f"{_replica_words(less, 'fewer')} {enough}" if less else "",

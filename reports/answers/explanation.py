@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from costmodel.engine import Role
+from costmodel.words import dearer, dollars, join_words, percentage
+from optimizer.loads.engine_table import Resource
+from optimizer.loads.instance import ROLES, Instance
+from optimizer.plans.precision import ROUNDING
 from optimizer.plans.records import pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
+from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import hourly
 from reports.words import fleet_line
+from search_spaces.enumeration import pair_refusal
+from search_spaces.search_space import Wanted
 
 Explained = tuple[str, Mapping[str, int | str], Explanation]
 """A config, the settings that it leaves open, and what was found."""
 Pair = tuple[str, str, Sequence[Ruling]]
 """A prefill config, a decode config, and what the rules say of a hand-over."""
+IN_WORDS: Final = {
+    Resource.TIME: "prompt time",
+    Resource.SLOTS: "request slots",
+    Resource.KV_MEMORY: "KV memory",
+    Resource.LINK: "KV transfer link",
+}
+"""What a pool uses, in words."""
 NOTE: Final = (
     "Ranked by the cheapest fleet of one pool, or of a prefill and a decode pool, that meets the SLO by formula, not "
     "simulated. Other fleets may cost less."
@@ -38,9 +55,9 @@ def explanation_dict(config: str, assumptions: Mapping[str, int | str], explanat
                 "rank": standing.rank,
                 "of": standing.of,
                 "pools": pool_records(standing.pools),
-                "binding": standing.binding,
+                "binding": None if standing.binding is None else IN_WORDS[standing.binding],
                 "used": standing.used,
-                "why": standing.why,
+                "why": why_words(standing),
             }
             for standing in explanation.standings
         ],
@@ -136,7 +153,65 @@ def _verdict(explanation: Explanation) -> str:
 def _standing(standing: Standing) -> str:
     """The rank of a config in a role, with the cheapest fleet that has it, and why."""
     if standing.cost is None:
-        return f"As {standing.role.value}: {standing.why}."
+        return f"As {standing.role.value}: {why_words(standing)}."
     fleet = f"{hourly(standing.cost)} with {fleet_line(standing.pools)}"
-    why = f"{standing.why[:1].upper()}{standing.why[1:]}"
+    why = why_words(standing)
+    why = f"{why[:1].upper()}{why[1:]}"
     return f"As {standing.role.value}: rank {standing.rank} of {standing.of}, {fleet}. {why}."
+
+
+def why_words(standing: Standing) -> str:
+    """Why a config has its rank, or no fleet with it holds, as the end of a sentence."""
+    cost, best, binding = standing.cost, standing.best, standing.binding
+    if cost is None or best is None or binding is None:
+        return _why_none(standing.search, standing.config, standing.role)
+    share, by_time = percentage(standing.used or 0.0), binding is Resource.TIME
+    name = IN_WORDS[binding]
+    full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {name}"
+    if cost <= best * (1.0 + ROUNDING):
+        return f"no other engine of this role makes a cheaper fleet; {full}"
+    return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
+
+
+def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
+    """Why no fleet of one or two pools with the config holds; space: its settings, and its possible partners."""
+    instance, tables, flows = space.instance, space.instance.tables, space.instance.flows
+    own = np.flatnonzero(space.settings.role == ROLES.index(role))
+    shape = tables.shapes.index(config.shape(instance.problem))
+    step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
+    if not own.size:
+        partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
+        if role is not Role.COLOCATED and not partners.any():
+            return "no engine of the search space can talk to it: " + _why_silent(instance, shape, role)
+        if step >= limit:
+            return (
+                f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
+            )
+        return _why_unsearched(instance, config)
+    if not any(space.able(int(setting), space.most(int(setting))) for setting in own):
+        most = max(space.most(int(setting)) for setting in own)
+        return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
+    constraints = instance.problem.constraints
+    limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
+    limit_words = join_words(limits) if limits else "the inventory and the links of its possible partners"
+    return f"no fleet with it serves the whole demand within {limit_words}"
+
+
+def _why_silent(instance: Instance, shape: int, role: Role) -> str:
+    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
+    problem, shapes = instance.problem, instance.tables.shapes
+    own = shapes[shape]
+    pairs = [(own, own), *((own, partner) if role is Role.PREFILL else (partner, own) for partner in shapes)]
+    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
+
+
+def _why_unsearched(instance: Instance, config: Wanted) -> str:
+    """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
+    tables, budget = instance.tables, instance.problem.constraints.budget
+    shape = tables.shapes.index(config.shape(instance.problem))
+    price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
+    if budget is not None and price > budget:
+        return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
+    if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
+        return "beside a batch of its token budget there is no memory for the longest request"
+    return f"its decode steps of {config.stated.get('max_num_seqs')} requests are not below the TPOT limit"

@@ -114,7 +114,7 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
         "schema": "pdplan.measured/1",
         "plan": plan.name,
         "slo_class": slo_class,
-        "planned_requests_per_second": demand.rate,
+        "planned_requests_per_second": demand.request_rate,
         "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, slo, run) for run in runs],
     }
 
@@ -157,7 +157,7 @@ def _run(
             }
             for name, by_plan, by_run in rows
         ],
-        **_run_verdict(demand.rate, slo, run),
+        **_run_verdict(demand.request_rate, slo, run),
     }
 
 
@@ -266,7 +266,7 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     of_requests = (scrape.histogram(series) for series in (EngineSeries.TTFT, EngineSeries.E2E, EngineSeries.TPOT))
     request_histogram = next(filter(None, of_requests), next(iter(histograms.values()))[1])
     seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + _step(request_histogram)
-    plan_rate = demand_of(plan, slo_class).rate
+    plan_rate = demand_of(plan, slo_class).request_rate
     load = request_histogram.total / seconds if seconds > 0.0 else None
     return {
         "schema": "pdplan.watch/1",

@@ -24,6 +24,8 @@ from search_spaces.bounds import RUN_REQUESTS
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
+MOST_NAMED: Final = 2
+"""Losses of the same result that the headline names."""
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
 RESULTS: Final = {
     Outcome.MISSES: "The fleet misses an SLO",
@@ -123,11 +125,13 @@ def resilience_verdict(resilience: Resilience) -> str:
         (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
         for outcome, result in RESULTS.items()
     ]
-    return " ".join(
-        f"{result} after the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}."
-        for result, losses in groups
-        if losses
-    )
+    sentences = []
+    for result, losses in groups:
+        which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
+        if len(losses) > MOST_NAMED:
+            which = f"{len(losses)} of the {len(resilience.losses)} losses below"
+        sentences += [f"{result} after {which}."] if losses else []
+    return " ".join(sentences)
 
 
 def losses_table(resilience: Resilience) -> Table:
@@ -374,7 +378,7 @@ def on_load(instance: Instance, day: Day) -> str:
     late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} while the fleet is too small "
-        f"for its hour, or still works off the queue of such a time. {limit}"
+        f"for its hour, or is still working off the queue from then. {limit}"
     )
 
 

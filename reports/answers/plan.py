@@ -7,26 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, Plan
-from optimizer.plans.records import EnginePool, Outcome
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.figures import (
-    Latencies,
-    class_table,
     fleet_diagram,
     fleet_table,
-    goal_label,
     goal_words,
     is_routed_apart,
-    latency_table,
-    limit_sentences,
     missed_lengths_sentence,
     routing_table,
     shown_pools,
-    worst_tail,
+    slo_table,
+    worst_tails,
 )
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import Deployability, backend_sentence, deploy_sentence, next_command
@@ -41,7 +38,7 @@ from .plan_details import (
     features_sentence,
     hand_over_sentence,
     settings_section,
-    simulation_sections,
+    simulation_section,
     trust_sections,
     workload_section,
 )
@@ -70,7 +67,7 @@ def plan_document(
     # the headline of a fleet says which model it serves, and by which engine
     subject = () if words.has_fleet(plan) else (f"{clean(plan.model)} on {words.serving_words(plan)}",)
     return Document(
-        headline=said(*verdict.headlines(plan, brief=brief), *caveats),
+        headline=said(*verdict.headlines(plan), *caveats),
         sections=sections,
         positive=words.has_fleet(plan) and not words.missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
@@ -109,17 +106,17 @@ def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             table=fleet_table(plan, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), verdict.risk_sentence(plan))),
+        Section(table=slo_table(plan, brief=True), notes=said(verdict.risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
                 " ".join(
                     said(
-                        verdict.proof_sentence(plan, brief=True),
+                        verdict.proof_sentence(plan),
                         verdict.capacity_sentence(plan),
-                        verdict.waste_sentence(plan, brief=True),
-                        verdict.prefix_sentence(plan, brief=True),
+                        verdict.waste_sentence(plan),
+                        verdict.prefix_sentence(plan),
                         deploy_sentence(plan, runs.targets, brief=True),
                     )
                 ),
@@ -163,12 +160,11 @@ def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
         ),
         Section(
             "SLOs",
-            table=class_table(plan, brief=False),
-            notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan)),
+            table=slo_table(plan, brief=False),
+            notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=simulation_sections(plan),
+            sections=(simulation_section(plan),),
         ),
-        Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
         *((Section("How it is routed", table=routing_table(plan)),) if is_routed_apart(plan) else ()),
         Section(
             "What binds",
@@ -289,7 +285,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
     elif words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
         extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
-    fleet = words.fleet_by_role(pools) if brief else " + ".join(map(words.limited_cell, pools))
+    fleet = words.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),
         name,
@@ -307,7 +303,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = words.as_sentence(clean(row.label, words.ENGINES_LIMIT)) if row.kind == "other_engines" else ""
+    without = f"The cheapest {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
@@ -319,11 +315,9 @@ def front_section(plan: Plan) -> Section:
     tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
     if tuning is None or "tail" not in tuning.objectives:
         return Section()
-    tails = [worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot")]
-    for item in plan.classes:
-        label = goal_label(item.attainment_goal)
-        tails += [getattr(times, label) / limit for _, times, limit in words.other_metrics(item)]
-    own_tail, names = max(tails), {item.name for item in plan.classes}
+    own_latencies = [item.latencies for item in plan.classes]
+    tails = worst_tails(own_latencies, plan.classes)
+    own_tail, names = max(share for share, _ in tails.values()), {item.name for item in plan.classes}
     dearer_fleets = [
         fleet
         for fleet in tuning.front
@@ -332,39 +326,44 @@ def front_section(plan: Plan) -> Section:
         and names == {item.name for item in fleet.latencies}
     ]
     faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
-    gain = "no dearer fleet that meets the SLO is faster"
+    gain = "no fleet that costs more and meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
         latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
-    rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
+    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
+    rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
     for fleet in dearer_fleets:
         basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
         figures = fleet.cost_usd_per_hour, fleet.tail
         rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)
-    headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
+    headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
     return Section(
-        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{other_kinds}; {gain}",
-        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers), rows),
+        f"What a dollar more buys: {gain}",
+        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers, "basis"), rows),
         notes=(
-            f"Of limit: the slowest latency at the quantile of the goal, over its limit{several}. "
-            "Verdicts are by full runs like the plan's, or by one short run where it says so.",
+            f"Of limit: the slowest latency at the percentile of the goal, over its limit{several}. "
+            f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the "
+            "plan's unless the basis says otherwise.",
         ),
     )
 
 
 def _front_row(
-    plan: Plan, pools: Sequence[EnginePool], figures: tuple[float, float], latencies: Sequence[Latencies], basis: str
+    plan: Plan,
+    pools: Sequence[EnginePool],
+    figures: tuple[float, float],
+    latencies: Sequence[ClassLatencies],
+    basis: str,
 ) -> tuple[str, ...]:
     """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = figures
     own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
-    times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
+    times = [duration(seconds) for _, seconds in worst_tails(latencies, plan.classes).values()]
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
+    fleet = words.fleet_line(pools[:6], limits=True)
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
@@ -33,6 +34,7 @@ from reports.charts import (
 from reports.document import Chart, table_of
 from reports.figures import (
     QUANTILES,
+    TONES,
     LengthMap,
     dearest_first,
     goal_label,
@@ -40,7 +42,7 @@ from reports.figures import (
     latencies,
     length_map,
     pool_label,
-    worst_tail,
+    worst_tails,
 )
 from reports.numbers import (
     MISSING,
@@ -72,8 +74,6 @@ PARTS: Final = {
 """Parts of an engine's step, and their names."""
 BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
-TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
-LATENCIES: Final = tuple((tone, metric) for metric, tone in TONES.items())
 OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
@@ -116,10 +116,11 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     if simulation is None or case is None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
-    metrics = [("TTFT", item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [("TPOT", item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
+    metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
+    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
     panels, rows, spans = [], [], []
-    for metric, limit, times, quantiles in metrics:
+    for key, limit, times, quantiles in metrics:
+        metric, tone = METRICS[key].label, TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
@@ -133,8 +134,8 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
                 Axis("", 0.0, limit * BEYOND, [(step, duration(step)) for step in round_steps(limit * BEYOND, 4)]),
                 Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
                 (
-                    Series(points, line=f"curve {TONES[metric]}"),
-                    Series(hollow, symbol=f"hollow {TONES[metric]}", tips=tips),
+                    Series(points, line=f"curve {tone}"),
+                    Series(hollow, symbol=f"hollow {tone}", tips=tips),
                 ),
                 title=f"{metric}, share of requests that are faster",
                 levels=((goal, "goal", f"goal {percent(goal)}"),),
@@ -143,19 +144,16 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
+    label = goal_label(goal)
+    tails = [
+        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
+        for metric, times, limit, _ in latencies(item)
+    ]
     return Chart(
-        title=f"{name}: {_tail_words(plan, item, goal_label(goal))}",
+        title=f"{name}: {', '.join(tails)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
         drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
-    )
-
-
-def _tail_words(plan: Plan, item: ClassResult, label: str) -> str:
-    return ", ".join(
-        f"{metric} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
-        for metric, times, limit, _ in latencies(plan, item)
-        if times is not None
     )
 
 
@@ -163,13 +161,12 @@ def _tail_words(plan: Plan, item: ClassResult, label: str) -> str:
 class TailPoint:
     """A fleet that was simulated: its latencies at the goal's quantile over their limits [1], in the worst class.
 
-    x: what it is set against, the request rate [1/s] or its price [$/h]; outcome: whether every goal is met, in a word;
-    name, pools, met: of another fleet, with the share of each class that meets the SLO, in words.
+    x: what it is set against, the request rate [1/s] or its price [$/h]; used: by metric; outcome: whether every goal
+    is met, in a word; name, pools, met: of another fleet, with the share of each class that meets the SLO, in words.
     """
 
     x: float
-    ttft: float
-    tpot: float
+    used: Mapping[Metric, float]
     outcome: str
     name: str = ""
     pools: str = ""
@@ -182,8 +179,8 @@ class TailPoint:
 
     @property
     def slowest(self) -> float:
-        """The slower of its latencies over the limit [1]."""
-        return max(self.ttft, self.tpot)
+        """The slowest of its latencies over the limit [1]."""
+        return max((share for share in self.used.values() if not math.isnan(share)), default=math.nan)
 
 
 def loads(plan: Plan) -> list[TailPoint]:
@@ -196,12 +193,12 @@ def loads(plan: Plan) -> list[TailPoint]:
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(TailPoint(point.rate_rps, *_tails(point.classes, plan.classes), holds))
+        points.append(TailPoint(point.rate_rps, _tails(point.classes, plan.classes), holds))
     return points
 
 
 def load_chart(plan: Plan) -> Chart | None:
-    """Draw both latencies, as shares of their limits, against the rate; upright lines: demand and goodput."""
+    """Draw every limited latency, as share of its limit, against the rate; upright lines: demand and goodput."""
     points = loads(plan)
     if plan.simulation is None or not points:
         return None
@@ -210,11 +207,11 @@ def load_chart(plan: Plan) -> Chart | None:
         (plan.simulation.goodput_rps, "knee", "meets the SLO up to", "good"),
     )
     top = max([point.x for point in points] + [plan.demand_rps]) * 1.06
-    series = []
-    for metric, tone in TONES.items():
-        heights = [(point.x, getattr(point, metric.lower())) for point in points]
-        tips = [f"{rate(at)}: {metric} {percent(value)} of its limit" for at, value in heights]
-        series.append(Series(heights, f"curve {tone}", tone, tips))
+    series, names = [], {metric: METRICS[metric].label for metric in points[0].used}
+    for metric, name in names.items():
+        heights = [(point.x, point.used[metric]) for point in points]
+        tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
+        series.append(Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
     panel = Panel(
         Axis("requests per second", 0.0, top, [(value, significant(value)) for value in round_steps(top)]),
         OF_LIMIT,
@@ -225,15 +222,16 @@ def load_chart(plan: Plan) -> Chart | None:
     )
     worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
     at = "the percentile of the goal" if at == "at goal" else at
-    summary = "; ".join(f"{rate(p.x)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
-    rows = [(rate(p.x), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
+    shares = [", ".join(f"{names[metric]} {percent(share)}" for metric, share in p.used.items()) for p in points]
+    summary = "; ".join(f"{rate(point.x)}: {share}" for point, share in zip(points, shares, strict=True))
+    rows = [(rate(p.x), *map(percent, p.used.values()), p.outcome) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
         caption=f"Latency at {at} over its limit{worst}; one run of "
         f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it.",
         drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
-        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
-        legend=LATENCIES,
+        table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
+        legend=tuple((TONES[metric], name) for metric, name in names.items()),
     )
 
 
@@ -304,14 +302,14 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = " + ".join(words.limited_cell(pool) for pool in pools[:12])
-        points.append(TailPoint(usd, *_tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
+        fleet_text = words.fleet_line(pools[:12], limits=True)
+        points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
-def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
-    """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
-    return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
+def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
+    """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
+    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
 
 
 FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": "misses the SLO, overloaded or undecided"}
@@ -326,7 +324,7 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     if len(points) < 2:
         return ()
     near = [point for point in points if point.x <= FAR * own]
-    rows = [(p.name, p.pools, hourly(p.x), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
+    rows = [(p.name, p.pools, hourly(p.x), *map(percent, p.used.values()), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     high = percent(OF_LIMIT.high)
@@ -344,10 +342,11 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
     panel = Panel(Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
     summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome")
+    metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
     chart = Chart(
         title=fleets_sentence(points),
-        caption=f"The slower of TTFT and TPOT at the goal's quantile over its limit, in the worst class.{note}",
+        caption=f"The slowest latency at the goal's quantile over its limit, in the worst class.{note}",
         drawing=draw_panels([panel], f"cost against latency: {summary}"),
         table=table_of(headers, rows),
         legend=tuple(FLEET_TONES.items()),

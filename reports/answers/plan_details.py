@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,16 +12,14 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
-from reports.deploy.deployment import Deployment
 from reports.deploy.readme import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
-from reports.next_steps import Deployability, deployment
+from reports.next_steps import Deployability, again_command, deployment
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread
-from reports.words import command_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
@@ -49,7 +46,6 @@ WORDS: Final = (
     ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
 )
 """Words of the report and their meanings; docs/glossary.md has these and more."""
-_EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 
@@ -85,11 +81,11 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     )
 
 
-def simulation_sections(plan: Plan) -> tuple[Section, ...]:
-    """What the SLO figures rest on: the runs, the formulas beside them, and other fleets that were simulated."""
+def simulation_section(plan: Plan) -> Section:
+    """What the SLO figures rest on; empty where nothing was simulated."""
     simulation = plan.simulation
     if simulation is None:
-        return ()
+        return Section()
     runs = plural(simulation.replications, "run")
     runs_facts = (
         ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
@@ -100,14 +96,14 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
         ("fleets simulated", count(simulation.judged)),
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
-    return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
+    return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
 
 
 def features_sentence(plan: Plan) -> str:
     """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
-    again = f"{_EFFORT.sub('', command_of(plan))} --effort thorough"
+    again = again_command(plan, "--effort thorough")
     return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 
@@ -134,13 +130,16 @@ def settings_section(plan: Plan, runs: Deployability) -> Section:
     deploying = (
         (purpose, f"{file_words}{more}." if file_words else "") if command else ("No target runs this fleet as it is.",)
     )
+    rows = () if runs.engines is None else setting_rows(runs.engines)
+    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
+    reasons = table_of(("setting", "value", "why"), cells)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
         table=engines_table(plan.pools),
         sections=(
             Section("Deployment files", said(*deploying), code=command),
-            Section("Why each setting is stated", table=settings_table(runs.engines), detail=Detail.FOLDED),
+            Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,
     )
@@ -167,13 +166,6 @@ def _setting(pool: Pool, name: str) -> str:
     if isinstance(value, str):
         return clean(value)
     return hourly(value) if name == "usd_per_hour" else count(value) if isinstance(value, int) else significant(value)
-
-
-def settings_table(engines: Deployment | None) -> Table:
-    """Every setting that shaped the prediction with its reason; empty where the deployment files know none."""
-    rows = () if engines is None else setting_rows(engines)
-    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
-    return table_of(("setting", "value", "why"), cells)
 
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import POWER
-from costmodel.metric import METRICS, Metric
+from costmodel.metric import METRICS, OWN_FIELDS, Metric
+from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import ClassResult, Status
-from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles
-from optimizer.verification.judge import TOLERANCE, Curve, Judgement, RatePoint, half_width
+from optimizer.plans.plan import Status
+from optimizer.plans.precision import TOLERANCE
+from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome
+from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import count, duration, is_number, latencies, percent, percent_beside, rate, si, significant
+from reports.numbers import (
+    MISSING,
+    count,
+    duration,
+    latencies,
+    percent,
+    percent_beside,
+    rate,
+    si,
+    significant,
+)
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
 from reports.words import marked, misses_used
@@ -45,8 +57,8 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 "Pools",
                 table=_pools(simulation),
                 notes=(
-                    "In a step: share of the time in which a step runs, even with one request.",
-                    "MBU, and MFU in wide tables: memory traffic and compute of the steps, over the GPUs' peaks.",
+                    "In a step: share of the time in which a replica runs a step, however small its batch.",
+                    "MFU, MBU: compute and memory traffic of the steps, as shares of the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
@@ -112,18 +124,24 @@ def source_words(simulation: Simulated) -> str:
 
 
 def _classes(simulation: Simulated) -> Table:
-    columns = (
+    metrics = _metrics(simulation)
+    columns: list[Column | str] = [
         Column("class", shrink=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
-        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99"),
-    )
-    return table_of(
-        columns, [row for number in range(len(simulation.plan.classes)) for row in _class_rows(simulation, number)]
-    )
+        *(f"#{METRICS[metric].label} p50/p90/p99" for metric in metrics),
+    ]
+    numbers = range(len(simulation.plan.classes))
+    return table_of(columns, [row for number in numbers for row in _class_rows(simulation, number, metrics)])
 
 
-def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
+def _metrics(simulation: Simulated) -> list[Metric]:
+    """TTFT, TPOT and every other metric that some class limits."""
+    stated = {metric for slo in simulation.instance.problem.slos for metric in slo.limits}
+    return [metric for metric in Metric if metric in {*OWN_FIELDS, *stated}]
+
+
+def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -> list[list[str]]:
     """The name, and under it goal, simulated, by formula and in the plan.
 
     Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
@@ -134,22 +152,20 @@ def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
         simulation.analytic,
     )
     slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
-    limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
+    limits = [f"≤ {duration(slo.limits[metric])}" if metric in slo.limits else "" for metric in metrics]
     rows = [
-        [clean(item.name, 30), *[""] * 4],
+        [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        ["  simulated", *_attained(item, is_overloaded=is_overloaded)],
+        ["  simulated", *_attained(item, metrics, is_overloaded=is_overloaded)],
     ]
     if formula is not None and formula.stable:
         by_formula = formula.classes[number]
-        times = [_three(by_formula.ttft_s), _three(by_formula.tpot_s)]
-        rows.append(["  by formula", percent(by_formula.attainment), "", *times])
+        rows.append(["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics)])
     elif formula is not None:
-        rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
+        rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
     if simulation.plan.status is Status.STATED:  # a fleet file: its plan is by formula
         return rows
-    times = [_three(plan_class.ttft_s), _three(plan_class.tpot_s)]
-    return [*rows, ["  in the plan", percent(plan_class.attainment), "", *times]]
+    return [*rows, ["  in the plan", percent(plan_class.attainment), "", *_quantiles(plan_class.latencies, metrics)]]
 
 
 def _origins(simulation: Simulated) -> tuple[str, ...]:
@@ -163,16 +179,17 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
-def _attained(item: ClassJudgement, *, is_overloaded: bool) -> list[str]:
+def _attained(item: ClassJudgement, metrics: Sequence[Metric], *, is_overloaded: bool) -> list[str]:
     """The share of a class that meets the SLO with its interval, and its latencies."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, _three(item.ttft_s), _three(item.tpot_s)]
+    return [met, interval, *_quantiles(item, metrics)]
 
 
-def _three(quantiles: Quantiles) -> str:
-    """Write p50, p90 and p99."""
-    return latencies((quantiles.p50, quantiles.p90, quantiles.p99))
+def _quantiles(item: ClassLatencies, metrics: Sequence[Metric]) -> list[str]:
+    """Write p50, p90 and p99 of each metric."""
+    times = [item.quantiles.get(metric) for metric in metrics]
+    return [MISSING if values is None else latencies((values.p50, values.p90, values.p99)) for values in times]
 
 
 def _pools(simulation: Simulated) -> Table:
@@ -220,7 +237,7 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     )
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
-        *_metric_sentences(simulation),
+        *_gap_sentences(simulation),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
         f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
         "from published measurements.",
@@ -229,18 +246,13 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
-def _metric_sentences(simulation: Simulated) -> list[str]:
-    """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
-    sentences, gaps = [], []
-    for number, (slo, gap) in enumerate(zip(simulation.instance.problem.slos, simulation.gaps, strict=True)):
-        name = clean(slo.name, 30)
-        for metric, limit in slo.limits.items():
-            if metric not in (Metric.TTFT, Metric.TPOT):
-                values, limit_text = _three(simulation.quantiles(number, metric)), duration(limit)
-                sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {values}, limit {limit_text}.")
-        longest = latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))
-        gaps.append(f"Longest gap between tokens of {name} (ITL max, p50/p99/max): {longest}.")
-    return sentences + gaps
+def _gap_sentences(simulation: Simulated) -> list[str]:
+    """Say how long the longest gap between two tokens of a request was."""
+    return [
+        f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
+        f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
+        for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
+    ]
 
 
 def _slot_sentence(simulation: Simulated) -> str:
@@ -278,16 +290,17 @@ def _rates(simulation: Simulated) -> Section:
     curve, goodput = simulation.curve, simulation.goodput
     if goodput is None:
         return Section()
-    points = goodput.points if curve is None else curve.points
-    columns = (
+    points, metrics = (goodput if curve is None else curve).points, _metrics(simulation)
+    columns: list[Column | str] = [
         "#req/s",
         Column("served", "right", optional=True),
         Column("class", shrink=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
-        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
+        *(f"#{METRICS[metric].label} p50/p90/p99" for metric in metrics),
+        "",
         Column("within SLO", "right", optional=True),
-    )
+    ]
     sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
         sentence = (
@@ -297,8 +310,8 @@ def _rates(simulation: Simulated) -> Section:
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
-        table_of(columns, [row for point in points for row in _point_rows(point)]),
-        ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
+        table_of(columns, [row for point in points for row in _point_rows(point, metrics)]),
+        ("served: requests that ended per second; within SLO: those of them that met it.",),
     )
 
 
@@ -320,14 +333,14 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
     )
 
 
-def _point_rows(point: RatePoint) -> list[list[str]]:
+def _point_rows(point: RatePoint, metrics: Sequence[Metric]) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
     tail = ["overloaded" * point.overloaded, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            *_attained(item, is_overloaded=point.overloaded),
+            *_attained(item, metrics, is_overloaded=point.overloaded),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)
@@ -407,15 +420,14 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
         "attainment_goal": case.attainment_goal,
         "verdict": str(case.outcome),
         "held": case.proven,
-        "e2e_s": asdict(simulation.quantiles(number, Metric.E2E)),
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": analytic,
-        "plan": _latencies_json(plan_class),
+        "plan": _latencies_json(plan_class.latencies),
     }
 
 
-def _latencies_json(item: ClassLatencies | ClassResult) -> dict[str, Any]:
-    return {"attainment": item.attainment, "ttft_s": asdict(item.ttft_s), "tpot_s": asdict(item.tpot_s)}
+def _latencies_json(item: ClassLatencies) -> dict[str, Any]:
+    return {"attainment": item.attainment} | {f"{name}_s": asdict(times) for name, times in item.quantiles.items()}
 
 
 def _attained_json(case: ClassJudgement) -> dict[str, Any]:
@@ -425,7 +437,6 @@ def _attained_json(case: ClassJudgement) -> dict[str, Any]:
         "attainment_high": case.attainment_high,
         "counted": case.counted,
         **_latencies_json(case),
-        **{f"{metric}_s": asdict(values) for metric, values in case.metrics.items()},
     }
 
 
@@ -451,9 +462,7 @@ def timeline_json(simulation: Simulated, window: float) -> str:
     """
     result, start = simulation.timeline(window)
     pools, engines = [pool.name for pool in simulation.use.pools], simulation.judgement.engines
-    lanes = [
-        (number, lane) for number, use in enumerate(result.engines) for lane in range(engines.pools[use.pool].pipeline)
-    ]
+    lanes = [(number, lane) for number, use in enumerate(result.engines) for lane in range(engines[use.pool].pipeline)]
     events: list[dict[str, Any]] = []
     for number, use in enumerate(result.engines):
         name = f"{pools[use.pool]} engine {number}"

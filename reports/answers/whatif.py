@@ -192,7 +192,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
     if here.cost is None:
         return no_fleet_document("No fleet meets the SLO, so no limit has a price.", here)
     if not rows:
-        none = "The file states no limit that has a shadow price: inventory, budget, power, max_gpus."
+        none = "Shadow prices: none, as the file limits neither inventory, budget, power nor max_gpus."
         return Document((none,), (Section(),))
     saving = [row for row in rows if row.whole is not None]
     best = max(saving, key=lambda row: row.whole or 0.0, default=None)
@@ -257,7 +257,8 @@ def tornado_document(rows: Sequence[MovedLever]) -> Document:
     levers = levers_table(records, here.cost)
     table = fleet_table(levers.columns, levers.rows, least, fleets=False)
     depends = depends_words(records, here.cost)
-    charts = (Chart(f"{depends}.", TORNADO_KEY, draw_tornado(records, here.cost), table),) if depends else ()
+    title = "Cost with each lever lower and higher"
+    charts = (Chart(title, TORNADO_KEY, draw_tornado(records, here.cost), table),) if depends else ()
     still = f"No lever changes the cost of {hourly(here.cost)}: the fleet has room."
     notes = said("Prices are of one GPU.", *simulated_notes(least, "levers"))
     sections = Section(charts=charts), Section(table=table), Section(sentences=notes)
@@ -285,7 +286,7 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
     headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
     cells = [
-        (condition, cost_cell(answer), percent(excess), "within" if _is_within(excess, slack) else "")
+        (condition, cost_cell(answer), percent(excess), f"within {percent(slack)}" * _is_within(excess, slack))
         for (condition, answer), excess in zip(rows, excesses, strict=True)
     ]
     notes = (
@@ -413,9 +414,9 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
 
     grids = (
         Section(charts=(map_chart(keys, cells),)),
-        grid("The cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
-        grid("Disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
-        grid("GPUs of the cheapest fleet", lambda cell: cell.gpus),
+        grid("Cost: of the cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
+        grid("Difference: disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
+        grid("GPUs: of the cheapest fleet", lambda cell: cell.gpus),
     )
     notes = (
         *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
@@ -457,7 +458,7 @@ def _mix_sentence(cells: Sequence[Cell]) -> str:
 def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
     """The heat map: its hue is the cheaper shape, its strength the saving against the other one."""
     most = max((cell.saving for cell in cells if cell.saving is not None), default=0.0)
-    title = map_headline(keys, cells)
+    title = f"Cheapest fleet by {clean(keys[0])} and {clean(keys[1])}"
 
     def fleets(cell: Cell) -> list[tuple[str, str]]:
         return [(hourly(best.cost), fleet_line(best.pools)) for best in (cell.colocated, cell.disaggregated)]

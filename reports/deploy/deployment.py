@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodel.engine import EngineConfig, Role
 from costmodel.errors import InputError
-from costmodel.host import EngineOverhead
+from costmodel.policy import EngineOverhead
 from costmodel.transformer import Transformer
-from search_spaces.problem import Balancing, Target, target_of
+from costmodel.workload import Workload
+from optimizer.plans.plan import Route
+from search_spaces.problem import Balancing, Slo, Target, target_of
 from search_spaces.recorded import Recorded
 
 from . import facts
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
-
-    full: str
-    brief: str
-
-
 class UndeployableError(InputError):
     """A target cannot run a plan, but could run another of the same problem.
 
-    reasons: in brief, without the way to that one; again: the flags to plan it with.
+    reason: without the way to that one; again: the flags to plan it with.
     """
 
-    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
+    def __init__(self, reason: str, again: str) -> None:
         super().__init__(f"{reason}; plan again with pdplan optimize {again}")
-        self.reasons = tuple(item.brief for item in reasons) or (reason,)
-        self.again = again
+        self.reason, self.again = reason, again
 
 
 class GatewayRouting(StrEnum):
@@ -133,19 +126,15 @@ class DeployedPool:
         return self.config.accelerator.name
 
     @property
-    def node_size(self) -> int:
-        """GPUs of a whole server."""
-        return self.config.accelerator.node_size
-
-    @property
     def nodes(self) -> int:
         """Servers that one engine spans."""
-        return -(-self.settings.gpus // self.node_size)
+        return -(-self.settings.gpus // self.config.accelerator.node_size)
 
     @property
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
-        return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
+        accelerator = self.config.accelerator
+        return self.nodes > 1 and accelerator.scale_up_size > accelerator.node_size
 
     @property
     def spans_network(self) -> bool:
@@ -168,82 +157,31 @@ class DeployedPool:
         return self.replicas * self.settings.gpus
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedWorkload:
-    """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorkload(Workload):
+    """The workload at the planned volume; its prefix hit share is that of the planned caches.
 
     slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
-    trace, whose times the benchmark's are. sessions: whether requests are turns of sessions. quietest: share of the
-    rate that comes in the quietest hour of the day [1], 1 where the plan has no day.
+    trace, whose times the benchmark's are. quietest: share of the rate that comes in the quietest hour of the day [1],
+    1 where the plan has no day.
     """
 
-    rate: float
-    burstiness: float
-    prefix_share: float
-    isl: tuple[float, ...]
-    osl: tuple[float, ...]
-    share: tuple[float, ...]
     seed: int
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
-    sessions: bool = False
     quietest: float = 1.0
 
-    @property
-    def mean_isl(self) -> float:
-        """Mean prompt length [token]."""
-        return self._mean(self.isl)
-
-    @property
-    def mean_osl(self) -> float:
-        """Mean answer length [token]."""
-        return self._mean(self.osl)
-
-    def _mean(self, lengths: Sequence[float]) -> float:
-        return sum(length * share for length, share in zip(lengths, self.share, strict=True)) / sum(self.share)
-
 
 @dataclass(frozen=True, slots=True)
-class LengthRoute:
-    """Requests of one prompt length [token]: their share of all [1], and the part of them that each pool takes [1].
+class SloClass(Slo):
+    """What one SLO class, or all together, ask for; label: of its files and requests, empty where there is but one."""
 
-    slo_class: the label of their class; empty where nothing tells classes apart.
-    """
-
-    isl: float
-    share: float
-    prefill: Mapping[str, float]
-    decode: Mapping[str, float]
-    slo_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyLimits:
-    """The tightest latency limits of all classes [s]."""
-
-    ttft: float
-    tpot: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClassLimits:
-    """What one SLO class asks for: first token, later tokens, whole request [s], None where it does not say.
-
-    attainment: share of its requests that shall meet it [1]; name: the plan's; ending: of the files and the job that
-    are about this class; empty where there is one class.
-    """
-
-    name: str
-    ending: str
-    ttft: float | None
-    tpot: float | None
-    whole: float | None
-    attainment: float
+    label: str = ""
 
     @property
-    def label(self) -> str:
-        """What requests of the class are called by; empty where there is one class."""
-        return self.ending.removeprefix("-")
+    def ending(self) -> str:
+        """Of the files and the job that are about this class."""
+        return self.label and f"-{self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +220,9 @@ class Deployment:
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
     load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
-    plan was simulated; mixed: whether the pools' GPUs differ; capacity: highest request rate within the SLOs, infinite
-    where the plan does not say [1/s]; own_context: longest request that engines take by the
-    config.json of the weights alone [token].
+    plan was simulated; capacity: highest request rate within the SLOs, infinite where the plan does not say [1/s];
+    limits: the tightest of all classes; own_context: longest request that engines take by the config.json of the
+    weights alone [token].
     """
 
     name: str
@@ -297,11 +235,11 @@ class Deployment:
     pools: tuple[DeployedPool, ...]
     routing: GatewayRouting
     balancing: Balancing
-    lanes: tuple[LengthRoute, ...]
+    routes: tuple[Route, ...]
     demand: PlannedWorkload
     capacity: float
-    limits: LatencyLimits
-    classes: tuple[ClassLimits, ...]
+    limits: SloClass
+    classes: tuple[SloClass, ...]
     own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)
@@ -334,15 +272,15 @@ class Deployment:
     def routes_by_prefix(self) -> bool:
         """Whether the router sends prompts where their prefix is, as the plan was evaluated.
 
-        Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
+        Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
         """
-        as_evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
-        return self.demand.prefix_share > 0.0 and as_evaluated
+        as_evaluated = self.demand.sessions is None or self.router is Balancing.LEAST_TOKENS
+        return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
     @property
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
-        return self.target.balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
+        return self.target.balancing(self.balancing, prefixes=self.demand.prefix_hit_share > 0.0)
 
     @property
     def drain_seconds(self) -> int:
@@ -350,7 +288,7 @@ class Deployment:
 
         Twice what the longest answer takes at the limits of the plan, in whole tens of seconds, and an hour at most.
         """
-        longest = self.limits.ttft + max(self.demand.osl) * self.limits.tpot
+        longest = self.limits.ttft + float(self.demand.osl.max()) * self.limits.tpot
         return int(min(-(-2.0 * longest // 10) * 10, 3600))
 
     @property
@@ -405,12 +343,42 @@ class Deployment:
         """Whether some pods run beside Arm CPUs."""
         return any(pool.arm for pool in self.pools)
 
+    def exchange(self, pool: DeployedPool) -> str | None:
+        """What carries tokens to their experts, None for the engine's default: every token to every data rank.
+
+        Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step
+        times have it; the kernels that do so are for one role each, are known to take the precisions of
+        `exchange_dtypes`, and those for decode take so many tokens of a rank in a step.
+        """
+        crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
+        fits = self.dispatched(pool) <= facts.fact("dispatch", "most")
+        if not crosses or pool.settings.expert == 1 or not fits:
+            return None
+        by_role: dict[str, str] = facts.fact("exchange").get(self.engine, {})
+        return by_role.get(pool.role.value) if pool.config.weight_dtype in facts.fact("exchange_dtypes") else None
+
+    def dispatched(self, pool: DeployedPool) -> int:
+        """Tokens of a data rank that a decode step may send to experts [token]: vLLM's largest, SGLang's batch."""
+        settings = pool.settings
+        if pool.role is not Role.DECODE:
+            return 0
+        per_rank = settings.data if self.engine == "vllm" else settings.data * settings.pipeline
+        step = settings.max_num_batched_tokens if self.engine == "vllm" else settings.verified * settings.max_num_seqs
+        return -(-step // per_rank)
+
     def engine_env(self, pool: DeployedPool) -> list[tuple[str, str]]:
-        """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
+        """How KV blocks, tokens and ranks of an engine of several nodes travel, and what the vendor's kernels are told.
+
+        DeepEP has room for so many tokens only as it is told, and stops the engine at the first step that has more.
+        """
         ucx = facts.fact("vendors", pool.vendor, "ucx") if self.target.pods else facts.fact("ucx", "hosts")
         env = {"UCX_TLS": ucx} if self.disaggregated else {}
         nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
-        return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
+        tokens, limits = self.dispatched(pool) if self.exchange(pool) else 0, facts.fact("dispatch")
+        room = {limits["tokens_env"]: str(tokens)} if self.engine == "sglang" and tokens > limits["sglang"] else {}
+        if 2 * (tokens + 1) > limits["queue"]:
+            room[limits["queue_env"]] = str(2 * (tokens + 1))
+        return list((env | room | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
 
     @property
     def disaggregated_set(self) -> bool:
@@ -427,10 +395,9 @@ class Deployment:
         """Whether the weights are a folder of the hosts, and nothing is fetched."""
         return self.weights.startswith("/")
 
-    @property
-    def mixed(self) -> bool:
-        """Whether pools run on different GPUs."""
-        return len({pool.accelerator for pool in self.pools}) > 1
+    def label(self, slo_class: str) -> str:
+        """What files and requests of a class are called by; empty where nothing tells classes apart."""
+        return next((slo.label for slo in self.classes if slo.name == slo_class), "")
 
     def pool(self, name: str) -> DeployedPool | None:
         """The pool of this file name, if there is one."""

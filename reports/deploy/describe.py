@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.metric import Metric
+from costmodel.metric import limits_of
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
@@ -27,24 +29,21 @@ from optimizer.plans.plan import Plan, Pool
 from reports.asked import asked
 from reports.numbers import is_number
 from reports.words import engine_title
-from search_spaces.engines import load_engine_memory, load_engine_overhead
-from search_spaces.enumeration import block_tokens, speculation_of
+from search_spaces.engines import load_engine_overhead
+from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
-from search_spaces.recorded import Recorded
 
 from . import facts
 from .deployment import (
-    ClassLimits,
     DeployedPool,
     Deployment,
     Device,
     GatewayRouting,
-    LatencyLimits,
-    LengthRoute,
     Options,
     PlannedWorkload,
+    SloClass,
     UndeployableError,
     WorkerSettings,
 )
@@ -82,7 +81,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
             "LMCache server) that these files do not start",
             "--set kv_cache_tier.shared=false",
         )
-    names = dict(zip([pool.id for pool in plan.pools], file_names([pool.id for pool in plan.pools]), strict=True))
+    ids = [pool.id for pool in plan.pools]
+    names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
     least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
@@ -98,10 +98,10 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
-        lanes=_lanes(plan, names),
-        demand=demand_of(plan, recording=problem.recorded),
+        routes=tuple(plan.routing),
+        demand=demand_of(plan, problem=problem),
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
-        limits=limits_of(plan),
+        limits=tightest(plan),
         classes=classes_of(plan),
         own_context=problem.model.max_position,
         model=problem.model,
@@ -144,16 +144,16 @@ def _check_cpu(plan: Plan, options: Options) -> None:
                 raise InputError(f"--device cpu: pool {pool.id} has {label} in {dtype}; plan with 16 bit for both")
 
 
-def file_names(ids: Sequence[str]) -> list[str]:
-    """Names for files and Kubernetes objects, one for each pool id: the id itself where it can be one.
+def usable_names(ids: Sequence[str], stem: str) -> list[str]:
+    """Names for files and Kubernetes objects, one for each id: the id itself where it can be one, else a numbered stem.
 
-    >>> file_names(["prefill-1", "../x", "p 2"])
+    >>> usable_names(["prefill-1", "../x", "p 2"], "pool")
     ['prefill-1', 'pool-2', 'pool-3']
     """
     used_names = {name for name in ids if NAME.fullmatch(name) and name not in _TAKEN}
     names = []
     for number, name in enumerate(ids, start=1):
-        free = (f"pool-{count}" for count in itertools.count(number, len(ids)) if f"pool-{count}" not in used_names)
+        free = (f"{stem}-{count}" for count in itertools.count(number, len(ids)) if f"{stem}-{count}" not in used_names)
         names.append(name if name in used_names else next(free))
         used_names.add(names[-1])
     return names
@@ -227,21 +227,6 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
 
 
-def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[LengthRoute, ...]:
-    """The plan's routes by the file names of the pools."""
-    labels = {slo.name: slo.label for slo in classes_of(plan)}
-    return tuple(
-        LengthRoute(
-            isl=route.isl,
-            share=route.share,
-            prefill={names[pool]: share for pool, share in route.prefill.items()},
-            decode={names[pool]: share for pool, share in route.decode.items()},
-            slo_class=labels.get(route.slo_class, ""),
-        )
-        for route in plan.routing
-    )
-
-
 def quietest(plan: Plan) -> float:
     """The rate of the day's quietest hour over the planned one [1]; 1 where the plan has no day."""
     day = (plan.provenance.inputs.get("workload", {}).get("diurnal") or {}).get("requests_per_second_by_hour")
@@ -258,30 +243,21 @@ def _least(plan: Plan, base: Path | None) -> list[int]:
 
 
 def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
-    accelerators = (offer.accelerator for offer in problem.offers)
-    accelerator = next((gpu for gpu in accelerators if gpu.name == pool.accelerator), None)
-    if accelerator is None:
+    names = [offer.accelerator.name for offer in problem.offers]
+    if pool.accelerator not in names:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
-    config = EngineConfig(
-        accelerator=accelerator,
-        role=Role(pool.role),
-        parallelism=Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel),
-        weight_dtype=pool.weight_dtype,
-        kv_dtype=pool.kv_dtype,
-        max_num_seqs=pool.max_num_seqs,
-        max_num_batched_tokens=pool.max_num_batched_tokens,
-        max_model_len=pool.max_model_len,
-        memory=load_engine_memory(plan.engine),
-        memory_fraction=pool.memory_fraction,
-        speculation=speculation_of(problem, pool.speculative_tokens),
-    )
-    vendor = Device.CPU if options.device is Device.CPU else accelerator.vendor
+    offer = names.index(pool.accelerator)
+    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    shape = Shape(offer, split, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
+    config = engine_config(problem, shape, Role(pool.role), pool.max_num_seqs, pool.max_num_batched_tokens)
+    config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
+    vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
     used = pool.operating_point.utilization
     return DeployedPool(
         id=pool.id,
         name=name,
         vendor=vendor,
-        node_label=options.labels.get(accelerator.name, accelerator.node_label),
+        node_label=options.labels.get(pool.accelerator, config.accelerator.node_label),
         replicas=pool.replicas,
         settings=_settings(plan, problem, config, options, vendor),
         prompt_rate=_prompt_rate(problem, config),
@@ -292,9 +268,8 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
 
 
 def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
-    model, tier = problem.model, problem.kv_cache_tier
-    split, block = config.parallelism, block_tokens(plan.engine, model)
-    has_tier = config.role is not Role.DECODE and vendor != Device.CPU
+    model, split, block = problem.model, config.parallelism, block_tokens(plan.engine, problem.model)
+    tier, has_tier = problem.kv_cache_tier, config.role is not Role.DECODE and vendor != Device.CPU
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
     if options.model is not None:
@@ -315,7 +290,7 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
-        attention_backend=_attention_backend(plan, vendor, model, config.kv_dtype),
+        attention_backend=_attention_backend(plan, problem, vendor, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
         host_cache=max(int(tier.capacity / GIGA), 1) if tier is not None and has_tier else 0,
         **_drafts(plan, config, options),
@@ -363,12 +338,16 @@ def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> in
     return next(fitting, longest)
 
 
-def _attention_backend(plan: Plan, vendor: str, model: Transformer, kv_dtype: str) -> str | None:
-    """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
+def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str) -> str | None:
+    """One kernel for all where GPUs that hand over are of several generations, for which engines choose different ones.
+
+    None: the engine chooses.
+    """
     kernels = facts.fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
-    hands_over = any(pool.role == "prefill" for pool in plan.pools)
+    model, hands_over = problem.model, any(pool.role == "prefill" for pool in plan.pools)
     gpus = sorted({pool.accelerator for pool in plan.pools})
-    if not hands_over or len(gpus) == 1 or kernels is None:
+    used = [offer.accelerator for offer in problem.offers if offer.accelerator.name in gpus]
+    if not hands_over or len({gpu.generation or gpu.name for gpu in used}) == 1 or kernels is None:
         return None
     if model.is_latent and kv_dtype not in kernels["latent_kv"]:
         raise InputError(
@@ -388,7 +367,7 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     return chunk / prompt_seconds(problem.model, config, engines, chunk)
 
 
-def limits_of(plan: Plan) -> LatencyLimits:
+def tightest(plan: Plan) -> SloClass:
     """The tightest limits of all classes.
 
     Where a class limits whole requests, its first token may take all of that, and so may the later tokens of a request
@@ -396,27 +375,20 @@ def limits_of(plan: Plan) -> LatencyLimits:
     """
     osl = plan.workload.mean_osl
     wholes = [(slo, float(whole_limit(slo.limits, osl))) for slo in asked(plan)]
-    return LatencyLimits(
-        ttft=min(min(slo.ttft, whole) for slo, whole in wholes),
-        tpot=min(min(slo.tpot, whole / max(osl - 1.0, 1.0)) for slo, whole in wholes),
-    )
+    ttft = min(min(slo.ttft, whole) for slo, whole in wholes)
+    tpot = min(min(slo.tpot, whole / max(osl - 1.0, 1.0)) for slo, whole in wholes)
+    return SloClass("", limits_of(ttft=ttft, tpot=tpot), min(slo.attainment for slo, _ in wholes))
 
 
-def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
-    """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
-    if not told_apart(plan) and len(plan.classes) > 1:
-        tightest, goal = limits_of(plan), min(slo.attainment_goal for slo in plan.classes)
-        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None, goal),)
+def classes_of(plan: Plan) -> tuple[SloClass, ...]:
+    """Every class, and what its files are called by; all together where no route tells them apart."""
+    slos = asked(plan)
+    if len(slos) > 1 and not told_apart(plan):
+        return (tightest(plan),)
+    labels = usable_names([slo.name for slo in slos], "class") if told_apart(plan) else [""]
     return tuple(
-        ClassLimits(
-            slo.name,
-            _ending(slo.name, number) if told_apart(plan) else "",
-            slo.limits.get(Metric.TTFT),
-            slo.limits.get(Metric.TPOT),
-            slo.limits.get(Metric.E2E),
-            slo.attainment,
-        )
-        for number, slo in enumerate(asked(plan), start=1)
+        SloClass(slo.name, slo.limits, slo.attainment, slo.share, label)
+        for slo, label in zip(slos, labels, strict=True)
     )
 
 
@@ -426,17 +398,8 @@ def told_apart(plan: Plan) -> bool:
     return len(names) > 1 and {route.slo_class for route in plan.routing if route.share > 0.0} == names
 
 
-def _ending(name: str, number: int) -> str:
-    """What names the files of a class: its own name where that can be part of one.
-
-    >>> _ending("interactive", 1), _ending("Day & night", 2)
-    ('-interactive', '-class-2')
-    """
-    return f"-{name}" if NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
-
-
-def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | None = None) -> PlannedWorkload:
-    """The workload at the planned volume; slo_class: only the requests of this one; recording: those of a trace."""
+def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None = None) -> PlannedWorkload:
+    """The workload at the planned volume; slo_class: only its requests; problem: for what the plan does not repeat."""
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
     names = [slo.name for slo in plan.classes]
     if slo_class is not None and slo_class not in names:
@@ -447,17 +410,18 @@ def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | No
         isl, osl, share = ([getattr(route, name) for route in routes] for name in ("isl", "osl", "share"))
         numbers = [names.index(route.slo_class) for route in routes]
         rate *= 1.0 if slo_class is None else sum(share)
+    weights = np.array(share)
     return PlannedWorkload(
-        rate=rate,
+        np.array(isl),
+        np.array(osl),
+        weights / weights.sum(),
+        request_rate=rate,
         burstiness=load.burstiness,
-        prefix_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
-        isl=tuple(isl),
-        osl=tuple(osl),
-        share=tuple(share),
+        prefix_hit_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
         seed=plan.provenance.seed,
         slo_class=tuple(numbers),
-        recorded=recording,
-        sessions="sessions" in plan.provenance.inputs.get("workload", {}),
+        recorded=None if problem is None else problem.recorded,
+        sessions=None if problem is None else problem.workload.sessions,
         quietest=quietest(plan),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +14,11 @@ from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MILLI
 from costmodel.words import percentage
+from optimizer.plans.plan import Route
 
 from . import facts
-from .deployment import DeployedPool, Deployment, GatewayRouting, LengthRoute
-from .flags import Words, dynamo_trtllm_words, plain_words, sglang_words, vllm_words
+from .deployment import DeployedPool, Deployment, GatewayRouting
+from .flags import Flags, dynamo_trtllm_flags, plain_words, sglang_flags, vllm_flags
 from .formats import manifest, pod_text
 from .kubernetes import fleet_objects, metadata, support_files
 
@@ -31,21 +31,8 @@ KV_EVENTS: Final[Mapping[str, Any]] = {"publisher": "zmq", "topic": "kv-events",
 """Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A component of a graph: its type for the operator, its program and arguments.
-
-    pool: whose engines it starts, None for the programs around them; reads: a ConfigMap, and the folder where it lies.
-    """
-
-    name: str
-    kind: str
-    program: str
-    args: list[str]
-    image: str
-    replicas: int = 1
-    pool: DeployedPool | None = None
-    reads: tuple[str, str] | None = None
+Component = dict[str, Any]
+"""A part of a graph, as its template asks for it; pool: whose engines it starts; reads: a ConfigMap, and its folder."""
 
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
@@ -57,11 +44,12 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
     about = "The fleet of the plan as a DynamoGraphDeployment"
     files = {FLEET_FILE: manifest(f"{about}.", _graph(deployment, deployment.name, fleet))}
     support = support_files(deployment, (FLEET_FILE,), account=False)
-    if can_plan(deployment):
+    if deployment.routing is GatewayRouting.ONE_WAY:  # all that the planner knows: a pool of each role
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
-        planner = Component("Planner", "planner", "planner", config, image, reads=(name, PROFILE_FOLDER))
+        reads = (name, PROFILE_FOLDER)
+        planner = _component(deployment, "Planner", "planner", "planner", config, image=image, reads=reads)
         graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], with_planner=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
@@ -85,13 +73,13 @@ def _config_map(deployment: Deployment, name: str, data: Mapping[str, str], abou
 
 def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
-    space, image = f"{deployment.options.namespace}-{deployment.name}", _image(deployment)
+    space = f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", space, "--model-name", deployment.weights]
     grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
-    router = _escape([*config, *names])
+    reads = (grid, GRID_FOLDER)
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
-        Component("GlobalRouter", "", "global_router", router, image, reads=(grid, GRID_FOLDER)),
+        _component(deployment, "GlobalRouter", "", "global_router", [*config, *names], reads=reads),
     ]
     about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
     lengths = "Which pool takes which prompt lengths, as the plan routes them."
@@ -103,7 +91,7 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         words = ["--endpoint", f"{space}-{pool.name}.{component}.generate", "--no-router-kv-events"]
-        local = Component("LocalRouter", "", "router", _escape(words), image)
+        local = _component(deployment, "LocalRouter", "", "router", words)
         graph = _graph(deployment, f"{deployment.name}-{pool.name}", [local, _worker(deployment, pool)])
         about = "One pool behind its own router, reached through the control deployment."
         files[f"pools/{pool.name}.yaml"] = manifest(about, graph)
@@ -121,24 +109,23 @@ def _graph(deployment: Deployment, name: str, components: list[Component], *, wi
     )[0]
 
 
-def _escape(words: list[str]) -> list[str]:
-    return [pod_text(word) for word in words]
-
-
-def _image(deployment: Deployment) -> str:
-    return deployment.options.image or facts.image("dynamo", deployment.options.version, deployment.engine)
+def _component(deployment: Deployment, name: str, kind: str, program: str, words: list[str], **more: Any) -> Component:
+    image = deployment.options.image or facts.image("dynamo", deployment.options.version, deployment.engine)
+    args = [pod_text(word) for word in words]
+    return {"name": name, "kind": kind, "program": program, "args": args, "image": image, "replicas": 1} | more
 
 
 def _frontend(deployment: Deployment, words: list[str]) -> Component:
     """The way in, twice; it fetches no weights."""
-    args = _escape(["--http-port", str(facts.fact("ports", "http")), *words])
-    return Component("Frontend", "frontend", "frontend", args, _image(deployment), int(facts.fact("routers")))
+    words = ["--http-port", str(facts.fact("ports", "http")), *words]
+    replicas = int(facts.fact("routers"))
+    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=replicas)
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    args = _escape(plain_words(worker_words(deployment, pool)))
-    return Component(pool.name, kind, deployment.engine, args, _image(deployment), pool.replicas, pool)
+    words = plain_words(worker_flags(deployment, pool))
+    return _component(deployment, pool.name, kind, deployment.engine, words, replicas=pool.replicas, pool=pool)
 
 
 def router_words(deployment: Deployment) -> list[str]:
@@ -154,30 +141,25 @@ def router_words(deployment: Deployment) -> list[str]:
     return words
 
 
-def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def worker_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    mode: Words = () if pool.role is Role.COLOCATED else (("--disaggregation-mode", pool.role.value),)
+    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": pool.role.value}
     events = KV_EVENTS
     if deployment.engine == "vllm":
-        words, events = vllm_words(deployment, pool) + mode, {**KV_EVENTS, "enable_kv_cache_events": True}
+        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
     elif deployment.engine == "sglang":
-        words = sglang_words(deployment, pool)
+        flags = sglang_flags(deployment, pool)
     else:
-        words = dynamo_trtllm_words(deployment, pool) + mode
+        flags = dynamo_trtllm_flags(deployment, pool) | mode
     if not deployment.routes_by_prefix or pool.role is Role.DECODE:
-        return words
+        return flags
     if deployment.engine == "trtllm":
-        return (*words, ("--publish-kv-events", None))
-    return (*words, ("--kv-events-config", json.dumps(events, separators=(",", ":"))))
+        return {**flags, "--publish-kv-events": True}
+    return {**flags, "--kv-events-config": json.dumps(events, separators=(",", ":"))}
 
 
 POINTS: Final = 12
 """Prompt lengths, context lengths and shares of the KV cache in a profile, each."""
-
-
-def can_plan(deployment: Deployment) -> bool:
-    """Whether Dynamo's planner can scale the fleet: it knows one pool of each role."""
-    return deployment.routing is GatewayRouting.ONE_WAY
 
 
 def prefill_profile(deployment: Deployment, config: EngineConfig) -> dict[str, list[float]]:
@@ -222,19 +204,14 @@ STAGES: Final = {Role.PREFILL: ("prefill", "isl", "ttft"), Role.DECODE: ("decode
 """Words of the router's configuration: the stage, the length and the latency that its grid has."""
 
 
-def _shares(lane: LengthRoute, role: Role) -> Mapping[str, float]:
-    """The share of a lane that each pool of a role takes."""
-    return lane.prefill if role is Role.PREFILL else lane.decode
-
-
 def _end(deployment: Deployment) -> int:
     """End of the grid [token]: the longest prompt planned for."""
-    return max(int(max(lane.isl for lane in deployment.lanes)) + 1, CELLS)
+    return max(int(max(route.isl for route in deployment.routes)) + 1, CELLS)
 
 
-def _cell(deployment: Deployment, lane: LengthRoute) -> int:
-    """The cell of a lane's prompts, as the router finds it."""
-    return min(int(lane.isl / (_end(deployment) / CELLS)), CELLS - 1)
+def _cell(deployment: Deployment, route: Route) -> int:
+    """The cell of a route's prompts, as the router finds it."""
+    return min(int(route.isl / (_end(deployment) / CELLS)), CELLS - 1)
 
 
 def grid(deployment: Deployment, role: Role) -> list[int]:
@@ -244,9 +221,9 @@ def grid(deployment: Deployment, role: Role) -> list[int]:
     """
     pools = deployment.of_role(role)
     weight = np.zeros((CELLS, len(pools)))
-    for lane in deployment.lanes:
-        shares = _shares(lane, role)
-        weight[_cell(deployment, lane)] += [lane.share * shares.get(pool.name, 0.0) for pool in pools]
+    for route in deployment.routes:
+        shares: Mapping[str, float] = getattr(route, role)
+        weight[_cell(deployment, route)] += [route.share * shares.get(pool.id, 0.0) for pool in pools]
     used = weight.max(axis=1) > 0.0
     nearest = np.maximum.accumulate(np.where(used, np.arange(CELLS), used.argmax()))
     return [int(number) for number in weight.argmax(axis=1)[nearest]]
@@ -270,10 +247,10 @@ def coarse_words(deployment: Deployment) -> str:
     for role in STAGES:
         pools, numbers = deployment.of_role(role), grid(deployment, role)
         planned_share = sum(
-            lane.share * _shares(lane, role).get(pools[numbers[_cell(deployment, lane)]].name, 0.0)
-            for lane in deployment.lanes
+            route.share * getattr(route, role).get(pools[numbers[_cell(deployment, route)]].id, 0.0)
+            for route in deployment.routes
         )
-        strays = 1.0 - planned_share / sum(lane.share for lane in deployment.lanes)
+        strays = 1.0 - planned_share / sum(route.share for route in deployment.routes)
         if strays > MISROUTED:
             return (
                 f"{percentage(strays)} of the requests would find another {role.value} pool than planned, for Dynamo's "

@@ -67,15 +67,6 @@ def image(target: str, version: str, component: str, vendor: str = "nvidia") -> 
     return str(_target(target)["images"][component][vendor]).format(version=version)
 
 
-def hand_over_of(target: str, connectors: tuple[str, ...]) -> tuple[str, ...]:
-    """Connectors of vLLM that a target hands requests over with; all where it leaves that to the engine.
-
-    >>> hand_over_of("dynamo", ("NixlPushConnector",))
-    ('NixlConnector',)
-    """
-    return tuple(_target(target).get("connectors", connectors))
-
-
 def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
     """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
 
@@ -144,8 +135,8 @@ def numbers(version: str) -> tuple[int, ...]:
 def fact(*path: str) -> Any:
     """An entry of targets.yaml.
 
-    >>> fact("kv_dtypes", "vllm", "bf16")
-    'bfloat16'
+    >>> fact("router", "vllm")
+    'vllm-router==0.1.17'
     """
     entry: Any = _data("targets.yaml")
     for name in path:

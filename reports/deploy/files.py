@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,11 +25,12 @@ from search_spaces.problem import Pools, length_routers, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from . import facts, lint
-from .deployment import Deployment, Device, GatewayRouting, Options, Reason, UndeployableError, default_options
+from .deployment import Deployment, Device, GatewayRouting, Options, UndeployableError, default_options
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
+from .formats import dig
 from .gateway import by_size, gateway_rules
-from .hosts import sglang_files, trtllm_files, vllm_files
+from .hosts import host_files
 from .kubernetes import llmd_files
 from .measurement import benchmark_files, monitoring_files
 from .readme import readme_page
@@ -47,11 +47,11 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 
 
 WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
-    "vllm": vllm_files,
+    "vllm": host_files,
     "dynamo": dynamo_files,
-    "llmd": llmd_files,
-    "sglang": sglang_files,
-    "trtllm": trtllm_files,
+    "llm-d": llmd_files,
+    "sglang": host_files,
+    "trtllm": host_files,
 }
 """What writes the files of each target that start it."""
 
@@ -77,7 +77,7 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
 def planned_target(plan: Plan) -> str:
     """What the plan has to run on, or else the plain target of the engine that it was evaluated for."""
     target = plan.provenance.inputs.get("target")
-    return plan.engine if target in {None, NO_TARGET} else str(target)
+    return plan.engine if target in {None, NO_TARGET} else target_of(str(target)).name
 
 
 def default_target(plan: Plan) -> str:
@@ -116,7 +116,7 @@ def deployable(plan: Plan) -> Deployable:
         target = None
     plannable = {name: error for name, error in errors.items() if isinstance(error, UndeployableError)}
     refused = {name: str(error) for name, error in errors.items()}
-    refused |= {name: "; and ".join(error.reasons) for name, error in plannable.items()}
+    refused |= {name: error.reason for name, error in plannable.items()}
     again = next(iter(plannable), None)
     return Deployable(target, refused, again, plannable[again].again if again else "")
 
@@ -157,7 +157,14 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     deployment, files = fleet_files(plan, options, base)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
-    return {README: page, RECORD: record_text(deployment), **files}
+    record = DeploymentRecord(
+        schema="pdplan.deployment/2",
+        plan=deployment.title,
+        inputs_sha256=deployment.plan_sha,
+        options=deployment.options,
+    )
+    text = json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
+    return {README: page, RECORD: text, **files}
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
@@ -165,15 +172,14 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     options, target = deployment.options, deployment.target
     vendor = _vendor(deployment)
     checks = (vendor,) if vendor else (_lengths(deployment), _balancing(plan, deployment))
-    reasons = [reason for reason in checks if reason is not None]
+    reasons = [reason for reason in checks if reason]
     if reasons:
         pool_choice = (plan.provenance.inputs.get("constraints") or {}).get("pools")
         apart = (
             pool_choice == Pools.PER_CLASS and not target.by_class
         )  # pools of each class, which it cannot tell apart
         shared = f" --set constraints.pools={Pools.SHARED}" * apart
-        sentence = "; and ".join(reason.full for reason in reasons)
-        raise UndeployableError(sentence, f"--target {target.name}{shared}", reasons)
+        raise UndeployableError("; and ".join(reasons), f"--target {target.name}{shared}")
     if options.bytes_per_token is not None and not (deployment.parted and by_size(gateway_rules(deployment))):
         raise InputError(
             "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
@@ -186,53 +192,47 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         )
 
 
-def _vendor(deployment: Deployment) -> Reason | None:
-    """GPUs of a vendor for which the target has no files; None: it has them for all."""
+def _vendor(deployment: Deployment) -> str:
+    """GPUs of a vendor for which the target has no files; empty: it has them for all."""
     target = deployment.target
     able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
     pool = next((pool for pool in deployment.pools if pool.vendor not in able), None)
     if pool is None:
-        return None
-    fault = f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
-    return Reason(fault, fault)
+        return ""
+    return f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
 
 
-def _lengths(deployment: Deployment) -> Reason | None:
-    """Requests that are told apart, by a router that does not, or not as the plan does; None: there are none."""
+def _lengths(deployment: Deployment) -> str:
+    """Requests that are told apart, by a router that does not, or not as the plan does; empty: there are none."""
     roles = {pool.role.value for pool in deployment.pools}
-    fault = ""
     if deployment.routing is GatewayRouting.BY_LENGTH and deployment.options.target not in length_routers(roles):
         sends = "the plan sends requests of different lengths or classes to different pools of one role"
-        where = f"does not do so {'with' if deployment.disaggregated else 'without'} prefill replicas"
-        return Reason(
-            f"{sends}, and the router of {deployment.target.title} {where}", f"{sends}, and the router there {where}"
-        )
+        where = f"{'with' if deployment.disaggregated else 'without'} prefill replicas"
+        return f"{sends}, and the target's router does not do so {where}"
     if deployment.routing is GatewayRouting.BOTH_KINDS:
-        fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
-    elif deployment.routing is GatewayRouting.BY_LENGTH and deployment.disaggregated:
-        fault = coarse_words(deployment)
-    elif deployment.routing is GatewayRouting.BY_LENGTH:
+        return "the plan serves some requests in one engine and hands others over, and no router of a target does both"
+    if deployment.routing is GatewayRouting.BY_LENGTH and deployment.disaggregated:
+        return coarse_words(deployment)
+    if deployment.routing is GatewayRouting.BY_LENGTH:
         try:
             gateway_rules(deployment)
         except InputError as error:
-            fault = str(error)
-    return Reason(fault, fault) if fault else None
+            return str(error)
+    return ""
 
 
-def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
-    """A router that counts requests where the plan holds with one that counts tokens only."""
+def _balancing(plan: Plan, deployment: Deployment) -> str:
+    """A least-requests router where the plan meets the SLO behind a least-tokens one only; empty: neither."""
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
     if alike or plan.simulation is None:
-        return None
+        return ""
     behind = plan.simulation.fewest_requests
     if behind is not None and behind.held:
-        return None
-    full = brief = "was not simulated"
+        return ""
+    shown_share = "was not simulated"
     if behind is not None:
-        brief = "is not shown to meet the SLO"
-        full = f"{brief} ({kept_by_requests(plan.simulation, behind)})"
-    counts = "the router there counts requests, not prompt tokens, and behind such a router the plan"
-    return Reason(f"{counts} {full}", f"{counts} {brief}")
+        shown_share = f"is not shown to meet the SLO ({kept_by_requests(plan.simulation, behind)})"
+    return f"the target has a least-requests router, and behind such a router the plan {shown_share}"
 
 
 def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -243,11 +243,6 @@ def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[
         return [("readable", str(error))]
     except _MISSHAPEN as error:
         return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
-
-
-def deploy_plan(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
-    """Write the deployment of a plan with every choice left to its default; see `write_deployment`."""
-    return write_deployment(plan, default_options(default_target(plan)), directory, force=force)
 
 
 def write_deployment(
@@ -264,8 +259,17 @@ def write_deployment(
     paths = {directory / name: text for name, text in files.items()}
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
-    with _nothing_left(directory, paths):
+    is_new = not directory.exists()
+    try:
+        for folder in {path.parent for path in paths}:
+            folder.mkdir(parents=True, exist_ok=True)
         write_whole(paths)
+    except BaseException as error:  # nothing is left where writing fails or ends early
+        if is_new:
+            shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
+        raise
     _remove(old - set(paths))
     for path in paths:
         if path.suffix == ".sh":
@@ -317,25 +321,9 @@ def check_deployment(directory: Path, *, force: bool) -> None:
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
 
 
-@contextmanager
-def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
-    """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
-    new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    is_complete = False
-    try:
-        for folder in new:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
-        yield
-        is_complete = True
-    finally:
-        for folder in () if is_complete else new:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 RECORD: Final = "deployment.json"
+RECORD_1: Final = "pdplan.deployment/1"
+"""Schema of records in which the options of earlier versions stood."""
 
 
 class DeploymentRecord(BaseModel):
@@ -343,28 +331,20 @@ class DeploymentRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_: Literal["pdplan.deployment/1"] = Field(alias="schema")
+    schema_: Literal["pdplan.deployment/2"] = Field(alias="schema")
     plan: str
     inputs_sha256: str
     options: Options
 
 
-def record_text(deployment: Deployment) -> str:
-    """The record of a deployment."""
-    record = DeploymentRecord(
-        schema="pdplan.deployment/1",
-        plan=deployment.title,
-        inputs_sha256=deployment.plan_sha,
-        options=deployment.options,
-    )
-    return json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
-
-
 def recorded_options(text: str, where: str = RECORD) -> Options:
-    """The options of a record; InputError if it is none. where: the file, in messages."""
+    """The options of a record; InputError if it is none, or of an older version. where: the file, in messages."""
     record = JsonText(where, text)
+    value = record.value()
+    if dig(value, "schema") == RECORD_1:
+        raise InputError(f"{where} is of an older version of pdplan; pdplan deploy plan.json writes a new one")
     try:
-        return DeploymentRecord.model_validate(record.value()).options
+        return DeploymentRecord.model_validate(value).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error

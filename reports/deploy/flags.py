@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -27,13 +27,16 @@ from costmodel.units import GIB, GIGA
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind
+from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
 Words = tuple[tuple[str, str | None], ...]
-"""Flags in order, each with its value; None for a switch."""
+"""Flags of a command line that was read, each with its value; None for a switch."""
+Flags = dict[str, Any]
+"""Flags to write, by name in order; True for a switch."""
 Counted = dict[str, Any]
 """Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
 BALANCED_DTYPES: Final = ("bf16", "fp8")
@@ -66,13 +69,13 @@ def words_of(where: str, text: list[str]) -> Words:
     return tuple(words)
 
 
-def plain_words(words: Words) -> list[str]:
+def plain_words(flags: Flags) -> list[str]:
     """A command line of flags and values.
 
-    >>> plain_words((("--tp", "2"), ("--fast", None)))
+    >>> plain_words({"--tp": 2, "--fast": True})
     ['--tp', '2', '--fast']
     """
-    return [word for name, value in words for word in ((name,) if value is None else (name, value))]
+    return [word for name, value in flags.items() for word in ([name] if value is True else [name, str(value)])]
 
 
 def one_line(value: Mapping[str, Any]) -> str:
@@ -98,7 +101,6 @@ class FlagReader:
 
     where: str
     values: Mapping[str, Any]
-    engine: str = ""
 
     def text(self, name: str) -> str:
         """The value of a flag that must be there."""
@@ -106,10 +108,6 @@ class FlagReader:
         if value is None:
             raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
         return str(value)
-
-    def optional(self, name: str) -> str | None:
-        """The value of a flag that may be left out."""
-        return self.text(name) if name in self.values else None
 
     def truth(self, name: str) -> bool:
         """An option that is true or false."""
@@ -134,36 +132,12 @@ class FlagReader:
         """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
         self.text(name)
         file_value = self.values[name]
-        if file_value != value and not (value is True and name.startswith("-")):
+        if file_value not in [value, str(value)] and not (value is True and name.startswith("-")):
             raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
 
-    def word(self, name: str, spelled: str) -> str:
-        """The plan's word for what an engine spells its own way; spelled: the fact that says how."""
-        text, spellings = self.text(name), facts.fact(spelled, self.engine)
-        for word, spelling in spellings.items():
-            if text == spelling:
-                return str(word)
-        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
-
-    def kv_dtype(self, name: str) -> str:
-        """The plan's word for a dtype of the KV cache."""
-        return self.word(name, "kv_dtypes")
-
-    def draft(self, name: str) -> str | None:
-        """The plan's word for the method that drafts tokens; None where nothing does."""
-        return self.word(name, "drafts") if name in self.values else None
-
-    def count(self, name: str) -> int:
-        """A whole number above 0; 0 where the flag is not there."""
-        return self.whole(name) if name in self.values else 0
-
-    def amount(self, name: str) -> float:
-        """A number above 0; 0 where the flag is not there."""
-        return self.number(name) if name in self.values else 0.0
-
     def overrides(self, name: str) -> str:
-        """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
-        return one_line(json_object(f"{self.where}: {name}", self.text(name))) if name in self.values else ""
+        """What is laid over the checkpoint's config.json, as one line of JSON."""
+        return one_line(json_object(f"{self.where}: {name}", self.text(name)))
 
     def switch(self, name: str) -> bool:
         """A setting that is stated by one of two switches."""
@@ -186,24 +160,41 @@ class Flag:
     """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
     setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
-    per: degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
-    which an engine counts more than the plan; value: what it always has to be where no setting decides; experts:
-    whether it is for models with experts alone; dynamo: the flag in which Dynamo takes an option of TensorRT-LLM, which
-    takes the others as JSON.
+    absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
+    the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
+    part of one; times: the degree by which an engine counts more than the plan; more: what it counts beside; value:
+    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
+    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
     setting: str = ""
     read: Callable[[FlagReader, str], Any] | None = None
+    absent: Any = ...
+    spelled: Mapping[str, str] = field(default_factory=dict)
     per: Sequence[str] = ()
     times: str = ""
+    more: int = 0
     value: Any = None
     experts: bool = False
     dynamo: str = ""
 
+    def stated(self, reader: FlagReader) -> Any:
+        """The setting that a file states, in the plan's word for it."""
+        if self.read is None or (self.absent is not ... and self.name not in reader.values):
+            return self.absent
+        value = self.read(reader, self.name)
+        for word, spelling in self.spelled.items():
+            if value == spelling:
+                return word
+        if self.spelled:
+            words = ", ".join(self.spelled.values())
+            raise InputError(f"{reader.where}: {self.name} {shown(value)} is none of {words}")
+        return value - self.more if self.more else value
+
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
-        settings = asdict(pool.settings)
+        settings, value = asdict(pool.settings), self.spelled[value] if self.spelled else value
         for number, name in enumerate(self.per, start=1):
             if value % settings[name]:
                 degrees = " x ".join(f"{DEGREES[degree]} {settings[degree]}" for degree in self.per[:number])
@@ -212,6 +203,7 @@ class Flag:
                     f"engines are told {self.name} for each"
                 )
             value //= settings[name]
+        value = value + self.more if self.more else value
         return value * settings[self.times] if self.times else value
 
     def planned(self, where: str, engine_values: Counted) -> Any:
@@ -238,9 +230,10 @@ def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted,
     values: dict[str, Any] = {}
     for flag in flags:
         value = engine_values[flag.setting] if flag.setting else flag.value
-        if value is not None and (experts or not flag.experts):
+        told = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
+        if told is not None:
             section, _, name = flag.name.rpartition(".")
-            (values.setdefault(section, {}) if section else values)[name] = flag.told(pool, value)
+            (values.setdefault(section, {}) if section else values)[name] = told
     return values
 
 
@@ -253,12 +246,12 @@ def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -
         if isinstance(fields, str):
             fields = json_object(f"{where}: {section}", fields)
         values |= {f"{section}.{name}": value for name, value in (fields or {}).items()}
-    reader = FlagReader(where, values, reader.engine)
+    reader = FlagReader(where, values)
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
         elif flag.read is not None and (experts or not flag.experts):
-            value = flag.read(reader, flag.name)
+            value = flag.stated(reader)
             if engine_values.setdefault(flag.setting, value) != value:
                 raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
     if "attention_dp" in engine_values:  # which TensorRT-LLM has over all ranks of a stage or none
@@ -269,38 +262,24 @@ def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What all engines are told alike."""
-    settings, engine = pool.settings, deployment.engine
+    settings = pool.settings
     return {
         **asdict(settings),
         "weights": deployment.weights,
-        "kv_dtype": facts.fact("kv_dtypes", engine, settings.kv_dtype),
         "balanced": bool(settings.redundant) or None,
         "redundant": settings.redundant or None,
         "config_overrides": settings.config_overrides or None,
-        "exchange": exchange(deployment, pool),
+        "exchange": deployment.exchange(pool),
         "host_cache": settings.host_cache or None,
         **_drafting(deployment, pool),
     }
-
-
-def exchange(deployment: Deployment, pool: DeployedPool) -> str | None:
-    """What carries tokens to their experts, None for the engine's default, which sends every token to every data rank.
-
-    Within NVLink that costs little. Between servers a token may go to the ranks of its experts alone, as the step times
-    have it; the kernels that do so are for one role each, and are known to take the precisions of `exchange_dtypes`.
-    """
-    crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
-    if not crosses or pool.settings.expert == 1 or pool.config.weight_dtype not in facts.fact("exchange_dtypes"):
-        return None
-    by_role: dict[str, str] = facts.fact("exchange").get(deployment.engine, {})
-    return by_role.get(pool.role.value)
 
 
 def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What engines are told of drafted tokens, which are a chain; InputError for an engine that cannot draft them."""
     settings, engine = pool.settings, deployment.engine
     if settings.draft is None:
-        names = ("draft", "draft_model", "speculative_tokens", "verified", "branches", "ngram", "ngram_branches")
+        names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
     first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
@@ -310,25 +289,19 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
         raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
     looks_up = settings.draft == Draft.NGRAM
     return {
-        "draft": facts.fact("drafts", engine, settings.draft),
-        "verified": settings.verified,
         "branches": 1,
         "ngram": facts.fact("ngram_tokens") if looks_up else None,
         "ngram_branches": 1 if looks_up else None,
     }
 
 
-def _words(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
-    """A command line: a switch stands alone, one that is off has a name of its own, and objects are JSON."""
+def _flags(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Flags:
+    """A switch that is off has a name of its own, and objects are JSON."""
     stated = _stated(pool, flags, engine_values, experts=deployment.model.is_moe)
-    return tuple(
-        (name, None)
-        if value is True
-        else (facts.off_switch(name), None)
-        if value is False
-        else (name, one_line(value) if isinstance(value, dict) else str(value))
-        for name, value in stated.items()
-    )
+    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
+    return {
+        facts.off_switch(name) if value is False else name: value is False or value for name, value in texts.items()
+    }
 
 
 def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> WorkerSettings:
@@ -337,9 +310,11 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     if engine == "trtllm":
         options = _options_of_dynamo(where, values) if deployment.target.workers else values
         return _trtllm_settings(deployment, where, options)
-    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()}, engine)
+    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
+    if engine == "vllm":
+        return _vllm_settings(deployment, reader)
+    return WorkerSettings(**_read_flags(table("sglang"), reader, experts=True))
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -375,7 +350,7 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
     return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
 
 
-def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     _refuse_copies(pool)
     settings = pool.settings
@@ -394,18 +369,27 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "offloading": "native" if host_bytes and transfer is None else None,
         "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
         "transfer": transfer,
+        "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
-    return _words(deployment, pool, _vllm(deployment), engine_values)
+    return _flags(deployment, pool, _vllm(deployment), engine_values)
+
+
+def _keeps_whole_caches(deployment: Deployment) -> bool:
+    """Whether vLLM has to be told that layers need a window or a state alone, as the plan has their memory."""
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
+    name, since = deployment.model.name, facts.fact("own_caches_since")
+    chunked = is_model(name) and "attention_chunk_size" in config_of(name)
+    return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
 
 
 def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
     """A hand-over, and a KV cache of `size` in host memory [byte], whose own flags would replace the hand-over."""
     target, version = deployment.target, deployment.options.version
-    if BOTH not in facts.hand_over_of(deployment.options.target, (BOTH,)):
+    if BOTH not in facts.fact("targets", target.name).get("connectors", (BOTH,)):
         raise UndeployableError(
             f"a KV cache tier beside a hand-over needs vLLM's {BOTH}, which {target.title} {version} does not take",
-            "--target llmd",
+            "--target llm-d",
         )
     tier = {
         "kv_connector": "OffloadingConnector",
@@ -435,7 +419,7 @@ def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings
     return WorkerSettings(**engine_values)
 
 
-def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
     room = kv_capacity_bytes(deployment.model, pool.config)
@@ -449,25 +433,12 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
-        "no_prefix_caching": not settings.prefix_caching or None,
         "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _words(deployment, pool, table("sglang"), engine_values)
-
-
-def _sglang_settings(reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(table("sglang"), reader, experts=True)
-    drafted, verified = engine_values["speculative_tokens"], engine_values.pop("verified")
-    if verified != drafted + bool(drafted):
-        raise InputError(
-            f"{reader.where}: --speculative-num-draft-tokens {verified} is not one more than --speculative-num-steps "
-            f"{drafted}"
-        )
-    engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
-    return WorkerSettings(**engine_values)
+    return _flags(deployment, pool, table("sglang"), engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -502,7 +473,7 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
-    engine_values = _read_flags(table("trtllm"), FlagReader(where, options, "trtllm"), experts=deployment.model.is_moe)
+    engine_values = _read_flags(table("trtllm"), FlagReader(where, options), experts=deployment.model.is_moe)
     engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return WorkerSettings(**absent | engine_values)
@@ -513,20 +484,17 @@ TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fracti
 """What dynamo.trtllm wants to know of the KV cache beside the JSON."""
 
 
-def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
     options = trtllm_options(deployment, pool)
     cache = options["kv_cache_config"]
     del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
-    words: list[tuple[str, str | None]] = [
-        ("--model", deployment.weights),
-        ("--served-model-name", deployment.weights),
-        *((row.dynamo, str(options.pop(row.name))) for row in table("trtllm") if row.dynamo and row.name in options),
-        *((flag, str(cache[name])) for flag, name in TWICE.items()),
-    ]
+    flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
+    flags |= {row.dynamo: options.pop(row.name) for row in table("trtllm") if row.dynamo and row.name in options}
+    flags |= {flag: cache[name] for flag, name in TWICE.items()}
     if options.pop("enable_attention_dp"):
-        words.append(("--enable-attention-dp", None))
-    return (*words, (OVERRIDES, json.dumps(options, separators=(",", ":"))))
+        flags["--enable-attention-dp"] = True
+    return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
 
 
 def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -604,7 +572,7 @@ def connector(deployment: Deployment) -> str:
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
+    if PUSH not in facts.fact("targets", deployment.target.name).get("connectors", [PUSH]):
         title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",

@@ -174,14 +174,6 @@ DEEPEST: Final = 50
 """Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
 
 
-def load_yaml(path: str, text: str) -> Any:
-    """Read the one document of a file of YAML, None where it is empty; see `load_documents`."""
-    documents = load_documents(path, text)
-    if len(documents) > 1:
-        raise InputError(f"{path} holds {len(documents)} documents, parted by '---', where one is expected")
-    return documents[0] if documents else None
-
-
 def load_documents(path: str, text: str) -> list[Any]:
     r"""Read the documents of YAML in which no key stands twice, and nothing stands for another thing.
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.words import join_words, percentage
+from optimizer.plans.plan import Route
 
 from . import facts
-from .deployment import Deployment, LengthRoute
+from .deployment import Deployment
 from .formats import Raw, render
 
 SURPLUS: Final = 0.05
@@ -90,32 +91,34 @@ def _rules(deployment: Deployment, label: str) -> list[Rule]:
     Neighboring lengths of which pools take the same shares are a range. The largest body of a range [byte] is as far
     in proportion from its last length as from the next range's first.
     """
-    names = [pool.name for pool in deployment.pools]
-    lanes = [lane for lane in deployment.lanes if lane.share > 0.0 and label in {"", lane.slo_class}]
+    ids = [pool.id for pool in deployment.pools]
+    routes = [
+        route for route in deployment.routes if route.share > 0.0 and label in {"", deployment.label(route.slo_class)}
+    ]
     ranges: list[tuple[float, float, Shares]] = []
-    for length in sorted({lane.isl for lane in lanes}):
-        shares = _middle([lane for lane in lanes if lane.isl == length], names)
+    for length in sorted({route.isl for route in routes}):
+        shares = _middle([route for route in routes if route.isl == length], ids)
         first = ranges.pop()[0] if ranges and ranges[-1][2] == shares else length
         ranges.append((first, length, shares))
     rules = []
     for (_, last, shares), following in zip(ranges, [*ranges[1:], None], strict=True):
         upto = None if following is None else int(bytes_per_token(deployment) * math.sqrt(last * following[0]))
         rest = sum(shares)
-        for name, share in zip(names, shares, strict=True):
+        for pool, share in zip(deployment.pools, shares, strict=True):
             if share:
-                rules.append(Rule(name, upto, None if share == rest else round(share / rest * PARTS), label))
+                rules.append(Rule(pool.name, upto, None if share == rest else round(share / rest * PARTS), label))
                 rest -= share
     return rules
 
 
-def _middle(lanes: Sequence[LengthRoute], names: Sequence[str]) -> Shares:
-    """The shares of one lane that differ least from those of all: requests of one length cannot be told apart."""
-    all_shares = [[round(lane.decode.get(name, 0.0) * PARTS) for name in names] for lane in lanes]
+def _middle(routes: Sequence[Route], ids: Sequence[str]) -> Shares:
+    """The shares of one route that differ least from those of all: requests of one length cannot be told apart."""
+    all_shares = [[round(route.decode.get(pool, 0.0) * PARTS) for pool in ids] for route in routes]
 
     def apart(shares: Shares) -> float:
         return sum(
-            lane.share * sum(abs(own - lane_share) for own, lane_share in zip(shares, lane_shares, strict=True))
-            for lane, lane_shares in zip(lanes, all_shares, strict=True)
+            route.share * sum(abs(own - other) for own, other in zip(shares, route_shares, strict=True))
+            for route, route_shares in zip(routes, all_shares, strict=True)
         )
 
     return min(map(tuple, all_shares), key=apart)
@@ -142,15 +145,16 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
 
     Or the share of all requests that find no pool of the plan, if that is more.
     """
-    names, lanes = [pool.name for pool in deployment.pools], deployment.lanes
+    names, routes = [pool.name for pool in deployment.pools], deployment.routes
     edges = sorted({float(rule.upto) for rule in rules if rule.upto is not None})
-    labels = sorted({lane.slo_class for lane in lanes})
+    route_labels = [deployment.label(route.slo_class) for route in routes]
+    labels = sorted(set(route_labels))
     got = np.array(
         [[_row(placed(rules, size, label), names) for size in (*edges, math.inf)] for label in labels], dtype=np.float64
     )
-    label_of = np.array([labels.index(lane.slo_class) for lane in lanes])
-    length, share = (np.array(values) for values in zip(*((lane.isl, lane.share) for lane in lanes), strict=True))
-    plan_shares = np.array([_row(lane.decode, names) for lane in lanes])
+    label_of = np.array([labels.index(label) for label in route_labels])
+    length, share = (np.array(values) for values in zip(*((route.isl, route.share) for route in routes), strict=True))
+    plan_shares = np.array([_row(route.decode, [pool.id for pool in deployment.pools]) for route in routes])
     pool_shares = np.maximum(share @ plan_shares, 1.0 / PARTS)
 
     def worst(ratio: float) -> float:
@@ -172,7 +176,13 @@ def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, flo
     """
     worst, ratio = misplacing(deployment, rules), bytes_per_token(deployment)
     edges = sorted(
-        {rule.upto / lane.isl for rule in rules if rule.upto is not None for lane in deployment.lanes if lane.isl > 0.0}
+        {
+            rule.upto / route.isl
+            for rule in rules
+            if rule.upto is not None
+            for route in deployment.routes
+            if route.isl > 0.0
+        }
     )
     low = (edge for edge in reversed(edges) if edge < ratio and worst(edge * (1.0 - NEXT)) > SURPLUS)
     high = (edge for edge in edges if edge >= ratio and worst(edge * (1.0 + NEXT)) > SURPLUS)

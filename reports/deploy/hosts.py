@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,24 +15,12 @@ from search_spaces.problem import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device
-from .flags import place_words, plain_words, sglang_words, span_words, trtllm_options, vllm_words
+from .flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
 from .formats import Raw, compose_text, manifest, objects, render
 from .gateway import GATEWAY_FILE, chosen_by, gateway_config
 
 ROUTER_FILE: Final = "router.sh"
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
-PROGRAMS: Final = {
-    "vllm": ["vllm", "serve"],
-    "sglang": ["python3", "-m", "sglang.launch_server"],
-    "trtllm": ["trtllm-serve", "serve"],
-}
-"""What starts an engine on a host."""
-ROUTERS: Final = {
-    "vllm": ["vllm-router"],
-    "sglang": ["python3", "-m", "sglang_router.launch_router"],
-    "trtllm": ["trtllm-serve", "disaggregated"],
-}
-"""What starts the engines' own routers."""
 BALANCES: Final = "cache_aware"
 """Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
 
@@ -120,12 +108,15 @@ def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     groups: dict[str, list[_Room]] = {}
     instances: list[HostedReplica] = []
     for pool in deployment.pools:
-        rooms = groups.setdefault(pool.accelerator, [])
+        rooms, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
         for number in range(pool.replicas):
-            free = [room for room in rooms if pool.nodes == 1 and pool.node_size - room.gpus >= pool.node_gpus][:1]
+            free = [room for room in rooms if pool.nodes == 1 and size - room.gpus >= pool.node_gpus][:1]
             if not free:
                 group = list(groups).index(pool.accelerator)
-                free = [_Room(_host(pool, group, len(rooms) + node)) for node in range(pool.nodes)]
+                stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
+                gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{size}")
+                numbers = range(len(rooms), len(rooms) + pool.nodes)
+                free = [_Room(Host(f"{stem}-{index}", group, index, gres)) for index in numbers]
                 rooms += free
             gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
             hosts = tuple(room.host for room in free)
@@ -135,12 +126,6 @@ def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
                 room.engines += 1
                 room.ranks += pool.settings.data
     return tuple(instances)
-
-
-def _host(pool: DeployedPool, group: int, index: int) -> Host:
-    stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
-    gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{pool.node_size}")
-    return Host(f"{stem}-{index}", group, index, gres)
 
 
 def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
@@ -153,39 +138,94 @@ def router_hosts(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     return hosts_of(engines)[: int(facts.fact("routers"))]
 
 
-Environment = list[tuple[str, str]]
+ABOUT: Final = {
+    "vllm": "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>",
+    "trtllm": "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>",
+}
+"""What a file of options says it is."""
 
 
-def vllm_files(deployment: Deployment) -> dict[str, str]:
-    """Every file of the target by its path in the chosen directory."""
+def host_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of a target without a scheduler: the router, the hosts' addresses, and what starts each engine.
+
+    A job of Slurm starts all of them, and containers have those of vLLM; neither is for TensorRT-LLM or a CPU.
+    """
     engines = place(deployment)
-
-    def words(engine: HostedReplica, rank: int) -> list[str]:
-        return ["--config", Raw(f'"$here"/{engine.name}.yaml'), *_node_words(engine, rank)]
-
-    files = _script_files(deployment, engines, words)
-    about = "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>"
+    hosts = hosts_of(engines)
+    files = _router_files(deployment, engines)
+    if _names_addresses(deployment) or deployment.behind_gateway:
+        files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
     for engine in engines:
-        flags = (*vllm_words(deployment, engine.pool), ("--host", ANYWHERE), ("--port", str(engine.port("worker"))))
-        values = {name.removeprefix("--"): _yaml_value(deployment, name, value) for name, value in flags}
-        files[f"workers/{engine.name}.yaml"] = manifest(about, values)
-    if not deployment.on_cpu:
+        if options := _options(deployment, engine):
+            files[f"workers/{engine.name}.yaml"] = manifest(ABOUT[deployment.engine], options)
+        for rank in range(len(engine.hosts)):
+            files[f"workers/{engine.script(rank)}"] = _worker_script(deployment, engine, rank)
+    if deployment.on_cpu or not _names_addresses(deployment):
+        return files
+    groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
+    files["slurm.sh"] = render(
+        "plain/slurm.sh",
+        name=deployment.name,
+        file="slurm.sh",
+        port=facts.fact("ports", "http"),
+        grace=deployment.grace_seconds,
+        groups=groups,
+        hosts=hosts,
+        engines=engines,
+        routers=router_hosts(engines),
+    )
+    for host in hosts if deployment.engine == "vllm" else ():
         about = "The replicas of one host: docker compose --env-file ../hosts.env -f <this file> up"
-        for host in hosts_of(engines):
-            files[f"compose/{host.name}.yaml"] = manifest(about, *_compose(deployment, engines, host))
+        files[f"compose/{host.name}.yaml"] = manifest(about, *_compose(deployment, engines, host))
     return files
 
 
-def _yaml_value(deployment: Deployment, name: str, value: str | None) -> Any:
-    """YAML's own type of a flag's value, so that the file reads as a person would write it."""
-    types: dict[object, type[int] | type[float]] = {"int": int, "float": float}
-    kind = facts.legal_flag("vllm", deployment.engine_version, name)
-    return True if value is None else types[kind](value) if isinstance(kind, str) and kind in types else value
+def _names_addresses(deployment: Deployment) -> bool:
+    """Whether scripts find hosts by hosts.env; those of TensorRT-LLM, whose router reads YAML, by the hosts' names."""
+    return deployment.engine != "trtllm"
 
 
-def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> Environment:
+def _options(deployment: Deployment, engine: HostedReplica) -> Flags:
+    """What stands in an engine's file of options; empty for SGLang, whose script has all."""
+    if deployment.engine == "vllm":
+        serve = {"--host": ANYWHERE, "--port": engine.port("worker")}
+        flags = vllm_flags(deployment, engine.pool) | serve
+        return {name.removeprefix("--"): value for name, value in flags.items()}
+    if deployment.engine == "sglang":
+        return {}
+    if len(engine.hosts) > 1:
+        raise InputError(
+            f"pool {engine.pool.id}: an engine of {engine.pool.settings.gpus} GPUs spans {len(engine.hosts)} hosts, "
+            "which trtllm-serve starts only under MPI"
+        )
+    return trtllm_options(deployment, engine.pool)
+
+
+def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[str]:
+    """The command line of an engine, after its program, on its host of that number.
+
+    A single engine of TensorRT-LLM takes the port that clients know; behind a router engines have their own.
+    """
+    pool, config = engine.pool, ["--config", Raw(f'"$here"/{engine.name}.yaml')]
+    if deployment.engine == "vllm":
+        return [*config, *_node_words(engine, rank)]
+    alone = not (_names_addresses(deployment) or deployment.disaggregated or deployment.behind_gateway)
+    port = facts.fact("ports", "http") if alone else engine.port("worker")
+    serve = ["--host", ANYWHERE, "--port", str(port)]
+    if deployment.engine == "trtllm":
+        return [deployment.weights, *serve, *config]
+    words = [*plain_words(sglang_flags(deployment, pool)), *serve]
+    if pool.role is Role.PREFILL:
+        words += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
+    if len(engine.hosts) > 1:
+        head = Raw(f'"{engine.hosts[0].address}:{engine.port("nccl")}"')
+        words += ["--nnodes", str(len(engine.hosts)), "--node-rank", str(rank), "--dist-init-addr", head]
+    return words
+
+
+def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> list[tuple[str, str]]:
     """Environment of an engine on a host, besides its GPUs: KV memory on a CPU, where its peers find it, transports."""
-    env: Environment = []
+    env: list[tuple[str, str]] = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
         wider = int(facts.fact("vendors", Device.CPU, "wider"))
         cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB
@@ -238,66 +278,13 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
     )
 
 
-def sglang_files(deployment: Deployment) -> dict[str, str]:
-    """Every file of the target by its path in the chosen directory."""
-
-    def words(engine: HostedReplica, rank: int) -> list[str]:
-        flags = [*plain_words(sglang_words(deployment, engine.pool)), "--host", ANYWHERE]
-        flags += ["--port", str(engine.port("worker"))]
-        if engine.pool.role is Role.PREFILL:
-            flags += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
-        if len(engine.hosts) > 1:
-            head = Raw(f'"{engine.hosts[0].address}:{engine.port("nccl")}"')
-            flags += ["--nnodes", str(len(engine.hosts)), "--node-rank", str(rank), "--dist-init-addr", head]
-        return flags
-
-    return _script_files(deployment, place(deployment), words)
-
-
-def trtllm_files(deployment: Deployment) -> dict[str, str]:
-    """Every file of the target: trtllm-serve's router is for both stages; before engines of both stands HAProxy.
-
-    A single engine takes the port that clients know; behind a router engines have their own.
-    """
-    engines, port = place(deployment), facts.fact("ports", "http")
-    has_router, alone = deployment.disaggregated or deployment.behind_gateway, len(hosts_of(engines)) == 1
-    about = "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>"
-    files: dict[str, str] = {}
-    urls: dict[Role, list[str]] = {}
-    for engine in engines:
-        if len(engine.hosts) > 1:
-            raise InputError(
-                f"pool {engine.pool.id}: an engine of {engine.pool.settings.gpus} GPUs spans "
-                f"{len(engine.hosts)} hosts, which trtllm-serve starts only under MPI"
-            )
-        host = "localhost" if alone else engine.hosts[0].name
-        own = engine.port("worker") if has_router else port
-        urls.setdefault(engine.pool.role, []).append(f"{host}:{own}")
-        files[f"workers/{engine.name}.yaml"] = manifest(about, trtllm_options(deployment, engine.pool))
-        words = [deployment.weights, "--host", ANYWHERE, "--port", str(own)]
-        words += ["--config", Raw(f'"$here"/{engine.name}.yaml')]
-        files[f"workers/{engine.name}.sh"] = _worker_script(deployment, engine, words)
-    if deployment.disaggregated:
-        about = (
-            "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
-        )
-        sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
-        split = objects("trtllm/split.yaml", port=port, sections=sections)
-        files["disagg_config.yaml"] = manifest(about, *split)
-        files[ROUTER_FILE] = _router_script(deployment, ["-c", Raw('"$here"/disagg_config.yaml')])
-    if deployment.behind_gateway:
-        files["hosts.env"] = render("plain/hosts.env", hosts=hosts_of(engines))
-        files |= _gateway_files(deployment, engines)
-    return files
-
-
 def _visible(engine: HostedReplica) -> tuple[str, str]:
     """The variable that says which GPUs of its host an engine sees."""
     between = "|" if engine.pool.vendor == Device.CPU else ","
     return facts.fact("vendors", engine.pool.vendor, "visible"), between.join(map(str, engine.gpus))
 
 
-def _worker_script(deployment: Deployment, engine: HostedReplica, words: Sequence[str], rank: int = 0) -> str:
+def _worker_script(deployment: Deployment, engine: HostedReplica, rank: int) -> str:
     """What starts an engine on its host number `rank`."""
     env = [_visible(engine), *_env(deployment, engine, engine.hosts[rank])]
     return render(
@@ -306,56 +293,40 @@ def _worker_script(deployment: Deployment, engine: HostedReplica, words: Sequenc
         rank=rank,
         host=engine.hosts[rank],
         nodes=len(engine.hosts),
-        needs_addresses=deployment.engine != "trtllm",
+        needs_addresses=_names_addresses(deployment),
         env=[(Raw(name), value) for name, value in env],
-        words=[*PROGRAMS[deployment.engine], *words],
+        words=[*facts.fact("programs", deployment.engine), *_command(deployment, engine, rank)],
     )
 
 
-def _router_script(deployment: Deployment, words: Sequence[str]) -> str:
-    """What starts the engine's own router."""
-    return render(
+def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:
+    """What stands before the engines: HAProxy, which also chooses among pools, or the engine's own router."""
+    if deployment.behind_gateway:
+        return _gateway_files(deployment, engines)
+    files: dict[str, str] = {}
+    if _names_addresses(deployment):
+        words = router_words(deployment, engines)
+    elif deployment.disaggregated:
+        about = (
+            "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
+        )
+        alone, urls = len(hosts_of(engines)) == 1, dict[Role, list[str]]()
+        for engine in engines:
+            host = "localhost" if alone else engine.hosts[0].name
+            urls.setdefault(engine.pool.role, []).append(f"{host}:{engine.port('worker')}")
+        sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
+        split = objects("trtllm/split.yaml", port=facts.fact("ports", "http"), sections=sections)
+        files["disagg_config.yaml"] = manifest(about, *split)
+        words = ["-c", Raw('"$here"/disagg_config.yaml')]
+    else:
+        return files
+    files[ROUTER_FILE] = render(
         "plain/router.sh",
-        words=[*ROUTERS[deployment.engine], *words],
+        words=[*facts.fact("router_programs", deployment.engine), *words],
         port=facts.fact("ports", "http"),
         package=Raw(facts.fact("router").get(deployment.engine, "")),
     )
-
-
-def _script_files(
-    deployment: Deployment,
-    engines: Sequence[HostedReplica],
-    words: Callable[[HostedReplica, int], Sequence[str]],
-) -> dict[str, str]:
-    """The router, the hosts' addresses, a start script per engine and host, and a job of Slurm that starts them all.
-
-    words: of the command line of an engine on its host of that number.
-    """
-    hosts = hosts_of(engines)
-    if deployment.parted:  # HAProxy chooses among pools, else the engine's own router
-        files = _gateway_files(deployment, engines)
-    else:
-        files = {ROUTER_FILE: _router_script(deployment, router_words(deployment, engines))}
-    files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
-    for engine in engines:
-        for rank in range(len(engine.hosts)):
-            files[f"workers/{engine.script(rank)}"] = _worker_script(deployment, engine, words(engine, rank), rank)
-    if deployment.on_cpu:
-        return files
-    groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
-    return files | {
-        "slurm.sh": render(
-            "plain/slurm.sh",
-            name=deployment.name,
-            file="slurm.sh",
-            port=facts.fact("ports", "http"),
-            grace=deployment.grace_seconds,
-            groups=groups,
-            hosts=hosts,
-            engines=engines,
-            routers=router_hosts(engines),
-        )
-    }
+    return files
 
 
 def _gateway_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:

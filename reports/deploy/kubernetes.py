@@ -18,7 +18,7 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import node_ranks, place_words, plain_words, span_words, vllm_words
+from .flags import node_ranks, place_words, plain_words, span_words, vllm_flags
 from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -40,7 +40,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         labels=partial(own_labels, deployment),
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
-        security=container_security,
+        security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         shared=lambda pool: gibibytes(shared_bytes(pool)),
@@ -111,12 +111,6 @@ def gibibytes(size: float) -> str:
     return f"{math.ceil(size / GIB)}Gi"
 
 
-def container_security(*, rdma: bool) -> dict[str, Any]:
-    """No more rights than an engine needs: RDMA locks memory."""
-    add = {"add": ["IPC_LOCK"]} if rdma else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
-
-
 def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
     """What stands around the pods, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
 
@@ -145,14 +139,25 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of llm-d: what starts the replicas, the endpoint picker and the InferencePool."""
     files = _pool_files(deployment)
     files |= support_files(deployment, tuple(files), account=True)
-    picker = manifest(
-        "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
-        *_picker(deployment),
+    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
+    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
+    plugins = fleet_objects(
+        "llmd/picker.yaml",
+        deployment,
+        prefixes=deployment.routes_by_prefix,
+        kept=max(map(partial(_tier_blocks, deployment), deployment.pools)),
+        block=deployment.pools[0].settings.block_tokens,
+        counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
+        longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        rate=int(rate),
+        affine=AFFINE,
     )
+    about = "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration."
+    picker = manifest(about, *plugins)
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         picker_file=PICKER_FILE,
         picker=picker,
         http=facts.fact("ports", "http"),
@@ -169,7 +174,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
 def router_command(deployment: Deployment) -> str:
     """What installs llm-d's router with its values; the chart has the version of the picker."""
-    version, space = facts.image("llmd", deployment.options.version, "picker"), deployment.options.namespace
+    version, space = facts.image("llm-d", deployment.options.version, "picker"), deployment.options.namespace
     chart = f"{facts.fact('charts', 'router')} --version {version}"
     return f"helm install {deployment.name} {chart} -n {space} -f {ROUTER_VALUES}"
 
@@ -218,7 +223,7 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         pool=pool,
         serves=serves,
         proxied=has_proxy,
-        image=partial(facts.image, "llmd", deployment.options.version),
+        image=partial(facts.image, "llm-d", deployment.options.version),
         http=facts.fact("ports", "http"),
         port=port,
         command=serve,
@@ -231,7 +236,7 @@ def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[
 
     The controller gives every container of a group the address of the first and its own place.
     """
-    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]
     if pool.nodes > 1:
         words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(facts.fact("ports", kind)))
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
@@ -243,20 +248,3 @@ def _tier_blocks(deployment: Deployment, pool: DeployedPool) -> int:
     """KV blocks that a replica keeps in host memory, of which the endpoint picker has to know."""
     settings, of_token = pool.settings, kv_bytes_per_token_per_gpu(deployment.model, pool.config)
     return int(GIGA * settings.host_cache * settings.data / (of_token * settings.block_tokens))
-
-
-def _picker(deployment: Deployment) -> list[Any]:
-    """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
-    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
-    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
-    return fleet_objects(
-        "llmd/picker.yaml",
-        deployment,
-        kept=max(map(partial(_tier_blocks, deployment), deployment.pools)),
-        block=deployment.pools[0].settings.block_tokens,
-        prefixes=deployment.routes_by_prefix,
-        counts_tokens=deployment.router is Balancing.FEWEST_TOKENS,
-        longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        rate=int(rate),
-        affine=AFFINE,
-    )

@@ -28,9 +28,9 @@ from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
-from .formats import dig, load_documents, load_yaml, quantity, unescaped
+from .formats import dig, load_documents, quantity, unescaped
 from .gateway import GATEWAY_FILE, check_words
-from .hosts import PROGRAMS, ROUTER_FILE, health_flags
+from .hosts import ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
 
 LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -95,7 +95,7 @@ def _launch(deployment: Deployment, where: str, values: Mapping[str, Any], **sta
 def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: Sequence[str]) -> Launch:
     """The replica of a start script, and of its file of options where it has one."""
     engine, where, config = deployment.engine, paths[0], f"workers/{name}.yaml"
-    program, env, command, words = PROGRAMS[engine], dict[str, str](), list[str](), Words()
+    program, env, command, words = facts.fact("programs", engine), dict[str, str](), list[str](), Words()
     for line in files[where].splitlines():
         if line.startswith("export "):
             variable, _, value = line.removeprefix("export ").partition("=")
@@ -109,7 +109,7 @@ def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: 
         at = command.index("--config") if "--config" in command else len(command)
         if command[at + 1 : at + 2] != [f"$here/{name}.yaml"] or config not in files:
             raise InputError(f"{where} does not start its engine with its own config file")
-        options, command, where = load_yaml(config, files[config]), command[:at] + command[at + 2 :], config
+        (options,), command, where = load_documents(config, files[config]), command[:at] + command[at + 2 :], config
     if engine != "trtllm":
         flags = ((f"--{key}", None if value is True else str(value)) for key, value in options.items())
         words = (*flags, *words_of(where, command))
@@ -262,10 +262,10 @@ def gpus_are_the_engines(deployment: Deployment, fleet: Started) -> Iterator[str
         gpus = f"{launch.nodes} x {launch.node_gpus}"
         if needed_gpus != asked_gpus:
             yield f"{launch.where}: TP x PP x DP needs {needed_gpus} GPUs, but {gpus} are asked for"
-        if launch.node_gpus > pool.node_size:
+        if launch.node_gpus > pool.config.accelerator.node_size:
             yield (
                 f"{launch.where}: {launch.node_gpus} GPUs on a node, but nodes of {pool.accelerator} have "
-                f"{pool.node_size}"
+                f"{pool.config.accelerator.node_size}"
             )
         rank = launch.settings.tensor * launch.settings.pipeline
         spread = launch.settings.data > 1 and launch.nodes > 1

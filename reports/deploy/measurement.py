@@ -7,6 +7,7 @@ configuration of Prometheus elsewhere. So the rules are the same for all, with a
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,13 +15,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.lengths import whole_parts
+from costmodel.metric import Metric
+from costmodel.simulator.trace import gamma_arrivals
 from costmodel.units import MILLI
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
 
 from . import facts
-from .deployment import ClassLimits, DeployedPool, Deployment, PlannedWorkload
+from .deployment import DeployedPool, Deployment, PlannedWorkload, SloClass
 from .formats import Raw, manifest, objects, pod_text, render
 from .gateway import class_header
 from .hosts import place, router_hosts
@@ -66,12 +70,12 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def trace_file(slo: ClassLimits) -> str:
+def trace_file(slo: SloClass) -> str:
     """Name of the trace of a class."""
     return f"workload{slo.ending}.jsonl"
 
 
-def results_folder(slo: ClassLimits) -> str:
+def results_folder(slo: SloClass) -> str:
     """Where the result of a class lies, beside its trace."""
     return f"results{slo.ending}"
 
@@ -104,15 +108,22 @@ def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     return [*words, "--random-seed", str(deployment.demand.seed), "--ui", "none"]
 
 
+GOALS: Final = {
+    Metric.TTFT: "time_to_first_token",
+    Metric.TPOT: "inter_token_latency",
+    Metric.E2E: "request_latency",
+}
+"""What AIPerf calls the metrics that it can hold requests to."""
+
+
 def replay_words(
-    deployment: Deployment, slo: ClassLimits, url: str, tokenizer: str, *, trace: str = "", results: str = ""
+    deployment: Deployment, slo: SloClass, url: str, tokenizer: str, *, trace: str = "", results: str = ""
 ) -> list[str]:
     """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals.
 
     trace: folder of the trace, if it is another; results: that of the result.
     """
-    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
-    goals = " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
+    goals = " ".join(f"{name}:{slo.limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in slo.limits)
     return [
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
@@ -137,11 +148,12 @@ def sweep_loads(deployment: Deployment) -> list[int]:
     """
     demand, pools = deployment.demand, deployment.token_pools
     gaps = max(demand.mean_osl - 1.0, 1.0)
-    most = deployment.limits
-    longest = max(slo.whole or (slo.ttft or most.ttft) + gaps * (slo.tpot or most.tpot) for slo in deployment.classes)
+    most = {Metric.TTFT: deployment.limits.ttft, Metric.TPOT: deployment.limits.tpot}
+    limits = [most | dict(slo.limits) for slo in deployment.classes]
+    longest = max(each.get(Metric.E2E) or each[Metric.TTFT] + gaps * each[Metric.TPOT] for each in limits)
     replicas = sum(pool.replicas for pool in pools)
     together = 1 if len(deployment.pools) > 1 else replicas
-    top = min(max(demand.rate * longest / replicas, 1.0), pools[0].settings.max_num_seqs) * together
+    top = min(max(demand.request_rate * longest / replicas, 1.0), pools[0].settings.max_num_seqs) * together
     return sorted({round(top ** (step / (SWEEP_LOADS - 1))) for step in range(SWEEP_LOADS)})
 
 
@@ -152,17 +164,21 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
     """
     generator = np.random.default_rng(demand.seed)
     count = requests_of(demand)
-    bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), bucket_counts(demand.share, count)))
-    isl = np.maximum(np.rint(np.asarray(demand.isl)[bucket]), 1).astype(int)
-    osl = np.maximum(np.rint(np.asarray(demand.osl)[bucket]), 1).astype(int)
-    arrival = _arrivals(generator, demand, count)
-    shared = shared_blocks(isl, demand.prefix_share)
+    bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), whole_parts(demand.share * count)))
+    isl, osl = (np.maximum(np.rint(lengths[bucket]), 1).astype(int) for lengths in (demand.isl, demand.osl))
+    times = gamma_arrivals(count, demand.request_rate, demand.burstiness, demand.seed)
+    if demand.recorded is not None:
+        lasts = count / demand.request_rate
+        drawn = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number)[0] for number in range(DRAWS))
+        times = min(drawn, key=lambda part: abs(float(np.ptp(part)) / lasts - 1.0))
+    arrival = times - times[0]
+    shared = shared_blocks(isl, demand.prefix_hit_share)
     rows: list[tuple[int, dict[str, Any]]] = []
     unique = int(shared.max(initial=0))
     columns = (bucket.tolist(), arrival.tolist(), isl.tolist(), osl.tolist(), shared.tolist())
     for number, time, prompt, answer, blocks in zip(*columns, strict=True):
         row: dict[str, Any] = {"timestamp": round(time / MILLI, 3), "input_length": prompt, "output_length": answer}
-        if demand.prefix_share > 0.0:
+        if demand.prefix_hit_share > 0.0:
             own = -(-prompt // BLOCK_TOKENS) - blocks
             row["hash_ids"] = [*range(blocks), *range(unique, unique + own)]
             unique += own
@@ -173,22 +189,9 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
 def requests_of(demand: PlannedWorkload) -> int:
     """Requests of a trace of some minutes, within bounds that a test run can bear."""
     least, most = facts.fact("benchmark", "requests")
-    if demand.prefix_share > 0.0:
+    if demand.prefix_hit_share > 0.0:
         most = min(most, MOST_BLOCKS / max(demand.mean_isl / BLOCK_TOKENS, 1.0))
-    return int(min(max(demand.rate * facts.fact("benchmark", "seconds"), least), max(most, least)))
-
-
-def bucket_counts(shares: tuple[float, ...], count: int) -> NDArray[np.int64]:
-    """How many of `count` requests each bucket gets: the largest remainders are rounded up.
-
-    >>> bucket_counts((0.5, 0.3, 0.2), 5).tolist()
-    [3, 1, 1]
-    """
-    exact = np.asarray(shares, dtype=np.float64) / sum(shares) * count
-    counts = np.floor(exact + 1e-9).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: count - int(counts.sum())]] += 1
-    return counts
+    return int(min(max(demand.request_rate * facts.fact("benchmark", "seconds"), least), max(most, least)))
 
 
 def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
@@ -205,22 +208,10 @@ def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     return blocks
 
 
-def _arrivals(generator: np.random.Generator, demand: PlannedWorkload, count: int) -> NDArray[np.float64]:
-    """Times of the requests [s], the first at 0: those of a recording, or with gaps from a Gamma distribution."""
-    if demand.recorded is not None:
-        lasts = count / demand.rate
-        drawn = (demand.recorded.drawn(count, demand.rate, demand.seed + number)[0] for number in range(DRAWS))
-        times = min(drawn, key=lambda one: abs(float(np.ptp(one)) / lasts - 1.0))
-        return np.asarray(times - times[0])
-    variation = max(demand.burstiness, 1e-3) ** 2
-    gaps = generator.gamma(1.0 / variation, variation / demand.rate, size=count - 1)
-    return np.concatenate([[0.0], np.cumsum(gaps)])
-
-
 def behind(plan: Plan, router: Balancing) -> Plan:
     """The plan with its figures behind a router; as it is where that is its own, or was not simulated."""
     fleet = None if plan.simulation is None else plan.simulation.fewest_requests
-    if fleet is None or not fleet.latencies or router is not Balancing.FEWEST_REQUESTS:
+    if fleet is None or not fleet.latencies or router is not Balancing.LEAST_REQUESTS:
         return plan
     return with_latencies(plan, fleet.latencies)
 
@@ -237,8 +228,8 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     several classes the loosest limits count, for engines do not tell classes apart.
     """
     target, metrics = deployment.target, facts.fact("metrics")
-    limits = [(slo.ttft, slo.tpot) for slo in deployment.classes]
-    ttft, tpot = (None if None in values else max(filter(None, values)) for values in zip(*limits, strict=True))
+    loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
+    ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
     share = min(slo.attainment for slo in deployment.classes)
     passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
 

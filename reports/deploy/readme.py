@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Collection
 from typing import Any, Final
@@ -15,9 +16,9 @@ from reports.words import slo_words
 from search_spaces.problem import target_of
 
 from . import facts
-from .deployment import ClassLimits, Deployment
+from .deployment import Deployment, SloClass
 from .describe import told_apart
-from .flags import connector, exchange
+from .flags import connector
 from .formats import Raw, objects, render
 from .gateway import (
     HEADER,
@@ -64,10 +65,10 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
         series=facts.fact("metrics").get(deployment.engine, {}),
-        hit=deployment.demand.prefix_share,
+        hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         knows_prefixes=deployment.routes_by_prefix and not scatters,
-        counted=deployment.router.value.replace("_", " "),
+        counted=str(deployment.router),
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
         ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
@@ -81,10 +82,10 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
 
 
 def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
-    """How the target is started, a sentence or more for each step; files: those that are written, by path."""
+    """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
     target = target_of(deployment.options.target)
     instances = () if target.pods else place(deployment)
-    return _lines(
+    lines = _lines(
         "readme/steps.md",
         deployment,
         files=files,
@@ -96,9 +97,10 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         hosts=[host.name for host in hosts_of(instances)],
         routers=[host.name for host in router_hosts(instances)],
         router="" if deployment.behind_gateway else facts.fact("router").get(deployment.engine, ""),
+        image="" if target.pods else facts.image(target.name, deployment.options.version, deployment.engine),
         watched=bool(watches(deployment)),
         charts=facts.fact("charts"),
-        helm=Raw(router_command(deployment)) if target.name == "llmd" else "",
+        helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
         url=deployment.url,
         header=HEADER,
         labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
@@ -106,31 +108,18 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         cache=CACHE_FILE,
         autoscale=AUTOSCALE_FILE,
     )
-
-
-def page_notes(deployment: Deployment) -> list[Raw]:
-    """What these files cannot do as the plan has it, or do only under a condition."""
-    gateway = deployment.behind_gateway
-    return _lines(
-        "readme/notes.md",
-        deployment,
-        scattered=scattered_words(deployment),
-        tolerance=tolerance_sentence(deployment) if gateway and by_size(gateway_rules(deployment)) else "",
-        bytes_per_token=f"{bytes_per_token(deployment):g}",
-        names=class_names(deployment),
-        exchanges=any(exchange(deployment, pool) for pool in deployment.pools),
-        monitoring=facts.fact("monitoring", "namespace"),
-    )
+    numbers = itertools.count(1)
+    return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
 
 
 def scattered_words(deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache; empty where one does, or none has to."""
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
-    if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or not many:
+    if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
     why = facts.scatters(deployment.options.target, apart=deployment.disaggregated)
     if not deployment.routes_by_prefix:  # a plan of sessions
-        why = why or "the router counts requests, and is not told to keep a session where it was"
+        why = why or "a least-requests router is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
@@ -156,6 +145,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
+    chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
     source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
     return render(
         "readme/README.md",
@@ -182,18 +172,27 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             for slo in deployment.classes
         ],
         requests=requests_of(deployment.demand),
-        rate=f"{deployment.demand.rate:g}",
+        rate=f"{deployment.demand.request_rate:g}",
         predicted=_quantiles(router_plan),
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
             for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
         ],
-        notes=page_notes(deployment),
+        notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
+            "readme/notes.md",
+            deployment,
+            scattered=scattered_words(deployment),
+            tolerance=tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{bytes_per_token(deployment):g}",
+            names=class_names(deployment),
+            exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
+            monitoring=facts.fact("monitoring", "namespace"),
+        ),
     )
 
 
-def job_result(slo: ClassLimits) -> str:
+def job_result(slo: SloClass) -> str:
     """File into which the log of a class's job goes."""
     stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
     return f"{stem}{slo.ending}.{suffix}"

@@ -53,6 +53,7 @@ HASH_KEY = "hash_ids"
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
 )
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
@@ -204,7 +205,7 @@ def rows_of(
             try:
                 (arrival, isl, osl), blocks = read_request(line)
                 if unit is ArrivalUnit.AUTO:
-                    unit = ArrivalUnit.ISO if looks_like_date(arrival) else ArrivalUnit.SECONDS
+                    unit = ArrivalUnit.ISO if _DATE.match(arrival.strip()) else ArrivalUnit.SECONDS
                 time = _arrival(columns.arrival, arrival, unit)
                 numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
                 hashes.append(blocks)
@@ -358,15 +359,6 @@ def _tokens(name: str, text: str) -> int:
     if value is None or value != int(value) or abs(value) > 2**53:
         raise InputError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
     return int(value)
-
-
-def looks_like_date(text: str) -> bool:
-    """Tell whether the text starts as an ISO date does.
-
-    >>> looks_like_date("2023-11-16 18:15:46.6805900"), looks_like_date("46.68")
-    (True, False)
-    """
-    return re.match(r"\d{4}-\d\d-\d\d", text.strip()) is not None
 
 
 def parse_date(text: str) -> int | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError
-from costmodel.lengths import Buckets, coarsen
+from costmodel.lengths import Buckets, coarsen, whole_parts
 from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.words import percentage
 from costmodel.workload import Workload
@@ -226,17 +226,6 @@ def cell_of(tokens: IntArray) -> IntArray:
 _CELLS = int(cell_of(np.array([MAX_TOKENS]))[0]) + 1
 
 
-def quantile_of(values: IntArray, probability: float) -> int:
-    """The smallest value that at least `probability` of them do not exceed; exact.
-
-    >>> quantile_of(np.array([1, 1, 2, 3]), 0.5), quantile_of(np.array([1, 1, 2, 3]), 0.51)
-    (1, 2)
-    """
-    # A count is whole: the rounding of probability x size must not lift it over the next one.
-    rank = max(math.ceil(probability * values.size * (1 - 1e-12)), 1) - 1
-    return int(np.partition(values, rank)[rank])
-
-
 def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float, float] | None]:
     """Share of the input tokens that an infinite prefix cache holds [1], and the times since the last use of what hits.
 
@@ -336,10 +325,6 @@ class TraceSummary:
     def burstiness(self) -> float:
         """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
         return self.arrivals.burstiness
-
-    def longer_than(self, tokens: int) -> int:
-        """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
-        return int(np.count_nonzero(self.rows.isl + self.rows.osl > tokens))
 
     @cached_property
     def _cells(self) -> Buckets:
@@ -467,12 +452,9 @@ def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
 def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
     """Return (isl, osl, share) rows to write down: lengths with two decimals, shares in whole millionths.
 
-    The millionths left over by rounding down go to the largest remainders, so that the sum is 1.
+    The sum of the shares is 1.
     """
-    exact = buckets.share * _SHARE_UNITS
-    units = np.floor(exact).astype(np.int64)
-    short = _SHARE_UNITS - int(units.sum())
-    units[np.argsort(units - exact, kind="stable")[:short]] += 1
+    units = whole_parts(buckets.share * _SHARE_UNITS)
     return [
         (round(float(isl), 2), round(float(osl), 2), int(unit) / _SHARE_UNITS)
         for isl, osl, unit in zip(buckets.isl, buckets.osl, units, strict=True)

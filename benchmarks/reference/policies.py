@@ -1,0 +1,17 @@
+"""Policies of schedulers that no engine of the catalog has any more: those of other simulators, and of studies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from costmodel.policy import SCHEDULERS, Policy
+
+STATIC: Final = Policy(exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
+"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
+VLLM_V0: Final = Policy(exclusive_prefill=True, chunked=False, watermark=0.01)
+"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
+SARATHI: Final = Policy(watermark=0.01)
+"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
+
+POLICIES: Final = {"static": STATIC, "vllm_v0": VLLM_V0, "sarathi": SARATHI, **SCHEDULERS}
+"""All policies by name."""
