@@ -100,7 +100,7 @@ def round_trip(plan: Plan, target: str, version: str) -> None:
     assert faults(deployment, files) == []
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
-    assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
+    assert all(max(one.gpus) < one.pool.config.accelerator.node_size for one in place(deployment))
 
 
 REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,11 +30,13 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.precision import ALIKE
+from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
+from tests.running import QUICK, tiny, within
 from tests.simulator_cases import colocated
 from tests.workload_texts import load
 
@@ -296,3 +299,49 @@ def test_a_tier_of_a_file_is_repeated_and_needs_sessions_or_an_interval(folder: 
     with pytest.raises(InputError, match=r"kv_cache_tier: keeps prompts .* state workload.sessions"):
         load(SESSIONS.replace("sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: "
              "500, answer_tokens: 100}", "{request_rate: 1/s, lengths: {isl: 500, osl: 100}}") + TIER)  # fmt: skip
+
+
+LONG = {
+    "model": "Llama-3.1-8B",
+    "workload": {
+        "request_rate": "8/s",
+        "sessions": {
+            "turns": 8,
+            "think_time": "5min",
+            "system_prompt": 1000,
+            "user_tokens": 4000,
+            "answer_tokens": 200,
+        },
+    },
+    "slo": {"ttft": "2s", "tpot": "50ms"},
+    "search": {
+        "roles": ["colocated"],
+        "tensor_parallel": [1],
+        "pipeline_parallel": [1],
+        "max_num_seqs": [64],
+        "max_num_batched_tokens": [8192],
+    },
+    "target": "llmd",
+}
+
+
+def test_a_tier_is_planned_proven_explained_and_deployed(folder: Path) -> None:
+    """Sessions that come back after five minutes: 800 GiB of host memory for each GPU save a third of the GPUs."""
+    plans = {}
+    for name, capacity, effort in (("without", "0", QUICK), ("with", "800GiB", ())):
+        path = tiny(folder, **LONG, kv_cache_tier={"capacity_per_gpu": capacity, "bandwidth": "50GB/s"})
+        done = within("optimize", path, "-o", folder / name, *effort)
+        assert done.returncode == 0, done.stderr
+        assert ("in the KV cache tier" in " ".join(done.stdout.split())) == (name == "with")
+        plans[name] = parse_plan((folder / name / "plan.json").read_bytes())
+    costs = [plan.cost_usd_per_hour or math.inf for plan in plans.values()]
+    assert costs[1] < 0.8 * costs[0]
+    plan = plans["with"]
+    assert plan.prefix_cache is not None
+    assert plan.simulation is not None
+    assert plan.simulation.held
+    assert plan.prefix_cache.sustained == pytest.approx(plan.simulation.prefix_hit_share, abs=0.06)
+    assert plan.prefix_cache.read > 0.3
+    done = within("deploy", folder / "with" / "plan.json", "-o", folder / "files")
+    assert done.returncode == 0, done.stderr
+    assert any("--kv-offloading-size" in path.read_text("utf-8") for path in (folder / "files" / "pools").iterdir())

@@ -173,7 +173,7 @@ class PlannedWorkload(Workload):
 
 
 @dataclass(frozen=True, slots=True)
-class SloClass(Slo):
+class LabelledSlo(Slo):
     """What one SLO class, or all together, ask for; label: of its files and requests, empty where there is but one."""
 
     label: str = ""
@@ -238,8 +238,8 @@ class Deployment:
     routes: tuple[Route, ...]
     demand: PlannedWorkload
     capacity: float
-    limits: SloClass
-    classes: tuple[SloClass, ...]
+    limits: LabelledSlo
+    classes: tuple[LabelledSlo, ...]
     own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)

@@ -41,9 +41,9 @@ from .deployment import (
     Deployment,
     Device,
     GatewayRouting,
+    LabelledSlo,
     Options,
     PlannedWorkload,
-    SloClass,
     UndeployableError,
     WorkerSettings,
 )
@@ -367,7 +367,7 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     return chunk / prompt_seconds(problem.model, config, engines, chunk)
 
 
-def tightest(plan: Plan) -> SloClass:
+def tightest(plan: Plan) -> LabelledSlo:
     """The tightest limits of all classes.
 
     Where a class limits whole requests, its first token may take all of that, and so may the later tokens of a request
@@ -377,17 +377,17 @@ def tightest(plan: Plan) -> SloClass:
     wholes = [(slo, float(whole_limit(slo.limits, osl))) for slo in asked(plan)]
     ttft = min(min(slo.ttft, whole) for slo, whole in wholes)
     tpot = min(min(slo.tpot, whole / max(osl - 1.0, 1.0)) for slo, whole in wholes)
-    return SloClass("", limits_of(ttft=ttft, tpot=tpot), min(slo.attainment for slo, _ in wholes))
+    return LabelledSlo("", limits_of(ttft=ttft, tpot=tpot), min(slo.attainment for slo, _ in wholes))
 
 
-def classes_of(plan: Plan) -> tuple[SloClass, ...]:
+def classes_of(plan: Plan) -> tuple[LabelledSlo, ...]:
     """Every class, and what its files are called by; all together where no route tells them apart."""
     slos = asked(plan)
     if len(slos) > 1 and not told_apart(plan):
         return (tightest(plan),)
     labels = usable_names([slo.name for slo in slos], "class") if told_apart(plan) else [""]
     return tuple(
-        SloClass(slo.name, slo.limits, slo.attainment, slo.share, label)
+        LabelledSlo(slo.name, slo.limits, slo.attainment, slo.share, label)
         for slo, label in zip(slos, labels, strict=True)
     )
 

@@ -24,7 +24,7 @@ from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
 
 from . import facts
-from .deployment import DeployedPool, Deployment, PlannedWorkload, SloClass
+from .deployment import DeployedPool, Deployment, LabelledSlo, PlannedWorkload
 from .formats import Raw, manifest, objects, pod_text, render
 from .gateway import class_header
 from .hosts import place, router_hosts
@@ -70,12 +70,12 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def trace_file(slo: SloClass) -> str:
+def trace_file(slo: LabelledSlo) -> str:
     """Name of the trace of a class."""
     return f"workload{slo.ending}.jsonl"
 
 
-def results_folder(slo: SloClass) -> str:
+def results_folder(slo: LabelledSlo) -> str:
     """Where the result of a class lies, beside its trace."""
     return f"results{slo.ending}"
 
@@ -117,7 +117,7 @@ GOALS: Final = {
 
 
 def replay_words(
-    deployment: Deployment, slo: SloClass, url: str, tokenizer: str, *, trace: str = "", results: str = ""
+    deployment: Deployment, slo: LabelledSlo, url: str, tokenizer: str, *, trace: str = "", results: str = ""
 ) -> list[str]:
     """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals.
 

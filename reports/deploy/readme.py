@@ -16,7 +16,7 @@ from reports.words import slo_words
 from search_spaces.problem import target_of
 
 from . import facts
-from .deployment import Deployment, SloClass
+from .deployment import Deployment, LabelledSlo
 from .describe import told_apart
 from .flags import connector
 from .formats import Raw, objects, render
@@ -192,7 +192,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
     )
 
 
-def job_result(slo: SloClass) -> str:
+def job_result(slo: LabelledSlo) -> str:
     """File into which the log of a class's job goes."""
     stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
     return f"{stem}{slo.ending}.{suffix}"
