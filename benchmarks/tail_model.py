@@ -12,7 +12,7 @@ share of cases within 5 % (P90) and 10 % (P99), and of those that are not furthe
 quantile explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and
 lengths; `--full` pools whose batches are full for a part of the time; `--light` engines that mostly idle; `--chunked`
 prefill engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing least-requests` has a
-router that counts requests, which the formulas do not know.
+least-requests router, which the formulas do not know.
 Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
 
