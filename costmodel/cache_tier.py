@@ -16,8 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arrays import FloatArray
-from .first_token import card_wait
 from .prefix_cache import Cached
+from .queues.erlang import conditional_wait
+
+LEVELS = 65
+"""Loads of a reader at which it is computed who waits too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +64,45 @@ class TierReads:
 
 
 def tier_reads(
-    memory: Cached, tier: Cached, rate: FloatArray, *, seconds: FloatArray, computing: FloatArray, readers: float
+    memory: Cached,
+    tier: Cached,
+    rate: FloatArray,
+    *,
+    seconds: FloatArray,
+    computing: FloatArray,
+    readers: float,
+    arrival_scv: float = 1.0,
 ) -> TierReads:
     """What requests of each flow read of the tier.
 
     memory, tier: what GPU memory and the tier find; rate (flows,): requests [1/s]; seconds, computing (flows,): time to
     read the history alone, and to compute it alone [s]; readers: GPUs of the pool that read side by side, one of each
-    tensor-parallel group [1].
+    tensor-parallel group [1]; arrival_scv: squared coefficient of variation of the times between arrivals [1].
 
-    A reader is a queue of one server, as a network card. Who would wait for longer than computing takes does not read:
-    readers that are asked for more than they can read do so all the time, and the others compute.
+    A reader is a queue of one server, as a network card: busy for the share rho of the time, and then waited for, theta
+    on average. Who would wait for longer than reading saves, x = computing - seconds, computes, so of those who could
+    read rho exp(-x / theta) do not. rho is the load of the others, which is found on a grid.
 
     >>> memory, tier = Cached(np.array([0.2]), 5.0), Cached(np.array([0.8]), 60.0)
     >>> def reads(seconds: float) -> TierReads:
     ...     times = {"seconds": np.array([seconds]), "computing": np.array([2.0])}
     ...     return tier_reads(memory, tier, np.array([1.0]), readers=1.0, **times)
-    >>> [round(float(reads(seconds).chance[0]), 3) for seconds in (0.1, 1.9, 2.1)]
-    [0.6, 0.526, 0.0]
+    >>> [round(float(reads(seconds).chance[0]), 2) for seconds in (0.1, 1.0, 1.9, 2.1)]
+    [0.6, 0.49, 0.29, 0.0]
     """
     worth = np.where(seconds < computing, np.maximum(tier.chance - memory.chance, 0.0), 0.0)
-    busy = float((rate * worth) @ seconds) / readers
-    worth = worth / max(busy, 1.0)
-    wait = card_wait(rate * worth, seconds, readers, 1.0, 1.0)
-    wait_mean = wait.chance * wait.mean
-    return TierReads(worth, np.minimum(seconds + wait_mean, np.maximum(computing, seconds)), tier.keeps)
+    load = rate * worth * seconds / readers
+    if not load.any():
+        return TierReads(worth, seconds, tier.keeps)
+    mean, second = float(load.sum() / (rate @ worth)) * readers, float(load @ seconds / (rate @ worth)) * readers
+    saved, scv = np.maximum(computing - seconds, 0.0), 1.0 + max(arrival_scv - 1.0, 0.0) / readers
+
+    def declined(busy: FloatArray) -> tuple[FloatArray, FloatArray]:
+        wait = conditional_wait(1.0, busy, mean, second, scv)[..., None]
+        return busy[..., None] * np.exp(-saved / wait), wait
+
+    levels = np.linspace(0.0, 1.0, LEVELS)
+    busy = np.interp(0.0, levels - (1.0 - declined(levels)[0]) @ load, levels)
+    too_late, wait = declined(np.asarray(busy))
+    waited = (busy * wait - too_late * (saved + wait)) / np.maximum(1.0 - too_late, 1e-12)
+    return TierReads(worth * (1.0 - too_late), seconds + waited, tier.keeps)

@@ -606,7 +606,7 @@ class CacheTierSection(FileSection):
     """KV memory below that of the GPUs: host memory, SSD, or a store that engines share."""
 
     capacity_per_gpu: Annotated[float, quantity(Kind.SIZE, bounds.TIER_CAPACITY)]
-    """KV that it keeps for each GPU [byte]."""
+    """KV that it keeps for each GPU [byte]. It has a copy of what GPU memory has, so no more than that adds nothing."""
     bandwidth: Annotated[float, quantity(Kind.BANDWIDTH, bounds.BANDWIDTH)]
     """At which one GPU reads from it [byte/s]."""
     latency: Annotated[float, quantity(Kind.DURATION, bounds.LATENCY)] = 0.0

@@ -213,6 +213,19 @@ def test_a_tier_finds_what_simulated_blocks_do(shared: bool, roles: tuple[Role, 
         before = hit
 
 
+def test_a_slow_tier_is_read_by_those_who_need_not_wait() -> None:
+    """At 5 GB/s a read takes half of the time that computing does; who meets another one at it computes."""
+    instance = instance_for(300.0, Balancing.LEAST_TOKENS)
+    for replicas in (3, 6):
+        fleet = fleet_for(instance, ALONE, replicas)
+        tiered = with_tier(instance, CacheTier(400 * GIB, 5e9))
+        hit, _ = shares(tiered, fleet)
+        judged = judge(tiered, fleet, requests=20_000)
+        assert hit == pytest.approx(hit_share(tiered, judged), abs=0.04)
+        quick, _ = shares(with_tier(instance, CacheTier(400 * GIB, 50e9)), fleet)
+        assert hit < quick - 0.03
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
     instance = instance_for(300.0, Balancing.LEAST_TOKENS)

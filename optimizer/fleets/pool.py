@@ -355,6 +355,7 @@ def _tier_reads(engines: _Engines, state: PoolState, memory: Cached, tier: Cache
         seconds=tier.seconds(reuse.history * engines.kv_of_token),
         computing=computing,
         readers=engines.servers,
+        arrival_scv=flows.arrival_scv,
     )
 
 
