@@ -203,6 +203,10 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     return found
 
 
+EXPANDING_VERSIONS = {"0.24.0": "vllm 0.24.0", "1.3.0rc20": "trtllm 1.3.0rc20"}
+"""Newest tables of engines that have a kernel for MXFP4 experts on Hopper."""
+
+
 def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """Block-scaled experts of B200 on one group of ranks: the common kernel of SGLang and vLLM in newer tables.
 
@@ -214,6 +218,19 @@ def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
     rows = [row for row in rows if "flashinfer_trtllm" in row["kernel_source"]]
     source = f"kernels/moe_2026.csv ({TABLES}), flashinfer_trtllm of sglang 0.5.14 and vllm 0.24.0 fp8_block"
     return [evidence("B200", "moe", "fp8", moe_samples(rows, hardware["B200"], "fp8"), source)]
+
+
+def expanding_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
+    """MXFP4 experts that a kernel expands to 16 bit, on GPUs without FP4 units: those of vLLM and TensorRT-LLM."""
+    rows = select(rows_of(folder / "kernels" / "moe_2026.csv.gz"), dtype="w4a16_mxfp4")
+    found = []
+    for system in ("h100_sxm", "h200_sxm", "l40s"):
+        mine = [row for row in select(rows, system=system) if row["version"] in EXPANDING_VERSIONS]
+        mine = [row for row in mine if "situ" not in row["kernel_source"]]  # of Kimi-K3's activation
+        source = f"kernels/moe_2026.csv ({TABLES}), {' and '.join(EXPANDING_VERSIONS.values())} w4a16_mxfp4"
+        samples = moe_samples(mine, hardware[SYSTEMS[system]], "mxfp4")
+        found.append(evidence(SYSTEMS[system], "moe", "mxfp4", samples, source))
+    return found
 
 
 def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
@@ -335,6 +352,6 @@ def collect(folder: Path) -> list[Evidence]:
     gemms = gemm_evidence(folder, hardware)
     found = gemms + attention_evidence(folder, hardware) + latent_evidence(folder, hardware, gemms)
     found += moe_evidence(folder, hardware) + collective_evidence(folder, hardware)
-    newer = newer_moe_evidence(folder, hardware)
+    newer = newer_moe_evidence(folder, hardware) + expanding_evidence(folder, hardware)
     keys = {(item.accelerator, item.kernel_class, item.dtype) for item in newer}
     return found + newer + step_evidence(folder, hardware, {item.accelerator for item in found}, newer=keys)

@@ -19,6 +19,7 @@ from benchmarks.efficiency_curve import EfficiencyCurve, Samples, curve_time, si
 from costmodel.engine_arrays import TABLE_SKEW
 from costmodel.kernels import LATENT_TILE, converted_width
 from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread
+from costmodel.transformer import STORED_BYTES
 
 Array = NDArray[np.float64]
 Row = dict[str, str]
@@ -29,6 +30,8 @@ SYSTEMS = {"a100_sxm": "A100-80", "h100_sxm": "H100", "h200_sxm": "H200", "b200_
 
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "half": "bf16"}
 ELEMENT = {"bf16": 2.0, "fp8": 1.0}
+EXPANDED = {"mxfp4": "bf16"}
+"""What weights are expanded to on the way where they are not computed with as they are stored."""
 WIDE = 2.0
 """Bytes of an activation between kernels: 16 bit, whatever the kernel computes in."""
 
@@ -165,6 +168,7 @@ def busiest(tokens: Array, experts: Array, topk: Array, ranks: Array, skewed: Ar
 def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     """Fused mixture of experts: three matrices h x i per touched expert, read once, on the most loaded rank.
 
+    Narrow weights need fewer rows of an expert to outlast their reading (`costmodel.kernels.expert_work`).
     Left out: ungated experts (two matrices), more than 16,384 tokens and shards below 2^18 weights.
     """
     names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
@@ -178,15 +182,16 @@ def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     )
     routed = busiest(tokens, experts, topk, ranks, skewed)
     passed = 2 * hidden + 3 * width
+    unit = EXPANDED.get(dtype, dtype)
     return single_kernels(
         6 * routed.rows * hidden * width,
-        routed.touched * 3 * hidden * width * ELEMENT[dtype] + routed.rows * WIDE * passed,
+        routed.touched * 3 * hidden * width * STORED_BYTES[dtype] + routed.rows * WIDE * passed,
         milliseconds[real] * 1e-3,
         regime(tokens, EXPERT_EDGES),
-        peak=hardware.peak[dtype],
+        peak=hardware.peak[unit],
         bandwidth=hardware.bandwidth,
-        size=routed.rows / routed.touched,
-        inputs=routed.rows * converted_width(2 * hidden, 3 * width, ELEMENT[dtype]),
+        size=routed.rows / routed.touched * (ELEMENT[unit] / STORED_BYTES[dtype]),
+        inputs=routed.rows * converted_width(2 * hidden, 3 * width, ELEMENT[unit]),
         importance=np.sqrt(hidden * width),
         elsewhere=routed.elsewhere * passed,
     )

@@ -22,11 +22,14 @@ from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
 
-EXPANDING_EXPERTS = 0.35
-"""Share of the 16-bit peak left to grouped kernels that expand 8-bit or 4-bit weights of routed experts on the way
-(W8A16, W4A16) [1]; fitted: TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, long prompts
-under two engines. Dense matrices keep the whole peak: on A100 those of INT8 take 1.01 and of INT4 1.05 times as long as
-16-bit ones (kernels/gemm_2026.csv, 2,048 rows and more)."""
+MARLIN = 0.35
+"""Share of the 16-bit peak left to Marlin's grouped kernel, which expands 8-bit or 4-bit weights of routed experts on
+the way (W8A16, W4A16) [1]; fitted: TTFT of gpt-oss on H100 and H200 in serving/closed_loop.csv under vLLM, whose
+scripts ask for it; kernels/moe_2026.csv has 0.36 there (INT4, even routing, 2,048 tokens and more). Kernels made for
+MXFP4 have figures of their own. Dense matrices keep the whole peak: on A100 those of INT8 take 1.01 and of INT4 1.05
+times as long as 16-bit ones (kernels/gemm_2026.csv, 2,048 rows and more)."""
+MARLIN_MXFP4 = "w4a16"
+"""Stored dtype of MXFP4 experts that an engine was told to run by Marlin."""
 
 _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
@@ -278,16 +281,33 @@ def _matrix_rates(
         if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
             wide = kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE)
             compute = _with_fused_cast(compute, wide, known_scales=has_known_scales(model, weight_dtype))
-        weight_only = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
-        pairs.append((compute, weight_only if weight_dtype != unit_dtype else compute))
-        expanded = part is Part.EXPERTS and weight_dtype != ACTIVATION_DTYPE == unit_dtype
-        shares.append(EXPANDING_EXPERTS if expanded else 1.0)
-        peaks.append(config.accelerator.peak_flops[unit_dtype] * shares[-1])
+        traffic = compute
+        if weight_dtype not in (unit_dtype, "mxfp4"):
+            traffic = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
+        share = 1.0
+        if part is Part.EXPERTS and weight_dtype != ACTIVATION_DTYPE == unit_dtype:
+            compute, traffic, share = _expanding(config.accelerator, model, weight_dtype)
+        pairs.append((compute, traffic))
+        shares.append(share)
+        peaks.append(config.accelerator.peak_flops[unit_dtype] * share)
     rates = _kernel_rates([config.accelerator for config in configs], peaks, pairs, conditions, eager=eager)
     if part is not Part.EXPERTS:
         return rates
     # what half fills the GPU takes as long where weights are expanded
     return replace(rates, compute_half=rates.compute_half * _column(shares))
+
+
+def _expanding(
+    accelerator: Accelerator, model: Transformer, weight_dtype: str
+) -> tuple[KernelEfficiency, KernelEfficiency, float]:
+    """Grouped kernels that expand weights on the way: their arithmetic, their traffic, and a share of the peak [1]."""
+    wide = kernel_efficiency(accelerator, "moe", ACTIVATION_DTYPE)
+    if not model.is_mxfp4(weight_dtype):
+        return wide, accelerator.efficiency.get(("moe", weight_dtype), wide), MARLIN
+    narrow = accelerator.efficiency.get(("moe", "fp4"), wide)
+    if weight_dtype == MARLIN_MXFP4:
+        return wide, narrow, MARLIN
+    return kernel_efficiency(accelerator, "moe", "mxfp4"), narrow, 1.0
 
 
 def has_known_scales(model: Transformer, weight_dtype: str) -> bool:

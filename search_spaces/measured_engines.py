@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
+from costmodel.engine_arrays import MARLIN_MXFP4, TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
@@ -277,6 +277,8 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
     """
     model, dtype = in_dtype(published_model, row.gemm_dtype, row.moe_dtype)
+    if row.settings.marlin:
+        model = replace(model, own_dtypes=model.own_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)})
     engine, engine_note = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings

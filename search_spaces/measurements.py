@@ -83,13 +83,15 @@ class RowFlags:
     """Flags of the engine that a row states; None or empty where it does not.
 
     kv_dtype: the file's word for the dtype of the KV cache; memory_fraction: share of HBM that the engine takes [1];
-    token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1].
+    token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
+    marlin: whether MXFP4 experts run by Marlin's kernel.
     """
 
     kv_dtype: str = ""
     memory_fraction: float | None = None
     token_budget: int | None = None
     looks: int | None = None
+    marlin: bool = False
 
     def over(self, habit: RowFlags) -> RowFlags:
         """These flags, and those of `habit` where nothing is stated."""
@@ -419,6 +421,7 @@ def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
         memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
         token_budget=int(budget) if budget.isdigit() else None,
         looks=int(interval) if interval.isdigit() else by_load,
+        marlin="MXFP4_USE_MARLIN=1" in script.get("env", ""),
     )
 
 

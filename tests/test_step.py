@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
 from costmodel.engine import EngineConfig, Role
 from costmodel.engine_arrays import (
+    MARLIN_MXFP4,
     SERVING,
     TABLE_SKEW,
     TABLES,
@@ -34,7 +35,7 @@ from costmodel.kernels import (
 from costmodel.policy import NO_OVERHEAD
 from costmodel.routing import touched_experts
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
-from costmodel.transformer import Transformer, WeightScale
+from costmodel.transformer import Part, Transformer, WeightScale
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
@@ -455,6 +456,18 @@ def test_compute_dtype(weights: str, on_h100: str, on_a100: str) -> None:
     assert compute_dtype("fp4", blackwell) == "fp4"
     assert compute_dtype("mxfp4", blackwell) == "fp8"
     assert compute_dtype("w4a16", blackwell) == "bf16"
+
+
+def test_a_kernel_made_for_mxfp4_expands_long_prompts_quicker_than_marlin() -> None:
+    """On Hopper, whose units Marlin's instructions do not fill."""
+    model = load_model("gpt-oss-120b")
+    by_marlin = replace(model, own_dtypes=model.own_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)})
+    config = toy_config(load_catalog().accelerator("H200"), weight_dtype="fp4")
+
+    def experts(stored: Transformer) -> float:
+        return float(step_time_one(stored, config, NO_OVERHEAD, StepLoad.prefill(8192.0)).experts[0, 0])
+
+    assert 1.3 * experts(model) < experts(by_marlin) < 2.5 * experts(model)
 
 
 def test_mxfp4_experts_of_an_fp8_checkpoint_take_no_longer_than_fp8_ones_whose_scales_units_apply() -> None:
