@@ -334,7 +334,7 @@ LONG = {
         "max_num_seqs": [64],
         "max_num_batched_tokens": [8192],
     },
-    "target": "llmd",
+    "target": "llm-d",
 }
 
 
