@@ -12,7 +12,7 @@ import pytest
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.precision import FEW
+from optimizer.plans.precision import CANDIDATES
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, ScenarioEffort, answer
@@ -118,7 +118,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
     looked = judge(lambda _instance, _fleet: MISSED)
     best = answer(tight, simulated=True)
     assert (best.status, best.cost, best.pools) == (Status.TIME_LIMIT, None, ())
-    assert len(looked) == len(best.refuted) == 1 + FEW
+    assert len(looked) == len(best.refuted) == 1 + CANDIDATES
     assert "the cheapest by formula, $3.00/h, misses when simulated" in best.binding
     costs = [missed.cost for missed in best.refuted]
     assert costs == sorted(costs)

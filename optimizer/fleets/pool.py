@@ -29,7 +29,7 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
-from optimizer.plans.precision import ALIKE, MANY, NOTABLE
+from optimizer.plans.precision import ALIKE, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 
 from .fleet import MOST_ROUNDS, FleetPool
@@ -272,7 +272,7 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     assert flows.reuse is not None  # noqa: S101 - the caller looked
     tier = engines.instance.problem.kv_cache_tier
     chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
-    for _ in range(MANY):
+    for _ in range(QUICK_CANDIDATES):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
         state = state_of(split)

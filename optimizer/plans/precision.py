@@ -28,15 +28,15 @@ TOLERANCE: Final = 0.02
 NOTABLE: Final = 0.05
 """Share of a cost or a rate from which on a difference counts [1]: predictions err by as much (docs/accuracy.md)."""
 
-SEVERAL: Final = 4
+SHORT_RUNS: Final = 4
 """Short runs in a full one, and full runs of one question of many: 2,000 requests at least, of which 1,800 count, tell
 most fleets that miss, and the root of four halves an interval."""
 
-FEW: Final = 6
+CANDIDATES: Final = 6
 """Candidates of one list that are tried after each other, the likeliest first, where each takes a simulation or a
 search; assumed: six confirmations in place of eight changed none of 22 plans of benchmarks/pins.py."""
 
-MANY: Final = SEVERAL * FEW
+QUICK_CANDIDATES: Final = SHORT_RUNS * CANDIDATES
 """The same where each takes a short run or an evaluation by formula."""
 
 HALVINGS: Final = 3

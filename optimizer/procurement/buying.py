@@ -35,7 +35,7 @@ from optimizer.loads.instance import (
     silent,
     slow_end,
 )
-from optimizer.plans.precision import ALIKE, FEW, MANY, MOST_LOOKS, OPTIMAL_GAP, ROUNDING
+from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -157,14 +157,14 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it, FEW times at most; what still misses then is said (`BuyingPlan.missed`).
+    commitments are chosen again without it, CANDIDATES times at most; what still misses is said (`BuyingPlan.missed`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
-    for _ in range(1 + FEW):
+    for _ in range(1 + CANDIDATES):
         misses = [item for item in looked.values() if item.fault]
         levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
         if not all(levels.options):
@@ -531,7 +531,7 @@ class Dispatcher:
 # --- which fleets serve which rate -----------------------------------------------------------------------------------
 
 MOST_OPTIONS = 100
-"""Fleets of one level that are kept, of MANY times as many of the cheapest."""
+"""Fleets of one level that are kept, of QUICK_CANDIDATES times as many of the cheapest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -660,7 +660,7 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
     gpus = np.array(list(first), dtype=np.float64)
     cost = gpus @ np.atleast_2d(np.ones(gpus.shape[1]) if prices is None else np.array(prices)).T
     dearness = (cost / np.maximum(cost.min(axis=0), 1e-12)).min(axis=1)
-    order = np.lexsort((*gpus.T, dearness))[: MANY * MOST_OPTIONS]
+    order = np.lexsort((*gpus.T, dearness))[: QUICK_CANDIDATES * MOST_OPTIONS]
     gpu_rows = gpus[order]
     beaten = (gpu_rows[:, None, :] >= gpu_rows[None, :, :]).all(axis=2).sum(axis=1) > 1
     return tuple(first[tuple(row)] for row in gpu_rows[~beaten][:MOST_OPTIONS].astype(int).tolist())

@@ -29,7 +29,7 @@ from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
-from optimizer.plans.precision import SEVERAL
+from optimizer.plans.precision import SHORT_RUNS
 from optimizer.plans.records import Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
@@ -131,7 +131,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
 
     A run starts empty, so it lasts LIFETIMES / 2 of a mean request at least. Where requests pile up, yet are in time,
     it is made longer until that ends or the queue has made them late. Where a goal lies within its interval, other runs
-    are added, up to SEVERAL.
+    are added, up to SHORT_RUNS.
     """
     fill_requests = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(fill_requests, MOST_REQUESTS))
@@ -142,7 +142,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     if judgement.outcome is not Outcome.UNDECIDED:
         return judgement
     draws = seeded_demands(instance, fleet, requests, seed, volume)
-    rule = until_decided(requests, most=SEVERAL * requests)
+    rule = until_decided(requests, most=SHORT_RUNS * requests)
     longer = judge_until(instance, judgement.engines, draws, rule, before=judgement.runs)
     return replace(longer, rate=judgement.rate)
 

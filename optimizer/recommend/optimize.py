@@ -37,7 +37,7 @@ from optimizer.loads.instance import (
     slow_end,
 )
 from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
-from optimizer.plans.precision import FEW, NO_DEARER, NOTABLE, ROUNDING
+from optimizer.plans.precision import CANDIDATES, NO_DEARER, NOTABLE, ROUNDING
 from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
@@ -382,7 +382,7 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - ROUNDING):
             break
         enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
-        verdict, _ = confirmed(bench, winner, FEW + 1, runs=enough)  # which no fleet was put to
+        verdict, _ = confirmed(bench, winner, CANDIDATES + 1, runs=enough)  # which no fleet was put to
         if verdict.held:
             return replace(best, winner=verdict)
     return best

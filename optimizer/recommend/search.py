@@ -35,7 +35,7 @@ from optimizer.loads.instance import (
     silent,
 )
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.precision import FEW, OPTIMAL_GAP, ROUNDING, TOLERANCE
+from optimizer.plans.precision import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import FleetSearch, evaluated, near_fleets, unmixed
@@ -488,7 +488,7 @@ def cheapest_confirmed(
         effort.report("simulating smaller fleets")
 
     loop = Loop(bench, fleets, eligible, armed)
-    for number in range(1, FEW + 1):
+    for number in range(1, CANDIDATES + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)

@@ -41,7 +41,7 @@ from costmodel.words import percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
-from optimizer.plans.precision import FEW, MOST_MORE, ROUNDING, SEVERAL
+from optimizer.plans.precision import CANDIDATES, MOST_MORE, ROUNDING, SHORT_RUNS
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
@@ -258,7 +258,7 @@ def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None
 
     Looked for from a thousandth of it (MOST_MORE) downwards.
     """
-    for share in (1.0 / MOST_MORE**step for step in range(1, SEVERAL)):
+    for share in (1.0 / MOST_MORE**step for step in range(1, SHORT_RUNS)):
         more = most_volume(at_volume(instance, share), settings)
         if more is not None:
             return more * share
@@ -299,7 +299,7 @@ class _Unpriced:
     settings: EngineSettings = field(compare=False)
 
 
-@lru_cache(maxsize=FEW)
+@lru_cache(maxsize=CANDIDATES)
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
     parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
@@ -311,7 +311,7 @@ def _bands(instance: Instance, settings: EngineSettings) -> Iterator[tuple[Engin
     """Settings with what they need, (settings, resources, flows), and what is late: prefill engines, then each band."""
     flows, prefills = instance.flows, settings.role == PREFILL
     limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * (1.0 + ROUNDING)
-    bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, FEW)).astype(np.int64)])
+    bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, CANDIDATES)).astype(np.int64)])
     first, later, late_first = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
     time, nothing = prefill_work(instance, first), np.zeros((first.size, flows.isl.size))
     yield first, np.stack([time, nothing, nothing, sending_work(instance, first)], axis=1), late_first[prefills]

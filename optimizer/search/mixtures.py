@@ -46,13 +46,13 @@ from optimizer.fleets.fleet import (
 )
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
-from optimizer.plans.precision import ALIKE, FEW, MANY, NOTABLE, SEVERAL, TOLERANCE
+from optimizer.plans.precision import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, SHORT_RUNS, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
 from .bound import keeping_up, least_per_demand, most_volume
 from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
 
-LOOKS = FEW * MANY
+LOOKS = CANDIDATES * QUICK_CANDIDATES
 """Fleets that are evaluated in one search; each takes the states of two pools."""
 
 Parts = Sequence[tuple[int, Fleet]]
@@ -193,7 +193,7 @@ class Mixing:
         rows: list[tuple[Pick, int]] = []
         for (first, second), most in zip(pairs, top.tolist(), strict=True):
             if most:
-                sizes = np.unique(np.rint(np.linspace(1, most, min(FEW, most))).astype(np.int64)).tolist()
+                sizes = np.unique(np.rint(np.linspace(1, most, min(CANDIDATES, most))).astype(np.int64)).tolist()
                 rows += [((first, size), second) for size in sizes]
         return rows
 
@@ -249,7 +249,7 @@ class Mixing:
         engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
-        top = FEW * self.search.least[seconds] + MANY
+        top = CANDIDATES * self.search.least[seconds] + QUICK_CANDIDATES
         return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, self.cost)
 
     # --- what is evaluated ------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Mixing:
         """The fleet with a cut between two pools at which it holds; None where none is."""
         counts = picks[0][1], picks[1][1]
         low, high = order.bracket(counts)
-        for number in range(FEW):
+        for number in range(CANDIDATES):
             place = order.place((low, high), counts, balanced=number == 0) if low < high else None
             pools = None if place is None else self._pools(stage, picks, order, place)
             if place is None or pools is None or self.left <= 0 or self.search.late():
@@ -509,7 +509,7 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
     best, value = (Fleet(()), 0.0), 0.0
     start = (objective.min_volume, objective.max_volume) if by_price else (0.0, math.inf)
     waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
-    for _ in range(MANY):
+    for _ in range(QUICK_CANDIDATES):
         most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
         if -most <= value * (1.0 + ALIKE) or search.late():
             break
@@ -531,7 +531,7 @@ def _between(low: float, high: float) -> float:
     """A volume within an interval of which an end may be open."""
     if math.isinf(high):
         return 2.0 * low or 1.0
-    return math.sqrt(low * high) or high / SEVERAL
+    return math.sqrt(low * high) or high / SHORT_RUNS
 
 
 def _by_price(instance: Instance) -> bool:

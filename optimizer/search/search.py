@@ -46,7 +46,7 @@ from optimizer.loads.instance import (
     make_settings,
     never,
 )
-from optimizer.plans.precision import ALIKE, FEW, MANY, MOST_LOOKS, NO_DEARER, ROUNDING
+from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
@@ -186,7 +186,7 @@ class FleetSearch:
 
     def most(self, setting: int) -> int:
         """Engines of a setting that are tried: a pool of as many that still misses does so for another reason."""
-        return FEW * int(self.least[setting]) + MANY
+        return CANDIDATES * int(self.least[setting]) + QUICK_CANDIDATES
 
     def able(self, setting: int, engines: int) -> bool:
         """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
@@ -210,14 +210,14 @@ class FleetSearch:
 def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
     """What may take the place of a fleet of some cost [$/h] that misses in simulation, within the limits.
 
-    Those of the same cost that hold by formula too, then MANY cheaper ones that come near every goal (NEAR), the
-    nearest first.
+    Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
+    (NEAR), the nearest first.
     """
     prices = {picks: _price(search, search.instance.problem, picks) for picks in search.reached}
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
     equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
     cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
-    return [search.fleet(picks) for picks in (*equal, *cheaper[:MANY])]
+    return [search.fleet(picks) for picks in (*equal, *cheaper[:QUICK_CANDIDATES])]
 
 
 def cheapest_held(
@@ -341,7 +341,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     engine_gpus, engines = search.gpus_each()[alone], search.least[alone]
     gpus = engine_gpus * (engines + problem.constraints.spare_replicas)[:, None]
     least = np.where(within_limits(problem, gpus), gpu_cost(problem, gpus), np.inf)
-    affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, FEW * engines + MANY, below)
+    affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, CANDIDATES * engines + QUICK_CANDIDATES, below)
     for place in np.lexsort((-settings.seqs[alone], least)):
         setting, most = int(alone[place]), int(affordable[place])
         alike = int(settings.shape[setting]), int(settings.chunk[setting])
@@ -358,7 +358,9 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
             cheapest.append((picks, _price(search, problem, picks)))
             if cheapest[-1][1] * NO_DEARER < below:
                 below = cheapest[-1][1] * NO_DEARER
-                affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, FEW * engines + MANY, below)
+                affordable = most_engines(
+                    problem, 0.0 * engine_gpus, engine_gpus, CANDIDATES * engines + QUICK_CANDIDATES, below
+                )
     return cheapest
 
 

@@ -26,7 +26,7 @@ from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never, slow_end
-from optimizer.plans.precision import NOTABLE, SEVERAL, TOLERANCE
+from optimizer.plans.precision import NOTABLE, SHORT_RUNS, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
 
 from .demand import Demand, recorded_trace, seeded_demands
@@ -57,7 +57,7 @@ tenth more than come has drained it by the second half [1]."""
 RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
 """Length of a full run in times that its slowest queue or batch remembers, so that each batch of LEAST_RUNS runs is two
 and a half of them long."""
-LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SEVERAL
+LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SHORT_RUNS
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 HALF = 0.5
 """Occupancy of the fullest engine up to which memory is no concern; share of a run in which a crowd must be over; and
@@ -154,7 +154,7 @@ class Slice:
     @property
     def short(self) -> int:
         """Requests of a short run."""
-        return self.requests // SEVERAL
+        return self.requests // SHORT_RUNS
 
     @property
     def full(self) -> int:
@@ -407,7 +407,7 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = Tr
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    portion, step = bench.part(fleet), 1.0 + SEVERAL * TOLERANCE
+    portion, step = bench.part(fleet), 1.0 + SHORT_RUNS * TOLERANCE
     formula_volume = by_formula / bench.instance.problem.workload.request_rate / portion.parts
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)

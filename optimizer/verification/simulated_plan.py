@@ -20,7 +20,7 @@ from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import SEVERAL, TOLERANCE
+from optimizer.plans.precision import SHORT_RUNS, TOLERANCE
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -71,7 +71,7 @@ class SimulationRequest:
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
     None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
-    replications: runs, None for one, or up to SEVERAL of random requests while a class is undecided; until: half
+    replications: runs, None for one, or up to SHORT_RUNS of random requests while a class is undecided; until: half
     width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
@@ -183,7 +183,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
     elif request.is_steady and request.replications is None:
         draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
-        rule = until_decided(request.requests, most=min(SEVERAL * request.requests, MOST_UNTIL))
+        rule = until_decided(request.requests, most=min(SHORT_RUNS * request.requests, MOST_UNTIL))
         judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
     else:
         if request.trace is not None:

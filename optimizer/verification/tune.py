@@ -31,7 +31,7 @@ from costmodel.quoting import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
-from optimizer.plans.precision import FEW, MANY, NO_DEARER, TOLERANCE
+from optimizer.plans.precision import CANDIDATES, NO_DEARER, QUICK_CANDIDATES, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
@@ -43,7 +43,7 @@ TAIL, MISS = TOLERANCE, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`Search`)."""
-LOOKS = 2 * MANY
+LOOKS = 2 * QUICK_CANDIDATES
 """Simulations that tuning may make."""
 LESS = TOLERANCE / 2.0
 """What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
@@ -218,7 +218,9 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
     looks = tuple(tuner.seen.values())
     enough, most = tuner.worth(looks[0]) - TAIL * LESS, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
-    verdicts = (bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:FEW] if not bench.late())
+    verdicts = (
+        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:CANDIDATES] if not bench.late()
+    )
     return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
@@ -237,7 +239,7 @@ def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Sho
         if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
     }
     rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
-    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:FEW]
+    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:CANDIDATES]
     for key in judged_keys if not bench.late() else ():
         verdict = bench.verdict(rows[key].fleet)
         rows[key] = ShortRun.of(verdict, verdict.outcome)
@@ -316,8 +318,8 @@ class Search:
         return values
 
     def ended(self, budget: int) -> bool:
-        """Whether all looks are taken, or hardly any point is left or allowed: MANY were asked for each look."""
-        most = min(math.prod(self.sizes), MANY * budget)
+        """Whether all looks are taken, or hardly any point is left: QUICK_CANDIDATES were asked for each look."""
+        most = min(math.prod(self.sizes), QUICK_CANDIDATES * budget)
         return len(self.looks) >= budget or len(self.history) >= most or self.stopped()
 
     def looks_of(self, start: Point, budget: int, sampler: optuna.samplers.BaseSampler | None = None) -> Looks:
@@ -402,7 +404,7 @@ class Search:
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
-        for _ in range(MANY * len(self.sizes)):
+        for _ in range(QUICK_CANDIDATES * len(self.sizes)):
             point = tuple(int(self.draw.integers(size)) for size in self.sizes)
             if point not in self.history:
                 return point

@@ -30,7 +30,7 @@ from optimizer.fleets.fleet import (
     with_replicas,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
-from optimizer.plans.precision import ALIKE, FEW, ROUNDING, TOLERANCE
+from optimizer.plans.precision import ALIKE, CANDIDATES, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
 from optimizer.search.search import NEAR, FleetSearch, preferred
 
@@ -267,12 +267,14 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more replicas in all the pools to blame: 2 % (TOLERANCE), then twice as many, FEW times at most.
+    """The fleet with more replicas in all the pools to blame: 2 % (TOLERANCE), then twice as many, and so on.
+
+    CANDIDATES times at most.
 
     Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
     more.
     """
-    if not miss.blamed or rounds >= FEW:
+    if not miss.blamed or rounds >= CANDIDATES:
         return []
     counts = [pool.replicas for pool in miss.fleet.pools]
     growth = {k: max(1, math.ceil(counts[k] * TOLERANCE * 2.0**rounds - 0.5)) for k in miss.blamed}
@@ -364,7 +366,7 @@ def other_shapes(
         if share >= NEAR and (label not in best or share > best[label][0]):
             best[label] = share, fleet
     ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
-    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:FEW]]
+    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:CANDIDATES]]
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:

@@ -5,7 +5,7 @@
     simulated  what `optimize` says
 
 By formula a fleet may miss when it is simulated (`confirmed`): then the cheapest of one pool or two is simulated that
-has not more engines of the same kinds, FEW times at most. A fleet that missed is never an answer.
+has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import KEPT, pool_key
 from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
-from optimizer.plans.precision import FEW
+from optimizer.plans.precision import CANDIDATES
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
@@ -283,7 +283,7 @@ def demand_of(problem: Problem) -> UnpricedProblem:
     return UnpricedProblem(key, without_prices(problem))
 
 
-@lru_cache(maxsize=FEW)
+@lru_cache(maxsize=CANDIDATES)
 def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
@@ -291,7 +291,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
 
-@lru_cache(maxsize=FEW)
+@lru_cache(maxsize=CANDIDATES)
 def free_search(demand: UnpricedProblem) -> FleetSearch:
     """The search free of prices and limits."""
     return evaluated(slow_instance(demand))
@@ -399,7 +399,7 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
     misses: list[Answer] = []
     floor = best.bound
-    while best.case is not None and len(misses) <= FEW:
+    while best.case is not None and len(misses) <= CANDIDATES:
         attainment, fault = look_at(best.case)
         if not fault:
             return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)

@@ -28,7 +28,15 @@ from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
-from optimizer.plans.precision import FEW, HALVINGS, MANY, OPTIMAL_GAP, ROUNDING, SEVERAL, TOLERANCE
+from optimizer.plans.precision import (
+    CANDIDATES,
+    HALVINGS,
+    OPTIMAL_GAP,
+    QUICK_CANDIDATES,
+    ROUNDING,
+    SHORT_RUNS,
+    TOLERANCE,
+)
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
@@ -238,7 +246,7 @@ def _fleet(best: Answer) -> object:
 class Stairs:
     """The staircase of a lever between two values, the easiest first.
 
-    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where FEW fleets
+    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where CANDIDATES fleets
     missed; answers: by formula at each value, as no fleet is refuted; refuted: fleets without a step that did not hold.
     """
 
@@ -264,7 +272,7 @@ class Stairs:
                 misses.append(step.answer)
                 self.refuted.append(step.answer)
                 refuted += [step.answer.case.engines] if step.answer.case is not None else []
-                if len(misses) > FEW:
+                if len(misses) > CANDIDATES:
                     beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
                     if not beyond:
                         return [*steps, Step.of(at, hard, unproven(misses))]
@@ -350,11 +358,11 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
         return cost is None or cost > budget * (1.0 + ROUNDING)
 
     low = high = ramp.problem.workload.request_rate
-    for _ in range(MANY):
+    for _ in range(QUICK_CANDIDATES):
         if not dearer(low, budgets[0]):
             break
         low /= 2.0
-    for _ in range(MANY):
+    for _ in range(QUICK_CANDIDATES):
         if dearer(high, budgets[1]):
             break
         high *= 2.0
@@ -577,7 +585,7 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     if value is None:
         changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return value / SEVERAL, value * SEVERAL
+    return value / SHORT_RUNS, value * SHORT_RUNS
 
 
 def by_price(problem: Problem, key: str) -> bool:

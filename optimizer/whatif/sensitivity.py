@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import ALIKE, FEW, HALVINGS, MOST_MORE, ROUNDING
+from optimizer.plans.precision import ALIKE, CANDIDATES, HALVINGS, MOST_MORE, ROUNDING
 from optimizer.plans.records import (
     BreakEven,
     ClassLatencies,
@@ -51,7 +51,7 @@ STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
-WIDER: Final = tuple(2**step for step in range(FEW + 1))
+WIDER: Final = tuple(2**step for step in range(CANDIDATES + 1))
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
 
 

@@ -27,7 +27,7 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
-from optimizer.plans.precision import FEW
+from optimizer.plans.precision import CANDIDATES
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
@@ -145,7 +145,8 @@ def run_sweep(
     def solved(tasks: Sequence[tuple[int, Scenario]], total: int) -> dict[int, Row]:
         """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker."""
         open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
-        size = min(max(len(open_tasks) // (FEW * workers), 1), MOST_FULL)  # each takes some again: none idles long
+        # each worker takes some again, so that none idles long
+        size = min(max(len(open_tasks) // (CANDIDATES * workers), 1), MOST_FULL)
         for done_count, row in enumerate(executor.map(sweep.solver, open_tasks, chunksize=size), start=1):
             if journal is not None:
                 journal.append(row)
