@@ -314,7 +314,11 @@ def test_engines_that_compute_prompts_keep_kv_in_host_memory(
 @pytest.mark.parametrize(
     ("target", "ask", "sentence"),
     [
-        ("llm-d", Ask(prefix=0.8, tier="200GB", shared=True), "share a KV cache tier, which takes a service of its own"),
+        (
+            "llm-d",
+            Ask(prefix=0.8, tier="200GB", shared=True),
+            "share a KV cache tier, which takes a service of its own",
+        ),
         ("dynamo", Ask(prefix=0.8, tier="200GB"), "needs vLLM's MultiConnector, which NVIDIA Dynamo 1.6.1 does not"),
         ("sglang", Ask(prefix=0.8, tier="20GB", engine="sglang"), "SGLang wants more KV in host memory than on the"),
     ],
