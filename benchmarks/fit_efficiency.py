@@ -38,16 +38,13 @@ Key = tuple[str, str]
 
 MATRIX_DTYPES = ("bf16", "fp8", "int8", "fp4")
 KV_DTYPES = ("bf16", "fp8")
-NAMED = ("fp8_block", BY_TENSOR)
-"""Particular FP8 kernels, which have an entry where a suspect table speaks of them."""
+NAMED = ("fp8_block", BY_TENSOR, "mxfp4")
+"""Particular kernels, of FP8 and of MXFP4 experts expanded to 16 bit, which have an entry where a table has them."""
 DTYPES_OF = {
     name: MATRIX_DTYPES if name in ("gemm", "moe") else ("bf16",) if name.startswith("all_") else KV_DTYPES
     for name in KERNEL_CLASSES
-} | {"moe": (*MATRIX_DTYPES, "mxfp4")}
-"""Dtypes by class: what matrices compute in, and MXFP4 experts expanded to 16 bit; what the KV cache is stored in;
-collectives carry 16 bit."""
-MEASURED_DTYPES = (*KV_DTYPES, "mxfp4")
-"""Dtypes with tables of their own; the others are as FP8."""
+}
+"""Dtypes by class: what matrices compute in; what the KV cache is stored in; collectives carry 16 bit."""
 
 COLLECTIVE = ("memory", "launch")
 CURVES = {
@@ -264,7 +261,7 @@ def medians(entries: Mapping[str, Mapping[Key, Entry]]) -> dict[Key, Entry]:
     found: dict[Key, Entry] = {}
     for name in KERNEL_CLASSES:
         for dtype in DTYPES_OF[name]:
-            key = (name, dtype if dtype in MEASURED_DTYPES else "fp8")
+            key = (name, dtype if dtype in KV_DTYPES else "fp8")
             rows = [table[key] for table in entries.values() if key in table]
             curve, eager = middle([row for row in rows if "suspect" not in row.source])
             source = "median of fitted accelerators" if key[1] == dtype else "as fp8: median of fitted accelerators"
@@ -285,7 +282,7 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
             if key[1] == "fp4" and name in FP4_UNITS and twin in table and twin in relative:
                 own = table.get((key[0], BY_TENSOR), table[twin])
                 filled[name][key] = moving_as(own, relative[twin], RELATIVE[name])
-            elif key[1] not in MEASURED_DTYPES and twin in table:
+            elif key[1] not in KV_DTYPES and twin in table:
                 filled[name][key] = assume(table[twin], "as fp8 on the same GPU")
             elif key in relative and not key[0].startswith("all_reduce"):
                 filled[name][key] = assume(relative[key], f"as {RELATIVE[name]}")

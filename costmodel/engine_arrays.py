@@ -304,10 +304,10 @@ def _expanding(
     wide = kernel_efficiency(accelerator, "moe", ACTIVATION_DTYPE)
     if not model.is_mxfp4(weight_dtype):
         return wide, accelerator.efficiency.get(("moe", weight_dtype), wide), MARLIN
-    narrow = accelerator.efficiency.get(("moe", "fp4"), wide)
-    if weight_dtype == MARLIN_MXFP4:
-        return wide, narrow, MARLIN
-    return kernel_efficiency(accelerator, "moe", "mxfp4"), narrow, 1.0
+    narrow, own = (accelerator.efficiency.get(("moe", dtype)) for dtype in ("fp4", "mxfp4"))
+    if own is None or weight_dtype == MARLIN_MXFP4:
+        return wide, narrow or wide, MARLIN
+    return own, narrow or wide, 1.0
 
 
 def has_known_scales(model: Transformer, weight_dtype: str) -> bool:

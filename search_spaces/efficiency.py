@@ -31,12 +31,11 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "bf16"),
     "int8": ("int8", "fp8", "bf16"),
     "fp4": ("fp4", "fp8", "bf16"),
-    "mxfp4": ("mxfp4", "bf16"),
     "fp8_block": ("fp8_block", "fp8", "bf16"),
     "fp8_tensor": ("fp8_tensor", "fp8", "bf16"),
 }
-"""By compute dtype: itself, then the dtypes whose efficiency stands in for it. mxfp4 are experts expanded to 16 bit,
-fp8_block and fp8_tensor particular FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
+"""By compute dtype: itself, then the dtypes whose efficiency stands in for it. fp8_block and fp8_tensor are
+particular FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]

@@ -280,7 +280,7 @@ def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: 
 
 ALONE = (Case("colocated", tp=2),)
 TIERED = [
-    ("vllm", "vllm", ALONE, ["kv-offloading-backend: native\n", "kv-offloading-size: '372.53'\n"]),
+    ("vllm", "vllm", ALONE, ["kv-offloading-backend: native\n", "kv-offloading-size: 372.53\n"]),
     ("vllm", "vllm", PAIR, ['"kv_connector":"MultiConnector"', '"cpu_bytes_to_use":400000000000}']),
     ("llm-d", "vllm", ALONE, ["- '372.53'\n", "lruCapacityPerServer: 190734\n", "sizeLimit: 437Gi\n"]),
     ("llm-d", "vllm", PAIR, ['"cpu_bytes_to_use":400000000000}', "autoTune: false\n"]),
@@ -317,7 +317,7 @@ def test_engines_that_compute_prompts_keep_kv_in_host_memory(
         (
             "llm-d",
             Ask(prefix=0.8, tier="200GB", shared=True),
-            "share a KV cache tier, which takes a service of its",
+            "share a KV cache tier, which takes a service of its own",
         ),
         ("dynamo", Ask(prefix=0.8, tier="200GB"), "needs vLLM's MultiConnector, which NVIDIA Dynamo 1.6.1 does not"),
         ("sglang", Ask(prefix=0.8, tier="20GB", engine="sglang"), "SGLang wants more KV in host memory than on the"),

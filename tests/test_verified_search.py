@@ -84,7 +84,7 @@ counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
 ) -> None:
-    """Fleets to begin with are repaired until they hold or CANDIDATES rounds end, then reduced while a neighbor holds."""
+    """Fleets are repaired until they hold or CANDIDATES rounds end, then reduced until no neighbor holds."""
     instance = small(constraints=Constraints(max_gpus=gpus))
     bench = Oracle(instance, needed)
     fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]

@@ -20,7 +20,7 @@ from .decodes import (
 )
 from .fleet import AFFINE
 from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
-from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, tier_pages, write_tier
+from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, write_tier
 from .records import (
     ARRIVAL,
     HAND_OVER,
@@ -282,9 +282,9 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
         total += engine.requests
         if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
-            count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            count = leading_pages(w, engine.cache, request, ZERO)
             if engine.tier >= 0 and engine.tier_shared == 0:
-                count = tier_pages(w, engine, request, count)
+                count = leading_pages(w, engine.tier, request, count)
             if count * w.rules.page < AFFINE * request.isl:
                 continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):

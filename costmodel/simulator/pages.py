@@ -68,12 +68,10 @@ def keep_pages(w: World, cache: int, most: int) -> None:
 
 
 @compiled
-def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged: int) -> int:
-    """How many of the prompt's first pages are cached or staged; the last token of a prompt is always computed."""
-    count, most = 0, min(request.pages, (request.isl - 1) // w.rules.page)
-    while count < most and (
-        staged_from <= count < staged or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
-    ):
+def leading_pages(w: World, cache: int, request: Request, start: int) -> int:
+    """How many of the prompt's first pages are cached, or are before `start`; its last token is always computed."""
+    count, most = start, min(request.pages, (request.isl - 1) // w.rules.page)
+    while count < most and w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0:
         count += 1
     return count
 
@@ -83,7 +81,9 @@ def find_prefix(w: World, engine: Engine, slot: Slot) -> int:
     """Set the tokens of a waiting prompt that need not be computed; blocks shared with running requests."""
     evict(w, engine, engine.free)
     request = w.requests[slot.request]
-    count = leading_pages(w, engine.cache, request, slot.staged_from, slot.staged)
+    count = leading_pages(w, engine.cache, request, ZERO)
+    if slot.staged_from <= count < slot.staged:
+        count = leading_pages(w, engine.cache, request, slot.staged)
     shared = 0
     for k in range(count):
         if w.cached[engine.cache + 1 + w.pages[request.page_at + k]].references > 0:
@@ -128,15 +128,6 @@ def release_pages(w: World, engine: Engine, slot: Slot) -> None:
 
 
 @compiled
-def tier_pages(w: World, engine: Engine, request: Request, own: int) -> int:
-    """How many of the prompt's first pages are there, where `own` are in the engine's memory and others in its tier."""
-    count, most = own, min(request.pages, (request.isl - 1) // w.rules.page)
-    while count < most and w.cached[engine.tier + 1 + w.pages[request.page_at + count]].references >= 0:
-        count += 1
-    return count
-
-
-@compiled
 def use_page(w: World, tier: int, page: int) -> None:
     """Make a page the latest used one of the tier."""
     if w.cached[tier + 1 + page].references >= 0:
@@ -166,8 +157,8 @@ def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
     past = slot.done - tokens
     if engine.tier >= 0:
         evict(w, engine, free_blocks(w, engine, t))
-        own = leading_pages(w, engine.cache, request, ZERO, ZERO)
-        count = tier_pages(w, engine, request, own)
+        own = leading_pages(w, engine.cache, request, ZERO)
+        count = leading_pages(w, engine.tier, request, own)
         past, tokens = own * w.rules.page, (count - own) * w.rules.page
     if tokens == 0:
         return t
