@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import EngineConfig, Role
+from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
-from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
@@ -35,7 +35,6 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
-from costmodel.transformer import Transformer
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
@@ -48,8 +47,6 @@ from .demand import Demand, seeded_demands
 
 Some = TypeVar("Some", bound=np.generic)
 
-TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
-"""Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
 MOST_RUNS = BATCHES
 """Runs of one verdict at most: each batch of its interval is a whole run then."""
 MOST_JUDGED = 300_000
@@ -137,10 +134,13 @@ def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
     return instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
 
 
-def kv_of_token(model: Transformer, config: EngineConfig) -> float:
-    """KV of one token of a typical request on one GPU, on average [byte]."""
-    kv = kv_bytes_per_request_per_gpu(model, config, TYPICAL_ISL, TYPICAL_OSL)
-    return float(kv) / (TYPICAL_ISL + TYPICAL_OSL / 2.0)
+def kv_of_token(instance: Instance, pool: FleetPool) -> float:
+    """KV of one token of the requests that run, on one GPU [byte]: of windows, long contexts keep less for each.
+
+    A request runs for as long as it generates: the mean is over all output tokens.
+    """
+    running = instance.flows.share * instance.flows.osl
+    return float(running @ instance.tables.kv_held[pool.shape] / (running @ instance.flows.mean_context))
 
 
 def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:
@@ -148,7 +148,7 @@ def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:
     tier, config = instance.problem.kv_cache_tier, pool_config(instance, pool)
     if tier is None or pool.role is Role.DECODE:
         return SimulatedTier()
-    mean = max(kv_of_token(instance.problem.model, config), 1e-12)
+    mean = max(kv_of_token(instance, pool), 1e-12)
     engines = pool.replicas if tier.shared else 1
     tokens = tier.capacity * config.parallelism.data * engines / mean
     return SimulatedTier(tokens, mean / tier.bandwidth, tier.latency, tier.shared)
@@ -157,7 +157,7 @@ def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     """Request slots, token budget and KV blocks of one engine of a pool."""
     config, model = pool_config(instance, pool), instance.problem.model
-    ranks, mean = config.parallelism.data, kv_of_token(model, config)
+    ranks, mean = config.parallelism.data, kv_of_token(instance, pool)
     free = kv_capacity_bytes(model, config) * ranks
     block = block_tokens(instance.problem.engine, model)
     blocks = int(free / (mean * block)) if mean > 0.0 else UNLIMITED
