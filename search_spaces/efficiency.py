@@ -31,11 +31,13 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "bf16"),
     "int8": ("int8", "fp8", "bf16"),
     "fp4": ("fp4", "fp8", "bf16"),
+    "mxfp4": ("mxfp4",),
     "fp8_block": ("fp8_block", "fp8", "bf16"),
     "fp8_tensor": ("fp8_tensor", "fp8", "bf16"),
 }
-"""By compute dtype: itself, then the dtypes whose efficiency stands in for it. fp8_block and fp8_tensor are
-particular FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
+"""By compute dtype: itself, then the dtypes whose efficiency stands in for it. mxfp4 are experts expanded to 16 bit by
+a kernel made for that, of GPUs alone that it was timed on; fp8_block and fp8_tensor are particular FP8 kernels, asked
+for by name (`costmodel.engine_arrays.Conditions`)."""
 
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
@@ -102,19 +104,23 @@ class EfficiencyTable:
         if not figures:
             return self
         complete = self.complete(name, peaks)
-        own = complete | {pair: row.over(complete[pair], file) for pair, row in figures.items()}
+        own = complete | {
+            (kernel_class, dtype): row.over(complete.get((kernel_class, dtype), complete[kernel_class, "bf16"]), file)
+            for (kernel_class, dtype), row in figures.items()
+        }
         return replace(self, known={**self.known, name: own})
 
     def complete(self, name: str, peaks: Peaks = NO_PEAKS) -> dict[Pair, KernelEfficiency]:
-        """Efficiency of accelerator `name` for every kernel class and compute dtype.
+        """Efficiency of accelerator `name` for every kernel class and compute dtype that has figures.
 
         peaks: by accelerator and compute dtype, in any unit; without them borrowed figures stay (`_for_its_size`).
         """
         owners = tuple(self._owners(name))
         return {
-            (kernel_class, dtype): self._find(owners, kernel_class, dtype, peaks)
+            (kernel_class, dtype): efficiency
             for kernel_class in KERNEL_CLASSES
             for dtype in WIDER
+            if (efficiency := self._find(owners, kernel_class, dtype, peaks)) is not None
         }
 
     def in_engine(self, name: str) -> InEngine:
@@ -130,7 +136,7 @@ class EfficiencyTable:
             owner = self.relatives.get(owner)
         yield DEFAULT
 
-    def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str, peaks: Peaks) -> KernelEfficiency:
+    def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str, peaks: Peaks) -> KernelEfficiency | None:
         for owner in owners:
             for candidate in WIDER[dtype]:
                 efficiency = self.known.get(owner, {}).get((kernel_class, candidate))
@@ -141,7 +147,9 @@ class EfficiencyTable:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
-        raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
+        if "bf16" in WIDER[dtype]:
+            raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
+        return None
 
 
 def _share(peaks: Peaks, name: str, owner: str, dtype: str) -> float:

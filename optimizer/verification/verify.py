@@ -269,10 +269,8 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
     """The fleet with more replicas in all the pools to blame: 2 % (TOLERANCE), then twice as many, and so on.
 
-    CANDIDATES times at most.
-
-    Where the limits forbid that, in each of these pools alone, cheapest first; with one replica more, if they allow no
-    more.
+    It tries CANDIDATES times at most. Where the limits forbid that, in each of these pools alone, cheapest first; with
+    one replica more, if they allow no more.
     """
     if not miss.blamed or rounds >= CANDIDATES:
         return []
