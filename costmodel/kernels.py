@@ -217,7 +217,8 @@ def _absorbed_prefill_work(
     """
     rates = engines.attention["latent_decode"]
     tokens = requests * new
-    share = head_share(engines, attention)
+    # without a selection the many tokens of a prompt share keys, and so fill tiles of heads together
+    share = np.asarray(1.0 / engines.tensor) if attention.selected is None else head_share(engines, attention)
     pairs = requests * attended_pairs(new, past, attention.selected)
     flop = (
         pairs * (attention.decode_flop_per_pair * share)

@@ -36,8 +36,8 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "fp8_tensor": ("fp8_tensor", "fp8", "bf16"),
 }
 """By compute dtype: itself, then the dtypes whose efficiency stands in for it. mxfp4 are experts expanded to 16 bit by
-a kernel made for that, of GPUs alone that it was timed on; fp8_block and fp8_tensor are particular FP8 kernels, asked
-for by name (`costmodel.engine_arrays.Conditions`)."""
+a kernel made for that, of GPUs that it was timed on and their relatives; fp8_block and fp8_tensor are particular FP8
+kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]

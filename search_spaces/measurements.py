@@ -426,7 +426,7 @@ def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
 
 
 DTYPE_WORDS = (
-    ("w4a16", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
+    ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
     ("fp4", re.compile(r"fp4|e2m1")),
     ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
     ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
@@ -435,7 +435,7 @@ DTYPE_WORDS = (
     ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
 )
 """How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
-SERVED_AS = {"w4a16": "fp4", "w8a16": "int8"}
+SERVED_AS = {"mxfp4": "fp4", "w8a16": "int8"}
 """Dtypes of an engine config for formats that only parts of a model can have."""
 
 
@@ -443,7 +443,7 @@ def stored_dtype(word: str) -> str:
     """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
 
     >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
-    ['fp4', 'fp8', 'w4a16', 'int4', 'w8a16', 'int8', 'bf16']
+    ['fp4', 'fp8', 'mxfp4', 'int4', 'w8a16', 'int8', 'bf16']
     """
     plain = word.strip().lower()
     for dtype, pattern in DTYPE_WORDS:

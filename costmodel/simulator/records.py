@@ -96,8 +96,8 @@ class Slot:
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
     promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: those read from
-    the KV tier; gated: 1 while it is let in to a decode
-    engine but not admitted; reserved: KV blocks that wait for it there.
+    the KV tier; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that wait for it
+    there.
     """
 
     last: float

@@ -354,6 +354,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
         prompt_remove(w, lane, s)
         slot.done = 0
     release_pages(w, engine, slot)
+    slot.staged = 0  # what was read from the tier was dropped with the rest
     slot.chunk = -1
     w.requests[slot.request].restarts += 1
     engine.use.preemptions += 1

@@ -283,7 +283,7 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
         if not state.stable or np.abs(next_chance - chance).max() < ALIKE:
             break
         chance = next_chance
-    keeps = cache.keeps if reads is None else max(cache.keeps, reads.keeps)
+    keeps = cache.keeps if reads is None or not reads.chance.any() else max(cache.keeps, reads.keeps)
     return replace(state, hit_chance=chance, reads=reads, keeps=keeps)
 
 

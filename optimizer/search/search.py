@@ -213,8 +213,8 @@ def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
     Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
     (NEAR), the nearest first.
     """
-    prices = {picks: _price(search, search.instance.problem, picks) for picks in search.reached}
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
+    prices = {picks: _price(search, search.instance.problem, picks) for _, picks in near}
     equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
     cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
     return [search.fleet(picks) for picks in (*equal, *cheaper[:QUICK_CANDIDATES])]

@@ -39,12 +39,14 @@ from .judge import (
     Trials,
     balancing_of,
     distance,
+    engine_limits,
     goodput_among,
     judge_runs,
     judge_until,
     pools_to_blame,
     preempting_pools,
     simulated_pool,
+    simulated_tier,
     until_decided,
 )
 
@@ -345,14 +347,18 @@ class Bench:
     # --- runs
 
     def engines_of(self, fleet: Fleet) -> SimulatedFleet:
-        """A fleet as the simulator has it; the step times of equal engines are computed once."""
+        """A fleet as the simulator has it; the step times of equal engines are computed once.
+
+        Replicas and what requests of a pool's route need in memory are each pool's own.
+        """
         balancing = balancing_of(self.instance, fleet)
 
         def engines(pool: FleetPool) -> SimulatedPool:
             key = pool.role, pool.shape, pool.seqs, pool.chunk, balancing
             if key not in self.engines:
                 self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)
-            return replace(self.engines[key], replicas=pool.replicas)
+            limits, tier = engine_limits(self.instance, pool), simulated_tier(self.instance, pool)
+            return replace(self.engines[key], replicas=pool.replicas, limits=limits, tier=tier)
 
         return tuple(map(engines, fleet.pools))
 

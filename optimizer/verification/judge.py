@@ -135,11 +135,11 @@ def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
 
 
 def kv_of_token(instance: Instance, pool: FleetPool) -> float:
-    """KV of one token of the requests that run, on one GPU [byte]: of windows, long contexts keep less for each.
+    """KV of one token of the requests that a pool runs, on one GPU [byte]: windows keep less of long contexts.
 
     A request runs for as long as it generates: the mean is over all output tokens.
     """
-    running = instance.flows.share * instance.flows.osl
+    running = instance.flows.share * pool.route * instance.flows.osl
     return float(running @ instance.tables.kv_held[pool.shape] / (running @ instance.flows.mean_context))
 
 

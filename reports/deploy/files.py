@@ -259,14 +259,14 @@ def write_deployment(
     paths = {directory / name: text for name, text in files.items()}
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
-    is_new = not directory.exists()
+    new_folders = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
     try:
-        for folder in {path.parent for path in paths}:
+        for folder in new_folders:
             folder.mkdir(parents=True, exist_ok=True)
         write_whole(paths)
     except BaseException as error:  # nothing is left where writing fails or ends early
-        if is_new:
-            shutil.rmtree(directory, ignore_errors=True)
+        for folder in new_folders:
+            shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
             raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
         raise
