@@ -31,6 +31,12 @@ def decoding(running: float, step: float = 0.02, share: float = 1.0) -> Entry:
 
 
 class TestCards:
+    def test_a_card_is_a_queue_of_one_server(self) -> None:
+        """M/M/1 by its moments: rho = 0.6 of mean 1, E[s2] = 2; those who wait do so for 1 / (1 - rho)."""
+        wait = card_wait(np.array([0.3, 0.3]), np.array([1.0 - np.sqrt(0.999), 1.0 + np.sqrt(0.999)]), 1.0, 1.0, 1.0)
+        assert wait.chance == pytest.approx(0.6)
+        assert wait.mean == pytest.approx(1.0 / 0.4, rel=0.01)
+
     def test_prompts_of_one_step_send_one_after_the_other(self) -> None:
         """Three at once on a card that is idle otherwise: one of them is ahead on average."""
         wait = card_wait(1e-9 * ONE, ONE, 1.0, 1.0, 3.0)

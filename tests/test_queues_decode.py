@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time
+from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
 from costmodel.queues.erlang import erlang_c, wait_probability
 
 
@@ -38,6 +38,27 @@ def mixed(**changed: object) -> MixedEngine:
 def equal_prompts(n: tuple[float, float], **changed: object) -> MixedEngine:
     """Prompts of 100 ms."""
     return mixed(extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array(n), **changed)
+
+
+def test_very_many_engines_vary_by_their_prompts_alone() -> None:
+    """E[j^2] of E[e^2], j = (1 - P) e - P tau: 0.4 of the time prompts, each in one step of 20 ms."""
+    many = mixed(engines=1e6, sent=0.0)
+    jobs = 0.6 * np.array([0.05, 0.15]) - 0.4 * 0.02
+    assert work_dispersion(many) == pytest.approx((jobs**2).mean() / many.second, rel=1e-3)
+
+
+def test_random_arrivals_bring_a_compound_poisson_count_of_prompts() -> None:
+    """By hand: v = (1 + P) / (1 - P) + rate^2 E[e^2] / (1 - P)^2, P = 0.4, E[e^2] = 0.0125; min(100, 300) of 200."""
+    engine = mixed()
+    assert engine.peaked == pytest.approx(1.4 / 0.6 + 16.0 * 0.0125 / 0.36)
+    assert engine.overlap == pytest.approx((0.75 * 100.0 + 0.25 * 300.0) / 200.0)
+    assert mixed(rate=1e-9).meets == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_processor_sharing_queue_is_negative_binomial() -> None:
+    shared = mixed(extra=np.full(2, 1e-12), square=np.full(2, 1e-24), slope=0.0005, busy=1e-9)
+    assert shared.feedback == pytest.approx(4.0 * 200.0 * 0.0005)
+    assert shared.variance == pytest.approx(shared.batch / (1.0 - shared.feedback), rel=1e-6)
 
 
 @pytest.mark.parametrize("carried", [1.0, 0.0])

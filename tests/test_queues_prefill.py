@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queues.prefill import Prompts, prompt_wait
+from costmodel.queues.prefill import (
+    Prompts,
+    all_busy,
+    decay_rate,
+    last_step,
+    pipeline_idle,
+    prompt_wait,
+    shared_steps,
+    shortest_of,
+)
 from costmodel.queues.waits import ExponentialWait
 
 ONE = np.array([1.0])
@@ -22,6 +31,13 @@ def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
     alone = np.array([0.5, 2.0])
     weight = np.array([2.0 / 3.0, 1.0 / 3.0])
     return replace(Prompts(rate * weight, alone, 0.95 * alone, 5.0, engines, 1.0), **changes)
+
+
+def same(
+    rate: float, engines: float = 1.0, shared: float = 1.0, arrival_scv: float = 1.0, stages: float = 1.0
+) -> Prompts:
+    """Prompts that all take a second alone; a step has room for five; rate: per engine."""
+    return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, arrival_scv, stages)
 
 
 def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
@@ -43,6 +59,63 @@ def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
         delay[first:last] = free - arrival[first:last] - given_.alone[kind[first:last]]
         first = last
     return delay[count // 10 :]
+
+
+class TestParts:
+    def test_prompts_that_never_meet_are_alone(self) -> None:
+        busy, together, chance = shared_steps(same(1e-6))
+        assert busy == pytest.approx(1e-6)
+        assert together == pytest.approx(1.0, abs=1e-4)
+        assert chance == pytest.approx(1e-6, rel=1e-3)
+
+    def test_steps_gather_what_came_during_the_last(self) -> None:
+        """Rate 0.5, s = g = 1: n = x + exp(-x) with x = rho n, so rho = 0.5 whatever n is."""
+        busy, together, chance = shared_steps(same(0.5))
+        assert busy == pytest.approx(0.5)
+        assert chance == pytest.approx(0.5, rel=1e-3)
+        assert together == pytest.approx(0.5 * together + np.exp(-0.5 * together), rel=1e-3)
+
+    def test_several_engines_gather_only_while_all_are_busy(self) -> None:
+        """As busy, 16 engines find a prompt less company than one does: n (1 - P) = exp(-P n)."""
+        _, one, _ = shared_steps(same(0.8))
+        _, many, chance = shared_steps(same(0.8, 16.0))
+        assert many * (1.0 - chance) == pytest.approx(np.exp(-chance * many), rel=1e-3)
+        assert 1.0 < many < 1.1 < one
+
+    def test_sharing_steps_saves_time(self) -> None:
+        assert shared_steps(same(0.5, shared=0.8))[0] < 0.5
+        assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
+        assert shared_steps(same(1.5, shared=0.8))[0] >= 1.0
+
+    @pytest.mark.parametrize(
+        ("own", "ahead", "begins", "room"),
+        [
+            (1.0, 1e-6, 0.0, [1.0, 1.0, 0.0]),  # fits in a step of 4, which has room for 3 behind it
+            (10.0, 1e-6, 8.0, [1.0, 0.0, 0.0]),  # ends 2 into the third, which begins 8 after the first
+            (1.0, 800.0, 799.0, [1.0, 0.475, 0.225]),  # behind a long queue it ends anywhere
+        ],
+    )
+    def test_a_prompt_has_the_rest_of_its_last_step(
+        self, own: float, ahead: float, begins: float, room: list[float]
+    ) -> None:
+        lone = Prompts(ONE, own * ONE, own * ONE, 4.0, 1.0, 1.0)
+        beginning, chances = last_step(lone, np.array([ahead]), 0.5, 4.0 - np.array([0.0, 2.1, 3.1]))
+        assert beginning == pytest.approx([begins], abs=0.02)
+        np.testing.assert_allclose(chances, [room], atol=0.01)
+
+    def test_the_tail_of_mm1_through_many_kinds(self) -> None:
+        """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
+        share = (np.arange(400) + 0.5) / 400
+        jobs = -np.log1p(-share)
+        eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
+        assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
+
+    def test_the_shortest_of_one_is_any(self) -> None:
+        jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+        length, chance = shortest_of(jobs, weight, 1.0)
+        met = chance * length
+        np.testing.assert_allclose(length, [1.0, 3.0])
+        np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
 
 
 class TestWait:
@@ -145,6 +218,28 @@ class TestPipeline:
         given_ = prompts(rate, alone=np.array([0.5, 2.0]), shared=np.array([0.5, 2.0]), stages=stages)
         found, delay = prompt_wait(given_), walked_pipeline(given_, 100_000, 5)
         assert found.chance * found.mean == pytest.approx(delay.mean(), rel=0.25)
+
+    def test_equal_full_steps_leave_no_stage_idle(self) -> None:
+        assert float(pipeline_idle(same(0.5, stages=2.0), 1.0)) == 0.0
+        assert float(pipeline_idle(same(0.5, stages=2.0), 5.0)) == 0.0
+        assert float(pipeline_idle(same(0.5), 3.0)) == 0.0
+        assert 0.0 < float(pipeline_idle(same(0.5, stages=2.0), 3.0)) < float(pipeline_idle(same(0.5, stages=4.0), 3.0))
+
+    def test_a_router_that_sees_no_stages_finds_engines_busy_more_often(self) -> None:
+        """One pipeline has no choice; of 16 at 0.8 a prompt meets its first stage busy for more than Erlang says."""
+        busy = np.array(0.8)
+        assert float(all_busy(same(0.8, stages=2.0), busy)) == pytest.approx(0.8)
+        one, two = (float(all_busy(same(0.8, 16.0, stages=stages), busy)) for stages in (1.0, 2.0))
+        assert one < two < 0.8
+
+
+class TestRouter:
+    def test_equal_prompts_go_round_and_different_ones_at_random(self) -> None:
+        assert same(0.5, 4.0).engine_scv == pytest.approx(0.25)  # Erlang gaps of four
+        assert same(0.5).engine_scv == 1.0
+        assert 0.125 < prompts(4.0, 8.0).engine_scv < 1.0
+        extreme = replace(prompts(4.0, 8.0), rate=np.array([1e3, 1e-3]), shared=np.array([1e-6, 1e3]))
+        assert extreme.engine_scv == pytest.approx(1.0, abs=1e-3)
 
 
 class TestSeats:

@@ -39,11 +39,11 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
-from costmodel.simulator.trace import diurnal_arrivals, gamma_arrivals
+from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
 from costmodel.step import StepLoad, step_time, step_time_one
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
-from tests.simulator_cases import ONLY_PROMPTS, WORKING, colocated
+from tests.simulator_cases import ONLY_PROMPTS, STEPS, WORKING, colocated
 from tests.toy import llama_8b
 
 
@@ -52,6 +52,15 @@ def test_arrivals_have_their_rate_and_burstiness(cv: float) -> None:
     gaps = np.diff(gamma_arrivals(40_000, 5.0, cv, seed=1), prepend=0.0)
     assert gaps.mean() == pytest.approx(0.2, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05, abs=1e-9)
+
+
+def test_a_profile_is_followed_slot_by_slot() -> None:
+    times = diurnal_arrivals(8000, np.array([0.0, 1.0, 0.0, 3.0, 0.0]), seed=3)
+    counts = np.histogram(times, bins=[0, 2000, 4000, 6000, 8000.001, 10_000])[0]
+    assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(counts[[1, 3]], [2000, 6000], rtol=0.06)
+    assert np.all(np.diff(times) >= 0)
+    assert times[-1] == pytest.approx(8000.0)
 
 
 @settings(deadline=None, max_examples=50)
@@ -67,6 +76,13 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
     np.testing.assert_allclose(slow, factor * fast, rtol=1e-9)
     assert slow[-1] <= 50 * rates.size / rates.sum() * (1 + 1e-9)
     assert np.all(np.diff(slow) >= 0)
+
+
+def test_drawn_lengths_keep_their_means() -> None:
+    isl, osl, bucket = draw_lengths(np.array([100.3, 900.0]), np.array([10.0, 50.5]), np.array([0.75, 0.25]), 40_000)
+    assert isl.mean() == pytest.approx(0.75 * 100.3 + 0.25 * 900, rel=0.02)
+    assert osl.mean() == pytest.approx(0.75 * 10 + 0.25 * 50.5, rel=0.02)
+    assert set(bucket.tolist()) == {0, 1}
 
 
 def test_percentiles_count_the_unfinished_as_never() -> None:
@@ -141,6 +157,15 @@ def test_what_is_served_leaves_out_filling_and_emptying() -> None:
     together = make_trace(np.zeros(3), np.full(3, 10), np.full(3, 5))
     at_once = simulate(together, colocated(VLLM_V1))
     assert steady_throughput(at_once) == throughput(at_once)
+
+
+def test_coefficients_answer_by_their_formula() -> None:
+    a, b, c = STEPS.prefill_abc
+    assert step_seconds(STEPS, [10, 20]) == pytest.approx(a + b * 30 + c * 500)
+    assert step_seconds(STEPS, [10], [90]) == pytest.approx(a + b * 10 + c * (100**2 - 90**2))
+    assert step_seconds(STEPS, (), None, 3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
+    assert step_seconds(STEPS, (), None, 20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
+    assert step_seconds(STEPS, [10], None, 3, 300) == pytest.approx(step_seconds(STEPS, [10]) + 1e-7 * 303 + 3e-4)
 
 
 def test_the_grid_follows_the_cost_model() -> None:

@@ -35,7 +35,7 @@ from optimizer.loads.instance import (
     silent,
     slow_end,
 )
-from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
+from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, QUICK_CANDIDATES, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -199,7 +199,8 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     for offer in range(len(problem.offers)):
         contracts = [contract for contract in terms.contracts if contract.offer == offer]
         rent.append(next(contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND))
-        least.append(max(min(hourly_price(contract, terms.forecast.months) for contract in contracts), OPTIMAL_GAP))
+        cheapest = min(hourly_price(contract, terms.forecast.months) for contract in contracts)
+        least.append(max(cheapest, 1e-4))  # [$/h]: next to free, not free: prices are divided by each other
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 

@@ -41,7 +41,7 @@ from costmodel.words import percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
-from optimizer.plans.precision import CANDIDATES, MOST_MORE, ROUNDING, SHORT_RUNS
+from optimizer.plans.precision import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
@@ -256,9 +256,9 @@ def most_volume(instance: Instance, settings: EngineSettings, seconds: float = m
 def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None:
     """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
 
-    Looked for from a thousandth of it (MOST_MORE) downwards.
+    Looked for from a thousandth of it (MOST_MORE) downwards, to a billionth.
     """
-    for share in (1.0 / MOST_MORE**step for step in range(1, SHORT_RUNS)):
+    for share in (1.0 / MOST_MORE**step for step in (1, 2, 3)):
         more = most_volume(at_volume(instance, share), settings)
         if more is not None:
             return more * share
@@ -299,7 +299,7 @@ class _Unpriced:
     settings: EngineSettings = field(compare=False)
 
 
-@lru_cache(maxsize=CANDIDATES)
+@lru_cache(maxsize=6)  # large ones; scenarios come back to few of them
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
     parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]

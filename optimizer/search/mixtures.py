@@ -46,7 +46,7 @@ from optimizer.fleets.fleet import (
 )
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
-from optimizer.plans.precision import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, SHORT_RUNS, TOLERANCE
+from optimizer.plans.precision import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
 from .bound import keeping_up, least_per_demand, most_volume
@@ -531,7 +531,7 @@ def _between(low: float, high: float) -> float:
     """A volume within an interval of which an end may be open."""
     if math.isinf(high):
         return 2.0 * low or 1.0
-    return math.sqrt(low * high) or high / SHORT_RUNS
+    return math.sqrt(low * high) or high / 4.0  # above none, the geometric mean is none
 
 
 def _by_price(instance: Instance) -> bool:

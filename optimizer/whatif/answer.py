@@ -49,6 +49,9 @@ from optimizer.verification.bench import look
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import scenario_problem
 
+DEMANDS_KEPT = 6
+"""Demands whose engine table and search are kept: they are large, and scenarios come back to few of them."""
+
 
 class ScenarioEffort(StrEnum):
     """How a scenario is solved."""
@@ -283,7 +286,7 @@ def demand_of(problem: Problem) -> UnpricedProblem:
     return UnpricedProblem(key, without_prices(problem))
 
 
-@lru_cache(maxsize=CANDIDATES)
+@lru_cache(maxsize=DEMANDS_KEPT)
 def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
@@ -291,7 +294,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
     return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
 
-@lru_cache(maxsize=CANDIDATES)
+@lru_cache(maxsize=DEMANDS_KEPT)
 def free_search(demand: UnpricedProblem) -> FleetSearch:
     """The search free of prices and limits."""
     return evaluated(slow_instance(demand))

@@ -28,15 +28,7 @@ from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
-from optimizer.plans.precision import (
-    CANDIDATES,
-    HALVINGS,
-    OPTIMAL_GAP,
-    QUICK_CANDIDATES,
-    ROUNDING,
-    SHORT_RUNS,
-    TOLERANCE,
-)
+from optimizer.plans.precision import CANDIDATES, HALVINGS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, TOLERANCE
 from optimizer.plans.records import engine_counts
 from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
@@ -585,7 +577,7 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     if value is None:
         changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return value / SHORT_RUNS, value * SHORT_RUNS
+    return value / 4, value * 4
 
 
 def by_price(problem: Problem, key: str) -> bool:
