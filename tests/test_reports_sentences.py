@@ -66,7 +66,8 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
     (miss,) = words.miss_sentences(plan)
-    assert miss.endswith("for $49.08/h. 96.5 % of requests would meet the SLO by formula.")
+    assert miss.startswith("Cheapest fleet without these limits: ")
+    assert miss.endswith(" for $49.08/h; it would meet the SLO (96.5 % of requests, by formula).")
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -201,7 +202,7 @@ def test_a_plan_without_a_fleet_says_of_its_nearest_miss_alone_how_that_is_known
     plan = load("infeasible")
     rows = [row.model_copy(update={"simulated": True}) for row in plan.alternatives]
     text = " ".join(text_of(plan.model_copy(update={"alternatives": rows})).split())
-    assert "96.5 % of requests would meet the SLO in simulation." in text
+    assert "it would meet the SLO (96.5 % of requests, in simulation)." in text
     assert "simulated" not in text
     assert "Latencies" not in text
 
