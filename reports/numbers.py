@@ -79,6 +79,15 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     raise AssertionError("the last prefix has factor 1")
 
 
+def size(value: float) -> str:
+    """Write a size of memory [byte], in GiB where it is a whole number of them.
+
+    >>> size(500 * 2**30), size(500e9)
+    ('500 GiB', '500 GB')
+    """
+    return f"{value / 2**30:,.0f} GiB" if value % 2**30 == 0.0 else si(value, "B")
+
+
 def count(value: float | None) -> str:
     """Write an exact whole number.
 
@@ -163,9 +172,11 @@ def duration(seconds: float | None) -> str:
 def latencies(seconds: Sequence[float | None]) -> str:
     """Write quantiles of a latency in one unit, that of the largest.
 
-    >>> latencies([0.1824, 0.341, 0.585]), latencies([0.2, 1.5])
-    ('182/341/585 ms', '0.2/1.5 s')
+    >>> latencies([0.1824, 0.341, 0.585]), latencies([0.2, 1.5]), latencies([None, None])
+    ('182/341/585 ms', '0.2/1.5 s', '–')
     """
+    if all(value is None for value in seconds):
+        return MISSING
     in_seconds = max((value for value in seconds if is_number(value)), default=0.0) >= 1
     scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
     return "/".join(significant(None if value is None else value * scale) for value in seconds) + f" {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
@@ -31,6 +31,7 @@ from .numbers import (
     rate,
     signed_percent,
     significant,
+    size,
 )
 from .text import clean, sentence
 from .words import (
@@ -124,10 +125,11 @@ def overload_sentence(plan: Plan) -> str:
     return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
-def risk_sentence(plan: Plan, label: str = "Risk") -> str:
+def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") -> str:
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
-    label: whose risk it is. By the plan's error bars, where it states no safe fleet. A plan for slow GPUs says so.
+    label: whose risk it is; subject: what the fleet is called. By the plan's error bars, where it
+    states no safe fleet. A plan for slow GPUs says so.
     """
     if plan.confidence > 0.0:
         worst = percent((1.0 - plan.confidence) / 2.0)
@@ -135,7 +137,7 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
             f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
         )
     if plan.safe is not None:
-        return f"{label}: {sentence(plan.safe.sentence)}"
+        return f"{label}: {sentence(plan.safe.sentence).replace('this fleet', subject)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
         f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
@@ -146,9 +148,10 @@ def risk_sentence(plan: Plan, label: str = "Risk") -> str:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return f"{label}: {slow}, {_names_words(shares)} meet the SLO, by formula{replan}."
+        of_subject = "" if subject == "this fleet" else f" on {subject}"
+        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{of_subject}, by formula{replan}."
     return (
-        f"{label}: {slow}, this fleet still meets {slo_name(plan)}, by formula."
+        f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
         else ""
     )
@@ -259,16 +262,30 @@ def prefix_sentence(plan: Plan) -> str:
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
             "in it if each prefix is used again within that time."
         )
-    tier = plan.provenance.inputs.get("kv_cache_tier") or {}
-    read_words = f", {percent(cache.read)} in the KV cache tier" if tier.get("capacity_per_gpu") else ""
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = (
-        f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{simulated_words}{read_words}"
-    )
+    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
+    tier_words = _tier_words(plan.provenance.inputs.get("kv_cache_tier") or {}, used=cache.read > 0.0)
+    if cache.read:
+        in_memory = percent(max(cache.sustained - cache.read, 0.0))
+        return (
+            f"{share_words} not computed again{simulated_words}: {in_memory} are found in GPU memory and "
+            f"{percent(cache.read)} in the KV cache tier; the traffic allows {best}. The tier keeps unused prefixes "
+            f"for {keeps}.{tier_words}"
+        )
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
-    keeper = "the tier" if cache.read else "the KV memory"
-    service = " Replicas share the tier by a service that no deployment files start." if tier.get("shared") else ""
-    return f"{share_words}, {allowed} the traffic allows; {keeper} keeps unused prefixes for {keeps}.{service}"
+    share_words = f"{share_words} found in it{simulated_words}, {allowed} the traffic allows"
+    return f"{share_words}; the KV memory keeps unused prefixes for {keeps}.{tier_words}"
+
+
+def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
+    """Say how large a KV cache tier is, and what it takes; used: whether prompts are read from it."""
+    if not tier.get("capacity_per_gpu"):
+        return ""
+    place = "in a store that replicas share" if tier.get("shared") else "of host memory"
+    nothing = "" if used else " The KV cache tier adds nothing here."
+    service = " No deployment files start that store." if tier.get("shared") else ""
+    gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
+    return f"{nothing} KV cache tier: {gpu_share}; its price is not counted.{service}"
 
 
 AS_GOOD: Final = 0.02

@@ -596,8 +596,9 @@ class ConstraintsSection(FileSection):
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
     balancing: Annotated[Balancing, member(Balancing, ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
-    """Which replica of a pool the router sends a prompt to: that with the least-tokens to compute, as llm-d's does, or
-    with least-requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo do. Decode replicas always go by requests."""
+    """Which replica of a pool the router sends a prompt to. least-tokens: that with the fewest prompt tokens to
+    compute, as llm-d's does; least-requests: that with the fewest requests, as those of vLLM, SGLang, TensorRT-LLM and
+    Dynamo do. Decode replicas are always chosen by requests."""
     pools: Annotated[Pools, member(Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
@@ -606,9 +607,10 @@ class CacheTierSection(FileSection):
     """KV memory below that of the GPUs: host memory, SSD, or a store that engines share."""
 
     capacity_per_gpu: Annotated[float, quantity(Kind.SIZE, bounds.TIER_CAPACITY)]
-    """KV that it keeps for each GPU [byte]. It has a copy of what GPU memory has, so no more than that adds nothing."""
+    """Size of the tier for each GPU [byte]. It also holds a copy of what is in GPU memory, so it helps only if it is
+    larger than the KV memory of the GPU."""
     bandwidth: Annotated[float, quantity(Kind.BANDWIDTH, bounds.BANDWIDTH)]
-    """At which one GPU reads from it [byte/s]."""
+    """Speed at which one GPU reads from the tier [byte/s]."""
     latency: Annotated[float, quantity(Kind.DURATION, bounds.LATENCY)] = 0.0
     """Of one read [s]."""
     shared: bool = False

@@ -19,7 +19,7 @@ from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
 from reports.json_text import plan_json
-from reports.words import distinct_alternatives
+from reports.words import distinct_alternatives, serving_words
 from tests.report_cases import PLANS
 from tests.report_cases import text_of as as_text
 from tests.running import tiny, within
@@ -119,6 +119,17 @@ def test_the_whole_request_of_an_earlier_plan_is_a_metric_like_the_others() -> N
     assert plan.simulation.classes[0].metrics[Metric.E2E].p90 == times["p90"]
     row = next(line for line in as_text(plan).splitlines() if " e2e " in line)
     assert row.split()[2:6] == ["3.82", "s", "6.2", "s"]
+
+
+def test_an_earlier_plan_names_its_target_and_its_router_as_plans_do_today() -> None:
+    record = json.loads(BEFORE.read_bytes())
+    today = parse_plan(json.dumps(record).encode()).provenance.inputs
+    inputs = record["provenance"]["inputs"]
+    inputs["target"], inputs["constraints"] = "llmd", {**inputs["constraints"], "balancing": "fewest_requests"}
+    plan = parse_plan(json.dumps(record).encode())
+    named = {"target": "llm-d", "constraints": {**today["constraints"], "balancing": "least-requests"}}
+    assert plan.provenance.inputs == {**today, **named}
+    assert serving_words(plan) == "vLLM with llm-d"
 
 
 def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
-from optimizer.plans.records import EnginePool
+from optimizer.plans.records import EnginePool, PrefixCache
 from pdplan.api import deploy
 from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
@@ -66,7 +66,8 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
     (miss,) = words.miss_sentences(plan)
-    assert miss.endswith("for $49.08/h. 96.5 % of requests would meet the SLO by formula.")
+    assert miss.startswith("Cheapest fleet without these limits: ")
+    assert miss.endswith(" for $49.08/h; it would meet the SLO (96.5 % of requests, by formula).")
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -201,7 +202,7 @@ def test_a_plan_without_a_fleet_says_of_its_nearest_miss_alone_how_that_is_known
     plan = load("infeasible")
     rows = [row.model_copy(update={"simulated": True}) for row in plan.alternatives]
     text = " ".join(text_of(plan.model_copy(update={"alternatives": rows})).split())
-    assert "96.5 % of requests would meet the SLO in simulation." in text
+    assert "it would meet the SLO (96.5 % of requests, in simulation)." in text
     assert "simulated" not in text
     assert "Latencies" not in text
 
@@ -223,3 +224,19 @@ def test_prices_move_the_cost_of_the_recommended_fleet() -> None:
     )
     assert "At each price, the cost is that of the recommended fleet, now $41.00/h, or of a cheaper fleet" in text
     assert "of which the cheapest costs $47.11/h now. The recommended fleet is another, and is not moved." in text
+
+
+def test_the_prefix_cache_says_what_the_tier_adds() -> None:
+    inputs = dict(PLAN.provenance.inputs)
+    inputs["workload"] = {**inputs["workload"], "sessions": {}}
+    inputs["kv_cache_tier"] = {"capacity_per_gpu": 500.0 * 2**30, "bandwidth": 50e9, "shared": False}
+    source = PLAN.provenance.model_copy(update={"inputs": inputs})
+    cache = PrefixCache(at_best=0.807, sustained=0.75, read=0.549, keeps_s=744.0)
+    plan = having(provenance=source, prefix_cache=cache, simulation=None)
+    size = "KV cache tier: 500 GiB of host memory per GPU; its price is not counted."
+    assert verdict.prefix_sentence(plan) == (
+        "Prefix cache: 75 % of the input tokens are not computed again: 20.1 % are found in GPU memory and 54.9 % in "
+        f"the KV cache tier; the traffic allows 80.7 %. The tier keeps unused prefixes for 12.4 min. {size}"
+    )
+    unread = plan.model_copy(update={"prefix_cache": cache.model_copy(update={"read": 0.0})})
+    assert verdict.prefix_sentence(unread).endswith(f" The KV cache tier adds nothing here. {size}")

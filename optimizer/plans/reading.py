@@ -16,6 +16,7 @@ from search_spaces.faults import Path
 from search_spaces.fields import faults_of
 from search_spaces.files import decoded
 from search_spaces.json_source import JsonText, json_kind, json_shown
+from search_spaces.target_names import ROUTER_SPELLINGS, TARGET_SPELLINGS
 
 from .plan import PLAN_SCHEMA, Plan
 
@@ -48,6 +49,7 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
         _move_e2e(record)
+        _rename_inputs(record)
         return Plan.model_validate(record)
     except ValidationError as error:
         fault = faults_of(error)[0]
@@ -68,6 +70,20 @@ def _move_e2e(record: dict[str, Any]) -> None:
         if (limit := row.pop("e2e_limit_s", None)) is not None:
             quantiles = times.get(str(row.get("name")), dict.fromkeys(("p50", "p90", "p95", "p99")))
             row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
+
+
+def _rename_inputs(record: dict[str, Any]) -> None:
+    """Name targets and routers in the inputs as today: older plans have other names of the same."""
+    provenance = record.get("provenance")
+    inputs = provenance.get("inputs") if isinstance(provenance, dict) else None
+    if not isinstance(inputs, dict):
+        return
+    for place, key, spellings in (
+        (inputs, "target", TARGET_SPELLINGS),
+        (inputs.get("constraints"), "balancing", ROUTER_SPELLINGS),
+    ):
+        if isinstance(place, dict) and isinstance(place.get(key), str):
+            place[key] = spellings.get(place[key], place[key])
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

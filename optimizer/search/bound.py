@@ -379,10 +379,11 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
         if metric in times:
             at = _share_quantile(times[metric], share, slo.attainment)
             floor, longer = float(times[metric][at]), float(share[times[metric] >= times[metric][at]].sum())
+            these = "all requests are" if longer > 1.0 - ROUNDING else f"{percentage(longer, 2)} of requests are"
             lengths = f"{flows.isl[own][at]:,.0f} input"
             lengths += f" and {flows.osl[own][at]:,.0f} output" * (metric is not Metric.TTFT)
             work = (
-                f"a request of {lengths} tokens; {percentage(longer, 2)} of requests take as long or longer, and only "
+                f"a request of {lengths} tokens; {these} at least that long, but only "
                 f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
             )
         if limit < floor:

@@ -14,7 +14,7 @@ from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
-from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent
+from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent, size
 from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
@@ -35,6 +35,8 @@ QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the
 """Sections of the inputs that say what is to be served, and their names."""
 CATALOG_PRICE: Final = "catalog_price"
 """What the catalog asks for a GPU, which is no input of a user's."""
+TIER_UNITS: Final = {"capacity_per_gpu": "byte", "bandwidth": "byte/s", "latency": "s"}
+"""Of the inputs of a KV cache tier."""
 MOST_VALUES: Final = 8
 """Of a list of numbers that is written out."""
 MOST_WORDS: Final = 160
@@ -261,7 +263,7 @@ def _input_changes(path: tuple[str, ...], before: object, after: object) -> Iter
         for key in {**old, **new}:
             yield from _input_changes((*path, key), old.get(key), new.get(key))
         return
-    a, b = (None if value is None else value_words(value) for value in (before, after))
+    a, b = (None if value is None else _with_unit(value, path) for value in (before, after))
     yield Change(clean(".".join(path), 80), a, f"{b}, other ones" if a == b else b)
 
 
@@ -272,6 +274,14 @@ def _children(value: object, path: tuple[str, ...]) -> Mapping[str, object] | No
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value) and path[-1:] != ("histogram",):
         return {str(item.get("name", number)): item for number, item in enumerate(value)}
     return None
+
+
+def _with_unit(value: object, path: tuple[str, ...]) -> str:
+    """A value of an input, those of a KV cache tier with their units."""
+    tier_unit = TIER_UNITS.get(path[-1]) if path[0] == "kv_cache_tier" else None
+    if tier_unit is None or not isinstance(value, int | float):
+        return value_words(value)
+    return size(value) if tier_unit == "byte" else quantity(value, tier_unit)
 
 
 def value_words(value: object) -> str:
@@ -318,7 +328,7 @@ def headline(comparison: Comparison) -> str:
         pairs = zip((before, after), comparison.found, strict=True)
         return f"From {' to '.join(hourly(price) if has else 'no fleet' for price, has in pairs)}."
     if before == after:
-        return f"±$0/h: both cost {hourly(after)}."
+        return f"Same cost: {hourly(after)}."
     share = f" ({signed_percent(after / before - 1)})" if before else ""
     return f"{signed_money(after - before)}/h{share}: {hourly(after)} instead of {hourly(before)}."
 

@@ -146,8 +146,10 @@ def _jump_sentence(curve: Frontier) -> str:
     if not jumps:
         return "One fleet is the cheapest over the whole range." if steps else ""
     most, before = max(jumps, key=lambda jump: jump[0])
-    jump = f"the cost jumps most, by {hourly(most)}, at {_at(curve, before.end, 3)}"
-    return f"{len(steps)} fleets are the cheapest, one after the other; {jump}."
+    place = f"{hourly(most)}, is at {_at(curve, before.end, 3)}"
+    if len(jumps) == 1:
+        return f"The cheapest fleet changes once over this range; the step in cost, {place}."
+    return f"The cheapest fleet changes {len(jumps)} times over this range; the largest step in cost, {place}."
 
 
 def steps_table(curve: Frontier) -> Table:
@@ -202,8 +204,8 @@ def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
         f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; at "
-        f"{_at(curve, step.missed)} that is no longer shown. By formula it does up to {_at(curve, step.promised)}, but "
-        f"there it {miss.fault}."
+        f"{_at(curve, step.missed)} the simulation no longer proves it. By formula it does up to "
+        f"{_at(curve, step.promised)}, but there it {miss.fault}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted

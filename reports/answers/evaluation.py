@@ -203,4 +203,4 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if saving < 0.0:
         return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
     found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
-    return " ".join(said(found, risk_sentence(best, "Its risk")))
+    return " ".join(said(found, risk_sentence(best, "Its risk", "that cheaper fleet")))

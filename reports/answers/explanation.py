@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -81,11 +81,12 @@ def _rule_records(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
 def explanation_document(explanations: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
     """The answer: a verdict on each config and each hand-over, then where each config ranks and what rules refuse."""
     several = len(explanations) + len(pairs) > 1
+    refused = {config for config, _, explanation in explanations if not _is_possible(explanation)}
     standings = [standing for _, _, explanation in explanations for standing in explanation.standings]
     return Document(
         headline=(
             *(f"{config}: {_verdict(explanation)}" for config, _, explanation in explanations),
-            *map(_pair_sentence, pairs),
+            *(_pair_sentence(pair, refused) for pair in pairs),
         ),
         sections=(
             *(
@@ -132,11 +133,20 @@ def _refusals_table(rulings: Sequence[Ruling]) -> Table:
     )
 
 
-def _pair_sentence(pair: Pair) -> str:
+def _pair_sentence(pair: Pair, refused: Collection[str]) -> str:
+    """The verdict on a hand-over; refused: configs that are not possible themselves."""
     prefill, decode, rulings = pair
     reasons = [ruling.reason for ruling in rulings if ruling.reason is not None]
+    ends = [role for role, config in (("prefill", prefill), ("decode", decode)) if config in refused]
     verdict = f"not possible, because {reasons[0]}" if reasons else "possible"
+    if ends and not reasons:
+        itself = f"{ends[0]} config itself is" if len(ends) == 1 else "prefill and decode configs themselves are"
+        verdict = f"the KV formats match, but the {itself} not possible"
     return f"Hand-over from {prefill} to {decode}: {verdict}."
+
+
+def _is_possible(explanation: Explanation) -> bool:
+    return all(ruling.reason is None for ruling in explanation.rulings)
 
 
 def _verdict(explanation: Explanation) -> str:

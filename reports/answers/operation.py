@@ -125,6 +125,8 @@ def resilience_verdict(resilience: Resilience) -> str:
         (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
         for outcome, result in RESULTS.items()
     ]
+    if len(resilience.losses) > MOST_NAMED and all(loss.outcome is Outcome.MISSES for loss in resilience.losses):
+        return _none_survived(len(outages), len(resilience.losses))
     sentences = []
     for result, losses in groups:
         which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
@@ -132,6 +134,21 @@ def resilience_verdict(resilience: Resilience) -> str:
             which = f"{len(losses)} of the {len(resilience.losses)} losses below"
         sentences += [f"{result} after {which}."] if losses else []
     return " ".join(sentences)
+
+
+def _none_survived(outages: int, losses: int) -> str:
+    """Say that every loss breaks something.
+
+    >>> print(_none_survived(3, 4))
+    No loss is survived: after 3 of the 4 some requests cannot be served, after the other an SLO is missed.
+    >>> print(_none_survived(0, 4))
+    No loss is survived: after each of the 4 the fleet misses an SLO.
+    """
+    none, rest = "No loss is survived: after", losses - outages
+    if not outages or not rest:
+        return f"{none} each of the {losses} {'the fleet misses an SLO' if rest else 'some requests cannot be served'}."
+    others = "the other" if rest == 1 else f"the other {rest}"
+    return f"{none} {outages} of the {losses} some requests cannot be served, after {others} an SLO is missed."
 
 
 def losses_table(resilience: Resilience) -> Table:

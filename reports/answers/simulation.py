@@ -112,7 +112,7 @@ def source_words(simulation: Simulated) -> str:
         day = float(judgement.runs[0].demand.trace.arrival.max())
         source += f" over a day that is made to last {duration(day)}"
     if request.balancing is not None:
-        source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
+        source += f", routed by a {request.balancing} router"
     if request.concurrency:
         source += f", {request.concurrency} at a time"
     if simulation.hits is not None:

@@ -85,7 +85,7 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
             (place, miss) for place, answer in scenarios.answers_at if answer.pools for miss in answer.refuted
         ),
         EFFORTS[effort],
-        f"Gap: the most that a fleet of any shape could save; it is {percent(max(gaps))} or less." if gaps else "",
+        f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
         *simulated_notes(scenarios.answers),
     )
     return Document(

@@ -274,7 +274,15 @@ class Deployment:
 
         Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
         """
-        as_evaluated = self.demand.sessions is None or self.router is Balancing.LEAST_TOKENS
+        return self._by_prefix(self.router)
+
+    @property
+    def planned_by_prefix(self) -> bool:
+        """Whether the plan assumed such a router, whatever the target has."""
+        return self._by_prefix(self.balancing)
+
+    def _by_prefix(self, balancing: Balancing) -> bool:
+        as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
     @property

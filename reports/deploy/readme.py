@@ -12,8 +12,8 @@ from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
 from reports.numbers import duration, percent_beside
 from reports.text import clean
-from reports.words import slo_words
-from search_spaces.problem import target_of
+from reports.words import is_simulated_row, slo_words
+from search_spaces.problem import Balancing, target_of
 
 from . import facts
 from .deployment import Deployment, LabelledSlo
@@ -56,6 +56,8 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
     speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
+    router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
+    planned = _router_words(deployment.balancing, by_prefix=deployment.planned_by_prefix)
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
@@ -67,12 +69,16 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         series=facts.fact("metrics").get(deployment.engine, {}),
         hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
-        knows_prefixes=deployment.routes_by_prefix and not scatters,
-        counted=str(deployment.router),
+        router=router,
+        planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
         ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
+
+
+def _router_words(balancing: Balancing, *, by_prefix: bool) -> str:
+    return ("the prompt's prefix, then " if by_prefix else "") + balancing.value
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
@@ -174,6 +180,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.request_rate:g}",
         predicted=_quantiles(router_plan),
+        by_formula=not (plan.simulated or is_simulated_row(plan)),
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
