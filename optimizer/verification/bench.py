@@ -569,7 +569,8 @@ def miss_words(verdict: Verdict) -> str:
     classes = verdict.judgement.classes
     behind = [item for item in classes if not (item.held if verdict.replayed else item.proven)] or list(classes)
     shares = [
-        f"{percentage(item.attainment, 1)} of the requests of class {item.name} ({percentage(item.attainment_goal, 1)} asked"
+        f"{percentage(item.attainment, 1)} of the requests of class {item.name} "
+        f"({percentage(item.attainment_goal, 1)} asked"
         f"{'' if verdict.replayed else f'; 95 % interval {interval_words(item)}'})"
         for item in behind
     ]
