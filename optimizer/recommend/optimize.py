@@ -267,7 +267,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
         return plan
     changes: dict[str, Any] = {}
     if instance.problem.confidence == 0.0:
-        effort.report("searching a safe fleet")
+        effort.report("searching for a fleet that survives slow GPUs")
         own, survivor = safe_fleet(instance, fleet, effort)
         if own is not None:
             changes["safe"] = _safe_record(own, survivor)

@@ -63,7 +63,7 @@ STAGES: Final = (
     "tuning",
     "simulating alternatives",
     "simulating other rates",
-    "searching a safe fleet",
+    "searching for a fleet that survives slow GPUs",
     "searching other precisions",
     "done",
 )
