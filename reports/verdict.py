@@ -492,7 +492,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
-        "To overload: at the slow end the GPUs fall behind, and the queue grows." if is_endless else "",
+        "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
         f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
     )
 

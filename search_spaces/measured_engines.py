@@ -278,8 +278,8 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
     """
     model, dtype = in_dtype(published_model, row.gemm_dtype, row.moe_dtype)
     if row.settings.marlin and model.is_mxfp4(model.part_dtype(Part.EXPERTS, dtype)):
-        others = {pair for pair in model.own_dtypes if pair[0] is not Part.EXPERTS}
-        model = replace(model, own_dtypes=frozenset(others | {(Part.EXPERTS, MARLIN_MXFP4)}))
+        dense_dtypes = {pair for pair in model.own_dtypes if pair[0] is not Part.EXPERTS}
+        model = replace(model, own_dtypes=frozenset(dense_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)}))
     engine, engine_note = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings

@@ -20,6 +20,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
 from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
+from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
@@ -39,14 +40,13 @@ from .judge import (
     Trials,
     balancing_of,
     distance,
-    engine_limits,
     goodput_among,
     judge_runs,
     judge_until,
+    pool_steps,
     pools_to_blame,
     preempting_pools,
     simulated_pool,
-    simulated_tier,
     until_decided,
 )
 
@@ -267,7 +267,7 @@ class Bench:
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
     multiple of the demand; late: whether no more runs are to be made. Kept are the verdicts on all fleets, looks of a
-    short run each, trials at other rates, replays of recorded requests, and engines.
+    short run each, trials at other rates, replays of recorded requests, and step times.
     """
 
     instance: Instance
@@ -280,7 +280,7 @@ class Bench:
     late: Late = never
     trials: dict[Key, Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
-    engines: dict[PoolKey, SimulatedPool] = field(default_factory=dict)
+    steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
 
     # --- verdicts
 
@@ -347,18 +347,14 @@ class Bench:
     # --- runs
 
     def engines_of(self, fleet: Fleet) -> SimulatedFleet:
-        """A fleet as the simulator has it; the step times of equal engines are computed once.
-
-        Replicas and what requests of a pool's route need in memory are each pool's own.
-        """
+        """A fleet as the simulator has it; the step times of equal engines are computed once."""
         balancing = balancing_of(self.instance, fleet)
 
         def engines(pool: FleetPool) -> SimulatedPool:
-            key = pool.role, pool.shape, pool.seqs, pool.chunk, balancing
-            if key not in self.engines:
-                self.engines[key] = simulated_pool(self.instance, pool, balancing, self.probability)
-            limits, tier = engine_limits(self.instance, pool), simulated_tier(self.instance, pool)
-            return replace(self.engines[key], replicas=pool.replicas, limits=limits, tier=tier)
+            key = pool.role, pool.shape, pool.seqs, pool.chunk
+            if key not in self.steps:
+                self.steps[key] = pool_steps(self.instance, pool, self.probability)
+            return simulated_pool(self.instance, pool, balancing, self.steps[key])
 
         return tuple(map(engines, fleet.pools))
 

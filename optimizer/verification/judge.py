@@ -126,7 +126,9 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
     balancing = balancing_of(instance, fleet)
-    return tuple(simulated_pool(instance, pool, balancing, probability) for pool in fleet.pools)
+    return tuple(
+        simulated_pool(instance, pool, balancing, pool_steps(instance, pool, probability)) for pool in fleet.pools
+    )
 
 
 def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
@@ -172,10 +174,8 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
     )
 
 
-def simulated_pool(
-    instance: Instance, pool: FleetPool, balancing: Balancing, probability: float = 0.5
-) -> SimulatedPool:
-    """A pool as the simulator wants it; see `simulated_fleet`."""
+def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, steps: GridSteps) -> SimulatedPool:
+    """A pool as the simulator wants it; see `simulated_fleet`. steps: its `pool_steps`, which take long to compute."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
     if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
@@ -185,7 +185,7 @@ def simulated_pool(
     per_token = float(kv_bytes @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return SimulatedPool(
         role=pool.role,
-        steps=_steps(instance, pool, probability),
+        steps=steps,
         policy=SCHEDULERS[instance.problem.engine],
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
@@ -199,8 +199,8 @@ def simulated_pool(
     )
 
 
-def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
-    """Step times of one engine."""
+def pool_steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
+    """Step times of one engine of a pool at a quantile; they depend on its role, shape and batch limits alone."""
     config = pool_config(instance, pool)
     expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
     if probability == 0.5:

@@ -230,10 +230,10 @@ def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted,
     values: dict[str, Any] = {}
     for flag in flags:
         value = engine_values[flag.setting] if flag.setting else flag.value
-        told = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
-        if told is not None:
+        engine_value = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
+        if engine_value is not None:
             section, _, name = flag.name.rpartition(".")
-            (values.setdefault(section, {}) if section else values)[name] = told
+            (values.setdefault(section, {}) if section else values)[name] = engine_value
     return values
 
 
