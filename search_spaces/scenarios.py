@@ -25,7 +25,7 @@ from .fields import section_of
 from .loader import place_in, problem_of
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
-from .schema import Diurnal
+from .schema import Diurnal, WorkloadFile
 from .yaml_source import parse_value, shipped_table
 
 Inputs = dict[str, Any]
@@ -479,8 +479,14 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
 
 
 def _set(inputs: Inputs, key_path: str, value: Any) -> None:
-    """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
+    """Set the value at a dotted path that is there already; items of lists are told by their name or number.
+
+    A section that the file leaves out is begun.
+    """
     *path, last = key_path.split(".")
+    if len(path) == 1 and path[0] in WorkloadFile.model_fields and inputs.get(path[0]) is None:
+        inputs[path[0]] = {last: value}
+        return
     here = holder(inputs, path, key_path)
     if isinstance(here, list):
         here[place_in(here, last, key_path)] = value

@@ -380,7 +380,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis * words.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; the HTML and JSON views list them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
