@@ -29,7 +29,6 @@ from reports.numbers import (
 from reports.text import clean
 from reports.verdict import served_rate, spread
 from reports.words import (
-    busiest_words,
     constraint_words,
     gpus_per_engine,
     has_tpot,
@@ -184,9 +183,10 @@ class ClassShare:
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
     tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
+    pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
-        **{role: _boxes([pool for pool in dearest_first(plan.pools) if pool.role == role]) for role in ROLES},
+        **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
@@ -209,17 +209,16 @@ def _entry(plan: Plan) -> tuple[str, str]:
     return rate(entry_rate), f"{of}; {length}"
 
 
-def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
+def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
-    boxes = [_box(pool, len(drawn) > 2) for pool in drawn]
+    boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
     hidden = pools[len(drawn) :]
     return (*boxes, _rest_box(hidden)) if hidden else tuple(boxes)
 
 
-def _box(pool: Pool, of_many: bool) -> PoolBox:
-    at = pool.operating_point
+def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
     gpus = gpus_per_engine(pool)
-    used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
+    load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
@@ -231,7 +230,7 @@ def _box(pool: Pool, of_many: bool) -> PoolBox:
         role=pool.role,
         lines=(
             f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
-            f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
+            f"{rate(pool.operating_point.request_rate_rps)} · {load} · {hourly(pool.usd_per_hour)}",
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
@@ -305,12 +304,18 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     return [pool for pool in pools if pool in dearest]
 
 
+def pool_loads(plan: Plan) -> dict[str, str]:
+    """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
+    tightest_last = reversed(tightest_limits(plan))
+    return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
+
+
 def fleet_table(plan: Plan, *, brief: bool) -> Table:
     """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
 
     Roles stand there unless ids name them.
     """
-    pools, limits = plan.pools, {row.where: row for row in reversed(tightest_limits(plan))}
+    pools, loads = plan.pools, pool_loads(plan)
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
@@ -321,60 +326,80 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         Column("$/h", "right"),
         Column("load", shrink=True, lines=2),
     ]
-    rows = []
-    for pool in shown_pools(pools, brief=brief):
-        limit = limits.get(pool.id)
-        rows.append(
-            (
-                clean(pool.id, 20),
-                *([] if ids_name_roles else [pool.role]),
-                replicas_cell(pool, spares=pool.spare_replicas),
-                count(pool.max_num_seqs),
-                count(pool.max_num_batched_tokens),
-                money(pool.usd_per_hour),
-                MISSING if limit is None else f"{used_words(limit)} ({constraint_words(limit.constraint)})",
-            )
+    rows = [
+        (
+            clean(pool.id, 20),
+            *([] if ids_name_roles else [pool.role]),
+            replicas_cell(pool, spares=pool.spare_replicas),
+            count(pool.max_num_seqs),
+            count(pool.max_num_batched_tokens),
+            money(pool.usd_per_hour),
+            loads.get(pool.id, MISSING),
         )
+        for pool in shown_pools(pools, brief=brief)
+    ]
     return table_of(columns, rows)
 
 
-def slo_table(plan: Plan, *, brief: bool) -> Table:
-    """A row for each latency of a class, with its limit; in the first of a class how many requests meet all of them.
+def brief_slo_table(plan: Plan) -> Table:
+    """A row for each class, of many for the tightest: each limited latency at the percentile that the goal asks for.
 
-    brief: limited latencies alone, at the percentile that the goal asks for, and of many classes the tightest; else at
-    every percentile, with how far off the prediction may be.
+    Then how many requests meet all limits.
     """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    at = goal_words(classes)
+    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
+    at, rows = goal_words(classes), []
+    metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
+    pairs = [
+        (Column(f"{METRICS[metric].label} {at}", "right"), Column("limit", "right", beside=True)) for metric in metrics
+    ]
+    for item in classes:
+        label, cells = goal_label(item.attainment_goal), []
+        times = {metric: getattr(quantiles, label) for metric, quantiles, _, _ in latencies(item)}
+        for metric in metrics:
+            before = f"{label} " if at != label and metric in item.limits else ""
+            seconds = times.get(metric) if metric in item.limits else None
+            cells += [f"{before}{duration(seconds)}", duration(item.limits.get(metric))]
+        rows.append((clean(item.name, 30), *cells, *_met_cells(item, plan)))
+    return table_of((Column("class", shrink=True), *itertools.chain(*pairs), *_met_columns(plan)), rows)
+
+
+def _met_columns(plan: Plan) -> list[Column]:
+    """Columns of `_met_cells`."""
+    met = [Column("SLO met", "right"), Column("goal", "right", beside=True)]
+    return [*met, Column("share", "right", optional=True)] if len(plan.classes) > 1 else met
+
+
+def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
+    """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
+    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
+    met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
+    return (met, percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
+
+
+def slo_table(plan: Plan) -> Table:
+    """A row for each latency of a class at every percentile, with its limit and how far off the prediction may be.
+
+    In the first of a class how many requests meet all limits.
+    """
+    at = goal_words(plan.classes)
+    interval = f"90 % interval {at if at == 'at goal' else f'of {at}'}"
     columns = (
         Column("class", shrink=True),
         Column("latency"),
-        *([Column(at, "right")] if brief else [Column(name, "right", optional=name in OPTIONAL) for name in QUANTILES]),
+        *(Column(name, "right", optional=name in OPTIONAL) for name in QUANTILES),
         Column("limit", "right", beside=True),
-        *(
-            []
-            if brief
-            else [Column(f"90 % interval {at if at == 'at goal' else f'of {at}'}", "right", shrink=True, lines=2)]
-        ),
-        Column("SLO met", "right"),
-        Column("goal", "right", beside=True),
-        *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
+        Column(interval, "right", shrink=True, lines=2),
+        *_met_columns(plan),
     )
     rows = []
-    for item in classes:
-        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
-        met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
-        verdict = met, percent(item.attainment_goal), percent(item.share)
+    for item in plan.classes:
+        met = _met_cells(item, plan)
         for metric, times, limit, between in latencies(item):
-            if brief and limit is None:
-                continue
-            own = [getattr(times, name) for name in ([label] if brief else QUANTILES)]
-            span = [] if brief else [MISSING if between is None else spread(between, duration)]
-            before = f"{label} " if brief and at != label else ""
-            texts = [f"{before}{duration(seconds)}" for seconds in own]
-            rows.append((clean(item.name, 30), METRICS[metric].label, *texts, duration(limit), *span, *verdict))
-            verdict = "", "", ""
-    return without_empty(table_of(columns, [row[: len(columns)] for row in rows]))
+            span = MISSING if between is None else spread(between, duration)
+            own = (duration(getattr(times, name)) for name in QUANTILES)
+            rows.append((clean(item.name, 30), METRICS[metric].label, *own, duration(limit), span, *met))
+            met = ("",) * len(met)
+    return without_empty(table_of(columns, rows))
 
 
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:

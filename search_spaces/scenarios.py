@@ -497,6 +497,8 @@ def _set(inputs: Inputs, key_path: str, value: Any) -> None:
 
 
 def _unknown(inputs: Inputs, key_path: str) -> InputError:
+    if key_path in WorkloadFile.model_fields:
+        return InputError(f"{key_path} is a whole section; change a value in it, such as {key_path}.KEY")
     near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")

@@ -76,7 +76,7 @@ def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
     """The plan with some simulation, which says this of a least-requests router."""
     shown = with_simulation(load("disaggregated")).simulation
     assert shown is not None
-    return plan.model_copy(update={"simulation": shown.model_copy(update={"fewest_requests": counted})})
+    return plan.model_copy(update={"simulation": shown.model_copy(update={"behind_least_requests": counted})})
 
 
 def judged(*, held: bool) -> JudgedFleet:

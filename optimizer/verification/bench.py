@@ -515,7 +515,7 @@ def confirmed(
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
 
-    It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
+    It does not for one engine, and for those of a problem whose own router counts requests. The fleet holds by the interval that
     decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
