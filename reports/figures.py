@@ -162,24 +162,6 @@ LEAST_SHARE: Final = 5e-4
 """Share of all requests below which a route is not told: percentages have one decimal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassShare:
-    """What of one class is routed to one pool: share of all requests, and which share of these meets the SLO [1].
-
-    isl, osl: their mean lengths; shortest, longest: their inputs [token].
-    """
-
-    pool: str
-    stage: str
-    slo_class: str
-    share: float
-    isl: float
-    osl: float
-    shortest: float
-    longest: float
-    attainment: float
-
-
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
     tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
@@ -260,32 +242,6 @@ def _link(item: Transfer) -> LinkLine:
             f"{duration(item.seconds_per_request)} each · {percent(item.link_utilization)} of the link",
         ),
     )
-
-
-def routed(plan: Plan) -> tuple[ClassShare, ...]:
-    """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
-    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
-    for route in plan.routing:
-        is_colocated = route.prefill == route.decode
-        stages = (
-            (("prefill and decode", route.prefill),)
-            if is_colocated
-            else (("prefill", route.prefill), ("decode", route.decode))
-        )
-        for stage, fractions in stages:
-            for pool, fraction in fractions.items():
-                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
-    rows = []
-    for (stage, pool, slo_class), routes in parts.items():
-        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
-        if share > LEAST_SHARE:
-            isl, osl, met = (
-                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
-                for name in ("isl", "osl", "attainment")
-            )
-            lengths = isl, osl, min(inputs), max(inputs)
-            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *lengths, met))
-    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -410,28 +366,41 @@ def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, 
 
 
 def routing_table(plan: Plan) -> Table:
-    """Which requests each pool gets, and how many of these meet the SLO."""
-    rows = [
-        (
-            row.pool,
-            row.stage,
-            row.slo_class,
-            percent(row.share),
-            " to ".join(dict.fromkeys(map(significant, (row.shortest, row.longest)))),
-            significant(row.isl),
-            significant(row.osl),
-            percent(row.attainment),
+    """Which requests of each class each pool gets, and how many of these meet the SLO.
+
+    The shares of a stage sum to the share of all routes.
+    """
+    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
+    for route in plan.routing:
+        is_colocated = route.prefill == route.decode
+        stages = (
+            {"prefill and decode": route.prefill}
+            if is_colocated
+            else {"prefill": route.prefill, "decode": route.decode}
         )
-        for row in routed(plan)
-    ]
-    return table_of(("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met"), rows)
+        for stage, fractions in stages.items():
+            for pool, fraction in fractions.items():
+                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
+    rows = []
+    for (stage, pool, slo_class), routes in parts.items():
+        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
+        if share > LEAST_SHARE:
+            isl, osl, met = (
+                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
+                for name in ("isl", "osl", "attainment")
+            )
+            lengths = " to ".join(dict.fromkeys(map(significant, (min(inputs), max(inputs)))))
+            cells = clean(pool, 20), stage, clean(slo_class, 30), percent(share), lengths
+            order = stage != "prefill", cells[0], -share, cells[2]
+            rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
+    headers = ("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met")
+    return table_of(headers, [cells for _, cells in sorted(rows)])
 
 
 def is_routed_apart(plan: Plan) -> bool:
-    """Whether pools of one stage get different requests."""
-    rows = [(row.pool, row.stage, row.slo_class, row.shortest, row.longest) for row in routed(plan)]
-    kinds = {(stage, *rest) for _, stage, *rest in rows}
-    return len(kinds) > len({(stage, slo_class) for _, stage, slo_class, *_ in rows})
+    """Whether pools of one stage get requests of different lengths."""
+    rows = [(stage, slo_class, inputs) for _, stage, slo_class, _, inputs, *_ in routing_table(plan).rows]
+    return len(set(rows)) > len({(stage, slo_class) for stage, slo_class, _ in rows})
 
 
 def missed_lengths_sentence(plan: Plan) -> str:

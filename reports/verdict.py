@@ -45,7 +45,6 @@ from .words import (
     limit_words,
     misses_used,
     requests_of,
-    search_words,
     serving_words,
     slo_name,
     tightest,
@@ -362,7 +361,7 @@ def search_outcome(plan: Plan) -> str:
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
         return "a cheaper fleet may exist"
     if plan.status is not Status.OPTIMAL:
-        return search_words(plan.status.value)
+        return "none found" if plan.status is Status.TIME_LIMIT else plan.status.value
     if plan.objective != "min_cost":
         return "best found"
     gap = gap_of_any_fleet(plan)

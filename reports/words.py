@@ -225,18 +225,6 @@ def is_feasible(row: Alternative) -> bool:
     return row.status in {Status.OPTIMAL, Status.FEASIBLE} and is_number(row.cost_usd_per_hour)
 
 
-def same_fleets(plan: Plan) -> list[Alternative]:
-    """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
-    own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
-    rivals = [
-        row for row in plan.alternatives if row.kind not in {"recommended", "safe"} and is_feasible(row) and row.pools
-    ]
-    return sorted(
-        (row for row in rivals if engine_counts(row.pools) in own),
-        key=lambda row: (row.cost_usd_per_hour, row.kind, row.label),
-    )
-
-
 def own_pools(plan: Plan) -> list[EnginePool]:
     """The recommended fleet's pools as the alternatives state theirs."""
     return next((list(row.pools) for row in plan.alternatives if row.kind == "recommended"), [])
@@ -254,15 +242,16 @@ def alternative_groups(plan: Plan) -> list[list[Alternative]]:
         usual = row.kind not in FIRST_KINDS, not is_feasible(row), row.cost_usd_per_hour or 0.0
         return row.kind != "recommended", row.kind == "other_engines", *usual, row.kind == "single_type", row.label
 
-    repeats = same_fleets(plan)
-    rows = sorted((row for row in plan.alternatives if row not in repeats), key=order)
+    own = engine_counts(own_pools(plan))
+    rows = sorted(plan.alternatives, key=order)
     groups: dict[object, list[Alternative]] = {}
     for number, row in enumerate(row for row in rows if row.kind != "safe"):
-        alike = row.kind != "recommended" and is_feasible(row) and row.pools
-        groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
+        counts = engine_counts(row.pools)
+        is_own = row.kind == "recommended" or (counts == own and is_feasible(row))
+        rival = (counts, row.cost_usd_per_hour) if is_feasible(row) and row.pools else number
+        groups.setdefault("own" if is_own else rival, []).append(row)
     for row in (row for row in rows if row.kind == "safe"):
-        rivals = ((key, members[0]) for key, members in groups.items() if members[0].kind != "recommended")
-        same = (key for key, rival in rivals if rival.pools == row.pools)
+        same = (key for key, rivals in groups.items() if key != "own" and rivals[0].pools == row.pools)
         groups.setdefault(next(same, "safe"), []).append(row)
     return sorted((sorted(group, key=order) for group in groups.values()), key=lambda group: order(group[0]))
 
@@ -272,15 +261,13 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     distinct = []
     for first, *rest in alternative_groups(plan):
         also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
-        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-        label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+        if first.kind == "recommended":
+            label = f"recommended (also cheapest for: {join_words(also)})" if also else "recommended"
+        else:
+            more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
+            label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
         distinct.append(first.model_copy(update={"label": label}) if also else first)
     return distinct
-
-
-def search_words(status: str) -> str:
-    """Say how a search ended."""
-    return "none found" if status == Status.TIME_LIMIT.value else status
 
 
 def alternative_name(row: Alternative) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS
-from costmodel.words import dearer, join_words, plural
+from costmodel.words import dearer, plural
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import verdict, words
@@ -286,10 +286,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
     pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
     name, extra = words.alternative_name(row), MISSING
-    if row.kind == "recommended":
-        same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
-        name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
-    elif words.is_feasible(row) and price and own:
+    if row.kind != "recommended" and words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
         extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
     fleet = words.fleet_line(pools, limits=not brief) if pools else ""
