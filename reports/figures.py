@@ -303,20 +303,19 @@ def brief_slo_table(plan: Plan) -> Table:
     Then how many requests meet all limits.
     """
     classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
-    at, rows = goal_words(classes), []
+    at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
     metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
-    pairs = [
-        (Column(f"{METRICS[metric].label} {at}", "right"), Column("limit", "right", beside=True)) for metric in metrics
-    ]
+    for metric in metrics:
+        name = METRICS[metric].label if at == "at goal" else f"{METRICS[metric].label} {at}"
+        columns += [Column(name, "right"), Column("limit", "right", beside=True)]
     for item in classes:
-        label, cells = goal_label(item.attainment_goal), []
+        label, cells = goal_label(item.attainment_goal), list[str]()
         times = {metric: getattr(quantiles, label) for metric, quantiles, _, _ in latencies(item)}
         for metric in metrics:
-            before = f"{label} " if at != label and metric in item.limits else ""
-            seconds = times.get(metric) if metric in item.limits else None
-            cells += [f"{before}{duration(seconds)}", duration(item.limits.get(metric))]
-        rows.append((clean(item.name, 30), *cells, *_met_cells(item, plan)))
-    return table_of((Column("class", shrink=True), *itertools.chain(*pairs), *_met_columns(plan)), rows)
+            cells += [duration(times.get(metric) if metric in item.limits else None), duration(item.limits.get(metric))]
+        met, goal, *share = _met_cells(item, plan)
+        rows.append((clean(item.name, 30), *cells, met, f"{goal} ({label})" if at == "at goal" else goal, *share))
+    return table_of((*columns, *_met_columns(plan)), rows)
 
 
 def _met_columns(plan: Plan) -> list[Column]:

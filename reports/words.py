@@ -261,12 +261,11 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     distinct = []
     for first, *rest in alternative_groups(plan):
         also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
+        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
+        label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
         if first.kind == "recommended":
             label = f"recommended (also cheapest for: {join_words(also)})" if also else "recommended"
-        else:
-            more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-            label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
-        distinct.append(first.model_copy(update={"label": label}) if also else first)
+        distinct.append(first.model_copy(update={"label": label}))
     return distinct
 
 
