@@ -81,7 +81,7 @@ def _rule_records(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
 def explanation_document(explanations: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
     """The answer: a verdict on each config and each hand-over, then where each config ranks and what rules refuse."""
     several = len(explanations) + len(pairs) > 1
-    refused = {config for config, _, explanation in explanations if not _is_possible(explanation)}
+    refused = {config for config, _, explanation in explanations if not explanation.feasible}
     standings = [standing for _, _, explanation in explanations for standing in explanation.standings]
     return Document(
         headline=(
@@ -143,10 +143,6 @@ def _pair_sentence(pair: Pair, refused: Collection[str]) -> str:
         itself = f"{ends[0]} config itself is" if len(ends) == 1 else "prefill and decode configs themselves are"
         verdict = f"the KV formats match, but the {itself} not possible"
     return f"Hand-over from {prefill} to {decode}: {verdict}."
-
-
-def _is_possible(explanation: Explanation) -> bool:
-    return all(ruling.reason is None for ruling in explanation.rulings)
 
 
 def _verdict(explanation: Explanation) -> str:
