@@ -124,7 +124,7 @@ class Output:
     force: bool
 
     def check(self, others: Mapping[str, Path | None] = MappingProxyType({}), **inputs: Path | None) -> None:
-        """Refuse files that cannot be written; others: by option; inputs: those that are read, by argument or option."""
+        """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
         outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html, **others}
         read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
         check_files(outputs, read_files, force=self.force)
