@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.program import Aim, Engines, Limit, Matrices, WorkLimit, cheapest  # noqa: E402
+from optimizer.search.program import Aim, Engines, Limit, Matrices, cheapest  # noqa: E402
 
-FIRST = WorkLimit(nodes=60, time_limit=5.0)
+FIRST = {"nodes": 60, "time_limit": 5.0}
 """A first look for a fleet."""
 
-THOROUGH = WorkLimit(gap=5e-3, nodes=2000, time_limit=30.0)
+THOROUGH = {"gap": 5e-3, "nodes": 2000, "time_limit": 30.0}
 TYPES, BUCKETS, SURVIVING = 12, 40, 200
 MANY = 20
 """Seeds of the problems of many buckets."""
@@ -97,10 +97,10 @@ def undominated(price: FloatArray, kind: NDArray[np.int64], need: FloatArray) ->
     return np.sort(np.array(kept))
 
 
-def timed(matrices: Matrices, work: WorkLimit) -> tuple[Engines, float, float]:
+def timed(matrices: Matrices, work: dict[str, Any]) -> tuple[Engines, float, float]:
     """A search, its CPU seconds and its seconds by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
-    found = cheapest(matrices, Aim(), work)
+    found = cheapest(matrices, Aim(), **work)
     return found, time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -112,7 +112,7 @@ def small_problems(count: int) -> None:
     for seed in range(count):
         matrices = random_matrices(seed, columns=3 + seed % 2, limited=seed % 3 == 0)
         matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
-        found = cheapest(matrices, Aim(), WorkLimit(gap=0.0))
+        found = cheapest(matrices, Aim(), gap=0.0)
         best = by_trying_all(matrices)
         if found.count.max(initial=0) <= MOST_EACH:
             compared += 1

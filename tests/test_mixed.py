@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, still_holds
+from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings, on_slow_gpus
 from optimizer.plans.precision import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
@@ -345,7 +345,7 @@ def tied(known: FleetSearch, cost: float, most: int = 8) -> list[Fleet]:
 
 
 @pytest.mark.parametrize("rate", [27.0, 39.0, 52.0])
-def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rate: float) -> None:
+def test_of_fleets_of_the_least_cost_one_that_survives_loss_and_slow_gpus_has_most_room(rate: float) -> None:
     instance = at(rate, "H100")
     known = evaluated(instance)
     found = cheapest_held(known, instance.problem)
@@ -355,7 +355,10 @@ def test_no_fleet_of_the_least_cost_has_more_room_than_the_one_that_is_found(rat
     fleet = known.fleet(found[0])
     survivors = [one for one in rivals if all(pool_survives(instance, each) for each in one.pools)]
     assert all(pool_survives(instance, each) for each in fleet.pools) is bool(survivors)
-    best = max(goodput_volume(instance, one) for one in survivors or rivals)
+    slow = on_slow_gpus(instance)
+    sturdy = [one for one in survivors or rivals if holds_at(slow, one)]
+    assert holds_at(slow, fleet) is bool(sturdy)
+    best = max(goodput_volume(instance, one) for one in sturdy or survivors or rivals)
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * ALIKE)
     assert goodput_volume(instance, smallest_batches(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
 

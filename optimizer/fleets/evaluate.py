@@ -179,8 +179,8 @@ class Evaluation:
         """
         scope, flows = METRICS[metric].scope, self.instance.flows
         rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
-        first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0
-        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 2e-3  # [s], beyond the longest step
+        first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0  # [s], beyond the longest
+        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1.0
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
         shares, alike = np.unique(rows, axis=0, return_inverse=True)
         total = shares.sum(axis=1)

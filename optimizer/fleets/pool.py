@@ -720,9 +720,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
     last = flows.new_tokens - whole * mixed.room
     square = (whole * mixed.room**2 + last**2) / flows.new_tokens**2
     spans = np.maximum(mixed.spans / stages, 1.0)
-    batch, near = max(mean.batch, 1e-9), max(max(mean.batch, 1e-9) / 16.0, 0.25)
-    more, less = batch + near, max(batch - near, 0.0)
-    grown = engines.base(more) - engines.base(less)
+    batch = max(mean.batch, 1e-9)
     typical = float(engines.work @ slope) / float(engines.work.sum())
     lanes = stages * engines.ranks
     return MixedEngine(
@@ -733,7 +731,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
         square=mixed.extra**2 * np.maximum(square, 1.0 / spans),
         steps=np.maximum(flows.osl - 1.0, 1.0),
         quiet=mean.quiet,
-        slope=mean.attention / batch + grown / (more - less),
+        slope=mean.attention / batch + engines.base(batch + 1.0) - engines.base(batch),
         busy=_any_busy(busy, engines.ranks),
         sent=min(all_busy / max(busy, 1e-12), 1.0),
         mixed_steps=spans,

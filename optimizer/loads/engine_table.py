@@ -37,9 +37,6 @@ from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
 
-REFERENCE_BATCH = 32.0
-"""Decode attention is affine in requests x context; its slope is read between no context and this batch."""
-
 LINK_UTILIZATION = 0.7
 """Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
 
@@ -321,9 +318,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
     steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
-    reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
+    largest = np.full((1, flows.isl.size), seqs[-1])  # every rank and stage has its part of such a batch
     with_context, without_context = (
-        steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0)
+        steps.times(decodes=largest, context=context)[2] for context in (flows.mean_context, 0.0)
     )
     slope = steps.by_token(with_context - without_context, with_context - without_context)
 
@@ -365,7 +362,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         prefill_shared=prefills.shared(),
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
-        attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
+        attention_slope=slope / seqs[-1] / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),

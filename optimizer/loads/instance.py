@@ -166,6 +166,11 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
 
 
+def on_slow_gpus(instance: Instance) -> Instance:
+    """The planned instance at the slow end of the error bars; as it is where a confidence is planned on already."""
+    return instance if instance.problem.confidence else at_quantile(instance, ENDS[1])
+
+
 def planned_instance(problem: Problem) -> Instance:
     """The instance that is planned on: with step times at the confidence that the problem asks for."""
     return at_quantile(make_instance(problem), slow_end(problem.confidence))

@@ -531,7 +531,7 @@ def _between(low: float, high: float) -> float:
     """A volume within an interval of which an end may be open."""
     if math.isinf(high):
         return 2.0 * low or 1.0
-    return math.sqrt(low * high) or high / 4.0  # above none, the geometric mean is none
+    return math.sqrt(low * high) or high / 2.0  # above none, the geometric mean is none
 
 
 def _by_price(instance: Instance) -> bool:

@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
-from optimizer.plans.precision import OPTIMAL_GAP
+from optimizer.plans.precision import MOST_LOOKS, OPTIMAL_GAP
 from search_spaces.problem import Billing, Offer, Problem
 
 if TYPE_CHECKING:  # to import it takes a second and a half
@@ -463,20 +463,6 @@ def _limit_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class WorkLimit:
-    """How much work a search may do.
-
-    nodes: of the search tree; columns: up to which whole engines are looked for, more are only bounded by fractions of
-    engines; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
-    """
-
-    nodes: int = 200
-    columns: int = 1000
-    gap: float = OPTIMAL_GAP / 2.0
-    time_limit: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
 class Engines:
     """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
 
@@ -487,21 +473,26 @@ class Engines:
     count: IntArray
 
 
-def cheapest(matrices: Matrices, aim: Aim, work: WorkLimit, ceiling: float = math.inf) -> Engines:
+def cheapest(
+    matrices: Matrices,
+    aim: Aim,
+    ceiling: float = math.inf,
+    *,
+    time_limit: float = math.inf,
+    gap: float = OPTIMAL_GAP / 2.0,
+    nodes: int = MOST_LOOKS,
+) -> Engines:
     """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
 
-    Where nothing is asked for, it is none at all.
+    Where nothing is asked for, it is none at all. time_limit, gap, nodes: see `solve`.
     """
     none = np.zeros(0, dtype=np.int64)
     if not matrices.flows:
         return Engines(SolveStatus.OPTIMAL, 0.0, 0.0, none, none)
-    whole = matrices.size <= work.columns
-    model = write_model(matrices, aim, ceiling if whole else math.inf)
-    solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
-    if not whole or not solution.x.size:
-        outcome = SolveStatus.NOTHING_FOUND if solution.x.size else solution.outcome
-        bound = solution.objective if solution.x.size else solution.bound
-        return Engines(outcome, math.inf, min(bound, ceiling), none, none)
+    model = write_model(matrices, aim, ceiling)
+    solution = solve(model.program, time_limit=time_limit, gap=gap, nodes=nodes)
+    if not solution.x.size:
+        return Engines(solution.outcome, math.inf, min(solution.bound, ceiling), none, none)
     count = np.rint(solution.x[model.engines]).astype(np.int64)
     index = np.flatnonzero(count)
     bound = min(solution.bound, solution.objective, ceiling)

@@ -5,17 +5,17 @@ first that holds is the cheapest of one pool or a pair, as more engines in a poo
 up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
-Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
-keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
-more load; then the first, which has the fewest pools.
+Of several fleets of one cost those are taken first that some target of the engine can route; of these the ones that
+keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too; then the
+ones without pipelines, which are the hardest to foresee, and not every target hands over from their stages. Of what is
+left the one with the most room for more load; then the one with the fewest pools.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,6 +45,7 @@ from optimizer.loads.instance import (
     Late,
     make_settings,
     never,
+    on_slow_gpus,
 )
 from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.enumeration import Shape
@@ -455,17 +456,21 @@ def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
 
 def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals."""
+    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals.
 
-    def stages(fleet: Fleet) -> float:
-        return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
-
+    A rule that no fleet keeps is passed over.
+    """
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
-    able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
-    able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
-    survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
-    return roomiest(instance, survivors or able)
+    rules: tuple[Callable[[Fleet], bool], ...] = (
+        lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
+        lambda fleet: all(pool_survives(instance, pool) for pool in fleet.pools),
+        lambda fleet: holds_at(on_slow_gpus(instance), fleet),
+        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
+    )
+    for rule in rules:
+        if len(fleets) > 1:
+            fleets = [fleet for fleet in fleets if rule(fleet)] or fleets
+    return roomiest(instance, sorted(fleets, key=lambda fleet: len(fleet.pools)))
 
 
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:

@@ -61,9 +61,12 @@ RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
 and a half of them long."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SHORT_RUNS
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
-HALF = 0.5
-"""Occupancy of the fullest engine up to which memory is no concern; share of a run in which a crowd must be over; and
-what a crowd has beyond the requests that fill the memory, as some end before all are in [1]."""
+HALF_FULL = 0.5
+"""Occupancy of the fullest engine up to which memory is no concern [1]."""
+CROWD = 1.5
+"""Requests of a crowd over those that fill the memory, as some end before all are in [1]."""
+DRAINED = 0.5
+"""Share of a run in which its crowd must be over [1]."""
 
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
@@ -186,7 +189,7 @@ class Slice:
 
         runs: of the same fleet. Memory that was never more than half full in them is no concern.
         """
-        if fullest(self.engines, runs) <= HALF:
+        if fullest(self.engines, runs) <= HALF_FULL:
             return None
         count = crowd_of(self.instance, self.fleet, self.engines)
         demand = crowded(self.drawn(max(self.requests, math.ceil(LIFETIMES * count)), number), count)
@@ -306,7 +309,7 @@ class Bench:
             clear = (
                 judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
                 and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
-                and fullest(portion.engines, runs) <= HALF
+                and fullest(portion.engines, runs) <= HALF_FULL
             )
             self.looks[key] = self.verdict_of(fleet, judgement, held=clear)
         return self.looks[key]
@@ -454,7 +457,7 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
             room += engine.replicas * engine.limits.kv_blocks * engine.limits.block_size / tokens
-    return max(1, math.ceil((1.0 + HALF) * room))
+    return max(1, math.ceil(CROWD * room))
 
 
 def crowded(demand: Demand, count: int) -> Demand:
@@ -468,7 +471,7 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
     """What the second half of a run says that began with a crowd, if its engines preempted and it still misses."""
     if not any(use.preemptions for use in run.result.engines):
         return None
-    late = judge_runs(instance, engines, [run], warm_up=HALF)
+    late = judge_runs(instance, engines, [run], warm_up=DRAINED)
     return late if late.refuted else None
 
 
