@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.program import Aim, Engines, Limit, Matrices, cheapest  # noqa: E402
+from optimizer.search.program import Aim, Limit, Matrices, ProgramSolution, cheapest  # noqa: E402
 
 FIRST = {"nodes": 60, "time_limit": 5.0}
 """A first look for a fleet."""
@@ -97,7 +97,7 @@ def undominated(price: FloatArray, kind: NDArray[np.int64], need: FloatArray) ->
     return np.sort(np.array(kept))
 
 
-def timed(matrices: Matrices, work: dict[str, Any]) -> tuple[Engines, float, float]:
+def timed(matrices: Matrices, work: dict[str, Any]) -> tuple[ProgramSolution, float, float]:
     """A search, its CPU seconds and its seconds by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
     found = cheapest(matrices, Aim(), **work)
@@ -114,7 +114,7 @@ def small_problems(count: int) -> None:
         matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
         found = cheapest(matrices, Aim(), gap=0.0)
         best = by_trying_all(matrices)
-        if found.count.max(initial=0) <= MOST_EACH:
+        if found.x.max(initial=0) <= MOST_EACH:
             compared += 1
             wrong += not np.isclose(found.objective, best, rtol=1e-6)
     print(f"small problems: {count}; {compared} compared with trying every fleet, {wrong} differ")
@@ -179,7 +179,7 @@ def many_buckets() -> None:
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
     from optimizer.fleets.fleet import fleet_cost
-    from optimizer.loads.instance import at_quantile, slow_end
+    from optimizer.loads.instance import as_planned
     from optimizer.search.bound import least_cost
     from optimizer.search.search import evaluated, unmixed
     from search_spaces.loader import load_problem
@@ -187,7 +187,7 @@ def examples() -> None:
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
         made = make_instance(problem)
-        search = evaluated(at_quantile(made, slow_end(problem.confidence)))
+        search = evaluated(as_planned(made))
         fleet = unmixed(search)
         if not fleet.pools:
             continue

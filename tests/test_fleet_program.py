@@ -185,7 +185,7 @@ class TestByHand:
         """With a single flow, time and queue are equal but for rounding: one row may go, never both."""
         need = np.zeros((1, 2, 1))
         need[0, 0], need[0, 1] = 2.0, 2.0 * (1.0 + noise)
-        assert cheapest(colocated(need, [2.0]), Aim(), **EXACT).count.tolist() == [2]
+        assert cheapest(colocated(need, [2.0]), Aim(), **EXACT).x.tolist() == [2]
 
     def test_who_can_hand_over_to_one_domain_alone_does(self) -> None:
         """Each flow has a decode engine that takes it: both are needed, and both must be talked to."""
@@ -233,12 +233,11 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
     matrices = random_matrices(seed, columns=3, flows=2 + seed % 2, limited=seed % 3 == 0)
     matrices = billed_by_node(matrices, owned=seed % 4) if seed % 5 == 0 else matrices
     best, engines = by_trying_all(matrices), cheapest(matrices, Aim(), **EXACT)
-    if not engines.index.size:
+    if not engines.x.size:
         assert engines.outcome is SolveStatus.INFEASIBLE
         assert np.isinf(best)
         return
-    counts = np.zeros(matrices.size, dtype=np.int64)
-    counts[engines.index] = engines.count
+    counts = engines.x.astype(np.int64)
     assert within(matrices, counts)
     assert routable(matrices, counts)
     assert cost_of(matrices, counts) == pytest.approx(engines.objective, abs=1e-6)

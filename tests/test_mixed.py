@@ -28,7 +28,8 @@ from optimizer.search.search import (
     smallest_batches,
     unmixed,
 )
-from optimizer.verification.verify import Waiting
+from optimizer.verification.bench import make_bench
+from optimizer.verification.verify import Loop
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 from tests.small_fleets import apart, small
@@ -369,10 +370,6 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     fleets = [apart(instance, 2, 4), apart(instance, 4, 2), apart(instance, 3, 3)]
     assert all(pool_survives(instance, one) for fleet in fleets for one in fleet.pools)
     rooms = [goodput_volume(instance, fleet) for fleet in fleets]
-    waiting = Waiting(instance)
-    for fleet in fleets:
-        waiting.add(fleet)
-    first = waiting.next()
+    first = Loop(make_bench(instance), fleets).cheapest()
     assert first is not None
     assert first.fleet is fleets[int(np.argmax(rooms))]
-    assert sum(not waiting.dominated(candidate.fleet) for candidate in waiting.candidates) == 2

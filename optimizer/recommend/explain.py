@@ -32,11 +32,10 @@ from optimizer.loads.instance import (
     ROLES,
     EngineSettings,
     Instance,
-    at_quantile,
+    as_planned,
     make_instance,
     make_settings,
     planned_instance,
-    slow_end,
 )
 from optimizer.plans.plan import Alternative, Binding, Worth
 from optimizer.plans.precision import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
@@ -233,11 +232,11 @@ def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
-        expected_instance = make_instance(problem)
-        check_floors(expected_instance)
+        instance = make_instance(problem)
+        check_floors(instance)
     except InputError:  # no engine of what is left is possible at all
         return None
-    solution = by_formula(at_quantile(expected_instance, slow_end(problem.confidence)))
+    solution = by_formula(as_planned(instance))
     return None if solution is None else fleet_cost(solution.instance, solution.fleet)
 
 

@@ -443,7 +443,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
         offers=_offers_left(instance, earlier_fleet),
         constraints=_limits_left(instance, earlier_fleet, later),
     )
-    return Instance(alone, flows, instance.enumeration, tables, instance.policy)
+    return replace(instance, problem=alone, flows=flows, tables=tables)
 
 
 def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:

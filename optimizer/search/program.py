@@ -28,7 +28,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -462,17 +462,6 @@ def _limit_rows(
 # --- its cheapest fleet ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
-
-    outcome: SolveStatus
-    objective: float
-    bound: float
-    index: IntArray
-    count: IntArray
-
-
 def cheapest(
     matrices: Matrices,
     aim: Aim,
@@ -481,19 +470,15 @@ def cheapest(
     time_limit: float = math.inf,
     gap: float = OPTIMAL_GAP / 2.0,
     nodes: int = MOST_LOOKS,
-) -> Engines:
-    """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
+) -> ProgramSolution:
+    """The best fleet of an objective up to the ceiling, x its engines of each column; its bound is the ceiling at most.
 
     Where nothing is asked for, it is none at all. time_limit, gap, nodes: see `solve`.
     """
-    none = np.zeros(0, dtype=np.int64)
+    nothing = np.zeros(0)
     if not matrices.flows:
-        return Engines(SolveStatus.OPTIMAL, 0.0, 0.0, none, none)
+        return ProgramSolution(SolveStatus.OPTIMAL, 0.0, 0.0, np.zeros(matrices.size), nothing)
     model = write_model(matrices, aim, ceiling)
     solution = solve(model.program, time_limit=time_limit, gap=gap, nodes=nodes)
-    if not solution.x.size:
-        return Engines(solution.outcome, math.inf, min(solution.bound, ceiling), none, none)
-    count = np.rint(solution.x[model.engines]).astype(np.int64)
-    index = np.flatnonzero(count)
-    bound = min(solution.bound, solution.objective, ceiling)
-    return Engines(solution.outcome, solution.objective, bound, index, count[index])
+    engines = np.rint(solution.x[model.engines]) if solution.x.size else nothing
+    return replace(solution, bound=min(solution.bound, solution.objective, ceiling), x=engines)

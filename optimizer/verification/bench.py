@@ -26,7 +26,7 @@ from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import Instance, Late, never, slow_end
+from optimizer.loads.instance import Instance, Late, never
 from optimizer.plans.precision import NOTABLE, SHORT_RUNS, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
 
@@ -268,15 +268,14 @@ Tried = tuple[str, Verdict]
 class Bench:
     """Judges fleets of one instance, each once.
 
-    seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
-    multiple of the demand; late: whether no more runs are to be made. Kept are the verdicts on all fleets, looks of a
-    short run each, trials at other rates, replays of recorded requests, and step times.
+    seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
+    more runs are to be made. Kept are the verdicts on all fleets, looks of a short run each, trials at other rates,
+    replays of recorded requests, and step times.
     """
 
     instance: Instance
     seed: int
     requests: int
-    probability: float = 0.5
     volume: float = 1.0
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
@@ -356,7 +355,7 @@ class Bench:
         def engines(pool: FleetPool) -> SimulatedPool:
             key = pool.role, pool.shape, pool.seqs, pool.chunk
             if key not in self.steps:
-                self.steps[key] = pool_steps(self.instance, pool, self.probability)
+                self.steps[key] = pool_steps(self.instance, pool)
             return simulated_pool(self.instance, pool, balancing, self.steps[key])
 
         return tuple(map(engines, fleet.pools))
@@ -402,9 +401,8 @@ class Bench:
 
 
 def make_bench(instance: Instance, volume: float = 1.0, late: Late = never) -> Bench:
-    """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
-    problem, requests = instance.problem, run_length(instance, volume)
-    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, late=late)
+    """A bench for the demand times `volume`, with the problem's seed."""
+    return Bench(instance, instance.problem.seed, run_length(instance, volume), volume, late=late)
 
 
 def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = True) -> Goodput:

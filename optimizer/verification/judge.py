@@ -120,15 +120,10 @@ class Judgement:
         return lacking * max(run.demand.trace.size for run in self.runs)
 
 
-def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:
-    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
-
-    probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
-    """
+def simulated_fleet(instance: Instance, fleet: Fleet) -> SimulatedFleet:
+    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out."""
     balancing = balancing_of(instance, fleet)
-    return tuple(
-        simulated_pool(instance, pool, balancing, pool_steps(instance, pool, probability)) for pool in fleet.pools
-    )
+    return tuple(simulated_pool(instance, pool, balancing, pool_steps(instance, pool)) for pool in fleet.pools)
 
 
 def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
@@ -199,16 +194,15 @@ def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, st
     )
 
 
-def pool_steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
-    """Step times of one engine of a pool at a quantile; they depend on its role, shape and batch limits alone."""
+def pool_steps(instance: Instance, pool: FleetPool) -> GridSteps:
+    """Step times of one engine of a pool; they depend on its role, shape and batch limits alone."""
     config = pool_config(instance, pool)
     expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
-    if probability == 0.5:
+    if instance.quantile == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)
-    return expected_steps.scaled(
-        factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability)
-    )
+    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
+    return expected_steps.scaled(factor_at(interval, instance.quantile))
 
 
 def judge(

@@ -19,7 +19,7 @@ from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import ENDS, Instance
+from optimizer.loads.instance import ENDS, Instance, at_quantile
 from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
@@ -263,7 +263,8 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = portion.drawn(portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recording, bench.volume)
-    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
+    ends = (simulated_fleet(at_quantile(instance, end), portion.fleet) for end in ENDS)
+    quick, slow = (judge_demands(instance, engines, [demand]) for engines in ends)
     return bars_between(instance, quick.classes, slow.classes, stable=not slow.overloaded)
 
 

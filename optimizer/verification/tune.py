@@ -196,7 +196,7 @@ class Tuner:
     def name(self) -> str:
         """Of the study: after all that its looks depend on."""
         bench = self.bench
-        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.probability
+        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.instance.quantile
         demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
         axes = {knob.name: knob.shown for knob in self.knobs}
         basis = digest_of(bench.instance.tables), runs, demand, fleet_key(self.fleet), axes
