@@ -15,7 +15,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings, on_slow_gpus
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
 from optimizer.plans.precision import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
@@ -356,7 +356,7 @@ def test_of_fleets_of_the_least_cost_one_that_survives_loss_and_slow_gpus_has_mo
     fleet = known.fleet(found[0])
     survivors = [one for one in rivals if all(pool_survives(instance, each) for each in one.pools)]
     assert all(pool_survives(instance, each) for each in fleet.pools) is bool(survivors)
-    slow = on_slow_gpus(instance)
+    slow = instance.on_slow_gpus
     sturdy = [one for one in survivors or rivals if holds_at(slow, one)]
     assert holds_at(slow, fleet) is bool(sturdy)
     best = max(goodput_volume(instance, one) for one in sturdy or survivors or rivals)

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -94,7 +95,7 @@ class Brake:
         return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instance:
     """A problem with all that a search computes from it once.
 
@@ -107,6 +108,11 @@ class Instance:
     tables: EngineTable
     policy: ServingPolicy
     quantile: float = 0.5
+
+    @cached_property
+    def on_slow_gpus(self) -> Instance:
+        """The same at the slow end of the error bars, or as it is where it is slower already."""
+        return at_quantile(self, max(self.quantile, ENDS[1]))
 
 
 def make_instance(problem: Problem) -> Instance:
@@ -170,11 +176,6 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
         for column in ([row.prefill for row in intervals], [row.decode for row in intervals])
     )
     return replace(instance, tables=instance.tables.with_step_factors(prefill, decode), quantile=probability)
-
-
-def on_slow_gpus(instance: Instance) -> Instance:
-    """The instance at the slow end of the error bars; as it is where it is slower already."""
-    return at_quantile(instance, max(instance.quantile, ENDS[1]))
 
 
 def as_planned(instance: Instance) -> Instance:

@@ -45,7 +45,6 @@ from optimizer.loads.instance import (
     Late,
     make_settings,
     never,
-    on_slow_gpus,
 )
 from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.enumeration import Shape
@@ -464,7 +463,7 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     rules: tuple[Callable[[Fleet], bool], ...] = (
         lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
         lambda fleet: all(pool_survives(instance, pool) for pool in fleet.pools),
-        lambda fleet: holds_at(on_slow_gpus(instance), fleet),
+        lambda fleet: holds_at(instance.on_slow_gpus, fleet),
         lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
     )
     for rule in rules:
