@@ -158,12 +158,6 @@ class _Engines:
         """KV reads of one running request of each flow in a step, (flows,) [s]."""
         return np.asarray(self.tables.attention_slope[self.pool.shape])
 
-    @property
-    def saved_alone(self) -> float:
-        """By how much a step of the smallest batch limit is longer than one of one request, KV reads apart [s]."""
-        shape = self.pool.shape
-        return float(self.tables.decode_base[shape, 0] * (1.0 - self.tables.decode_alone[shape]))
-
     def base(self, running: float) -> float:
         return decode_base(self.instance, self.pool, running)
 
@@ -517,8 +511,9 @@ def _company_of_requests(engines: _Engines, running: float, base: float) -> tupl
     more = 1.0 + (burst - 1.0) / replicas
     longer = engines.base(running + more) - base + more * mean
     variance = running * (burst / replicas * (longer / more) ** 2 + spread)
-    own = longer + (slope - mean)
-    return own - np.minimum(engines.saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
+    own, shape, tables = longer + (slope - mean), engines.pool.shape, engines.tables
+    saved_alone = float(tables.decode_base[shape, 0] * (1.0 - tables.decode_alone[shape]))
+    return own - np.minimum(saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
 
 
 @dataclass(frozen=True, slots=True)

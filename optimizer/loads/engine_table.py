@@ -149,10 +149,6 @@ class EngineTable:
         senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
         return self.talks[np.ix_(senders, takers)]
 
-    def of_flows(self, members: BoolArray) -> EngineTable:
-        """The table for some of the flows, (flows,)."""
-        return replace(self, **{name: getattr(self, name)[..., members] for name in BY_FLOW})
-
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
@@ -173,11 +169,6 @@ class EngineTable:
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
         return [int(limit) for limit in self.limits if limit < seqs]
-
-    def limit_above(self, seqs: int, places: int) -> int:
-        """Index of the batch limit so many places above another one, or of the largest."""
-        place = int(np.searchsorted(self.limits, seqs)) + places
-        return int(self.limits[min(place, self.limits.size - 1)])
 
     @cached_property
     def verified(self) -> IntArray:

@@ -351,7 +351,8 @@ def check_floors(instance: Instance) -> None:
 
 def floors(instance: Instance) -> list[Floor]:
     """Every limit on latency that no engine can keep."""
-    prompt, step = fastest_prompt(instance), fastest_step(instance)
+    # A batch limit bounds the requests that run from above alone, so one may run by itself whatever the limits are.
+    prompt, step = fastest_prompt(instance), float(instance.tables.decode_base.min())
     return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
 
 
@@ -379,15 +380,6 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
             scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
             why = f"{limit * scale:,.4g} {unit} of class {slo.name} is not possible: the fastest engine, idle, needs "
             yield Floor(k, metric, floor, f"{why}{floor * scale:,.4g} {unit} for {work}")
-
-
-def fastest_step(instance: Instance) -> float:
-    """Shortest decode step of any engine of the space, its KV reads apart [s].
-
-    A batch limit bounds the requests that run from above alone, so one request may run by itself whatever the limits
-    are: the table begins there.
-    """
-    return float(instance.tables.decode_base.min())
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:

@@ -45,6 +45,7 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.loads.engine_table import BY_FLOW
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
 from optimizer.plans.precision import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
@@ -435,7 +436,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
     rate = problem.workload.request_rate * slo.share
     flows = instance.flows.take(members)
     flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
-    tables = instance.tables.of_flows(members)
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),

@@ -283,11 +283,6 @@ class Matrices:
         own = np.eye(int(self.domain.max(initial=0)) + 1, dtype=np.bool_)
         return own if self.talks is None else self.talks
 
-    @property
-    def counts_pools(self) -> bool:
-        """Whether it matters how many pools there are."""
-        return self.spares > 0 or bool(self.pool_limits)
-
     @cached_property
     def possible(self) -> BoolArray:
         """Whether each flow can run on each column, shape (C, F)."""
@@ -373,7 +368,7 @@ def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> Flee
     attainment = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
     builder.entries(attainment[matrices.slo[flow]], variables, matrices.late[column, flow])
     builder.entries(attainment, volume, -matrices.permitted)
-    used = _pool_switches(matrices, builder, engines, aim) if matrices.counts_pools else None
+    used = _pool_switches(matrices, builder, engines, aim) if matrices.spares or matrices.pool_limits else None
     limits = _limit_rows(matrices, builder, engines, used, aim)
     if math.isfinite(ceiling):
         builder.entries(builder.rows(["ceiling"], -np.inf, ceiling), np.arange(len(builder.cost)), builder.cost)

@@ -108,10 +108,6 @@ class FleetSearch:
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
         return cls(instance, settings, least, late=late, hopeless=hopeless)
 
-    def restricted(self, usable: BoolArray) -> FleetSearch:
-        """The search among some of the settings (settings,), nothing evaluated yet."""
-        return FleetSearch.of(self.instance, self.settings.take(usable), self.late)
-
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
         """The search without refuted fleets; the states of pools stay known."""
         return replace(self, pool_sizes={}, reached={}, misses=tuple(misses)) if misses else self
@@ -236,18 +232,12 @@ def cheapest_held(
         return None
     least = min(cost for _, cost in candidates)
     cheapest = [picks for picks, cost in candidates if cost <= least * (1.0 + ROUNDING)]
-    cheapest.sort(key=lambda picks: (_names(search, picks), picks))
+    offers, shapes = search.instance.problem.offers, search.instance.tables.offer[search.settings.shape]
+    cheapest.sort(key=lambda picks: ([offers[shapes[setting]].accelerator.name for setting, _ in picks], picks))
     fleets = [search.fleet(picks) for picks in cheapest]
     best = preferred(search.instance, fleets)
     picks = next(picks for picks, fleet in zip(cheapest, fleets, strict=True) if fleet is best)
     return picks, _price(search, problem, picks)
-
-
-def _names(search: FleetSearch, picks: Picks) -> tuple[str, ...]:
-    """The GPU types of the pools."""
-    tables, offers = search.instance.tables, search.instance.problem.offers
-    offer = (int(tables.offer[int(search.settings.shape[setting])]) for setting, _ in picks)
-    return tuple(offers[place].accelerator.name for place in offer)
 
 
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
@@ -418,8 +408,10 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
 
     usable: which engines in which roles, (roles, shapes); None: all.
     """
-    search = FleetSearch.of(instance, make_settings(instance), late)
-    return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
+    settings = make_settings(instance)
+    if usable is not None:
+        settings = settings.take(usable[settings.role, settings.shape])
+    return FleetSearch.of(instance, settings, late)
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:

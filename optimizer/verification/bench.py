@@ -45,7 +45,6 @@ from .judge import (
     judge_until,
     pool_steps,
     pools_to_blame,
-    preempting_pools,
     simulated_pool,
     until_decided,
 )
@@ -250,14 +249,9 @@ class Verdict:
         return sum(item.attainment * item.counted for item in classes) / max(sum(item.counted for item in classes), 1)
 
     @property
-    def shortfall(self) -> float:
-        """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
-        return max(item.attainment_goal - item.attainment for item in self.judgement.classes)
-
-    @property
     def distance(self) -> Distance:
         """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
-        return self.judgement.overloaded, self.shortfall
+        return self.judgement.overloaded, max(item.attainment_goal - item.attainment for item in self.judgement.classes)
 
 
 Tried = tuple[str, Verdict]
@@ -341,7 +335,7 @@ class Bench:
         return replace(
             verdict,
             judgement=replace(judgement, runs=()),
-            blamed=pools_to_blame(self.instance, judgement) if stuck is None else preempting_pools(judgement),
+            blamed=pools_to_blame(self.instance, judgement) if stuck is None else stuck.preempting,
             stuck=stuck is not None,
             replayed=is_replayed,
         )
@@ -467,10 +461,8 @@ def crowded(demand: Demand, count: int) -> Demand:
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
     """What the second half of a run says that began with a crowd, if its engines preempted and it still misses."""
-    if not any(use.preemptions for use in run.result.engines):
-        return None
     late = judge_runs(instance, engines, [run], warm_up=DRAINED)
-    return late if late.refuted else None
+    return late if late.preempting and late.refuted else None
 
 
 # --- confirmation -----------------------------------------------------------------------------------------------------

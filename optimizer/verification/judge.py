@@ -114,6 +114,11 @@ class Judgement:
         return Outcome.MEETS if self.proven else Outcome.UNDECIDED
 
     @property
+    def preempting(self) -> tuple[int, ...]:
+        """Pools whose engines preempted."""
+        return tuple(sorted({use.pool for run in self.runs for use in run.result.engines if use.preemptions}))
+
+    @property
     def deciding(self) -> float:
         """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
         lacking = max((item.lacking for item in self.classes if item.outcome is Outcome.UNDECIDED), default=1.0)
@@ -422,12 +427,6 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
         np.add.at(late, _pools(run)[1][late_next], 1.0)
     share = late / max(late.sum(), 1.0)
     return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
-
-
-def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
-    """Pools whose engines preempted."""
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    return tuple(sorted({use.pool for use in uses if use.preemptions}))
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:

@@ -334,17 +334,16 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)
 
-    def refuted(row: Binding) -> bool:
-        return row in pools and (row.used * load_factor > 1.0 or (row.used == fullest and row.used * fails < 1.0))
+    more = percentage(load_factor - 1.0)
 
-    return [_pool_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
+    def simulated_row(row: Binding) -> Binding:
+        if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):
+            return row
+        why = MEANING[Resource(row.constraint)]  # what gives out first is known by formula alone
+        sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
+        return binding(row.constraint, row.where, 1.0 / load_factor, 1.0, row.unit, sentence)
 
-
-def _pool_as_simulated(row: Binding, reached: float) -> Binding:
-    """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
-    more, why = percentage(reached - 1.0), MEANING[Resource(row.constraint)]
-    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
-    return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
+    return list(map(simulated_row, rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,9 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
         less = replace(pool, seqs=seqs)
         if promise(instance, _changed(fleet, {index: less}), MORE) >= enough:
             return less
-    return replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
+    limits = instance.tables.limits
+    place = int(np.searchsorted(limits, pool.seqs)) + PLACES
+    return replace(pool, seqs=int(limits[min(place, limits.size - 1)]))
 
 
 def other_shapes(
