@@ -21,7 +21,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.engine_table import prompt_latency
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
-from optimizer.search.bound import HALF, keeping_up, late_first_tokens
+from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.verification.judge import judge
@@ -334,7 +334,7 @@ def test_half_are_late_where_the_mean_quiet_step_is(
     for engines in pools:
         steps = steps_of(pool_state(instance, engines, 10.0 ** (log_rate + 4.0)))
         assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
-        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
+        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= LATE_BY_STEPS).all()
 
 
 # --- engines whose prompts go first and alone (SGLang) beside those that mix them with decodes

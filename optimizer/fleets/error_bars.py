@@ -78,10 +78,7 @@ def goal_quantile(goal: float) -> int:
 
 
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
-    """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged.
-
-    instance: with expected times.
-    """
+    """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
     return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
