@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity
+from optimizer.recommend.explain import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan, answer_to
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan
 from optimizer.whatif.curves import break_even, frontier
-from optimizer.whatif.sensitivity import STEP_TIME, kind_of, sensitivity, shadow_prices
+from optimizer.whatif.sensitivity import STEP_TIME, kind_of, relaxation, sensitivity, shadow_prices
 from reports.answers.curves import frontier_record
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -60,7 +62,7 @@ def changed(problem: Problem, **changes: object) -> Problem:
 @pytest.mark.parametrize("changes", [{}, {"inventory__A100-80": 2, "spares": 1}, {"rate": 70.0, "budget": 12.0}])
 def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes: dict[str, object]) -> None:
     problem = changed(small(), **changes)
-    best, plan = answer(problem, ScenarioEffort.FULL, proven=True), optimize(problem, level=Level.QUICK)
+    best, plan = answer(problem, ScenarioEffort.FULL), optimize(problem, level=Level.QUICK)
     assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
     shown = answer_of_plan(plan)
     assert (shown.cost, shown.pools, dict(shown.gpus)) == (best.cost, best.pools, dict(best.gpus))
@@ -107,7 +109,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     assert bought == sorted(bought, reverse=True)
     for below, above in pairwise(steps):
         assert below.costs[1] == pytest.approx(above.costs[0], rel=1e-6)
-        left, at, right = (answer_to(problem, {key: below.end + move}) for move in (-hair, 0.0, hair))
+        left, at, right = (answer(problem, changes={key: below.end + move}) for move in (-hair, 0.0, hair))
         assert dict(left.gpus) != dict(right.gpus)
         assert dict(left.gpus) == dict(below.answer.gpus)
         assert dict(right.gpus) == dict(above.answer.gpus)
@@ -149,11 +151,16 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     ],
 )
 def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], limit: str, worth: str) -> None:
-    rows = {row.limit: row for row in shadow_prices(changed(small(), **changes))}
-    row = rows[limit]
+    limited, step = changed(small(), **changes), 2e-3
+    row = next(row for row in shadow_prices(limited) if row.limit == limit)
     assert row.dual > 0.0
     assert row.worth == worth
-    assert row.difference == pytest.approx(row.dual, rel=0.05)
+    values = []
+    for upper in (row.upper, row.upper * (1.0 + step)):
+        relaxed = relaxation(planned_instance(with_limit(limited, limit, upper)), limit, goodput=worth == "req/s")
+        assert relaxed is not None
+        values.append(relaxed[0])
+    assert (values[0] - values[1]) / (row.upper * step) == pytest.approx(row.dual, rel=0.05)
 
 
 # --- how the least cost moves: levers, where the kind of fleet changes, break-even prices
@@ -183,7 +190,7 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
     flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
     assert flips
     for key, flip in flips:
-        same, other = (answer_to(problem, {key: value}) for value in (flip.same_at, flip.other_at))
+        same, other = (answer(problem, changes={key: value}) for value in (flip.same_at, flip.other_at))
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)

@@ -26,7 +26,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import plural
-from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
+from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.precision import SHORT_RUNS
@@ -460,10 +460,4 @@ def queue_share(volume: float, most: float, time: float, backlog: float) -> tupl
 
 def longest_start_up(good: Callable[[float], bool]) -> float:
     """The longest start-up time that is good, up to a day [s], to a second; 0 where none is."""
-    low, high = 0.0, DAY
-    if good(high):
-        return high
-    while high - low > 1.0:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if good(middle) else (low, middle)
-    return low
+    return float(bisection(0, int(DAY) + 1, good)[0])

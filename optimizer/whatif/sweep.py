@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
-from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from optimizer.plans.precision import CANDIDATES
@@ -32,7 +31,7 @@ from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
-from .answer import ScenarioEffort, answer_to
+from .answer import ScenarioEffort, answer
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
@@ -52,13 +51,12 @@ INNER = ("fleet", "refuted_fleets")
 class Solver:
     """Solves scenarios of one problem; picklable.
 
-    proven: whether whole searches by formula state a bound; shown: keys whose values stand in the rows; count: of the
+    shown: keys whose values stand in the rows; count: of the
     scenarios, whose numbers are raised by it where their fleets are to be simulated.
     """
 
     problem: Problem
     effort: ScenarioEffort
-    proven: bool
     shown: tuple[str, ...]
     count: int
 
@@ -67,12 +65,11 @@ class Solver:
         number, scenario = numbered
         row = {"number": number} | ({"scenario": scenario.name} if scenario.name else {})
         row |= {key: scenario.changes[key] for key in self.shown}
-        best = answer_to(
+        best = answer(
             self.problem,
-            scenario.changes,
             self.effort,
+            changes=scenario.changes,
             simulated=number >= self.count,
-            proven=self.proven,
             name=scenario.name,
         )
         refuted_fleets = [miss.case.key for miss in best.refuted if miss.case is not None]
@@ -92,27 +89,25 @@ class Sweep:
     key: str
 
 
-def sweep_of(  # noqa: PLR0917
+def sweep_of(
     problem: Problem,
     axes: Sequence[SweepAxis],
     named_scenarios: Sequence[Scenario] = (),
     effort: ScenarioEffort | None = None,
-    gap: bool | None = None,
     looks: int = 0,
 ) -> Sweep:
     """The sweep over all combinations of the axes, for each of the named scenarios.
 
-    effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL or where
-    gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do. Raises
-    InputError for a bad key or value before any work.
+    effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL, else
+    simply. Raises InputError for a bad key or value before any work.
     """
     scenarios = tuple(grid(axes, named_scenarios))
     _check(problem, scenarios)
     if effort is None:
-        effort = ScenarioEffort.FULL if gap or len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
-    solver = Solver(problem, effort, gap is not False, tuple(axis.key for axis in axes), len(scenarios))
+        effort = ScenarioEffort.FULL if len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
+    solver = Solver(problem, effort, tuple(axis.key for axis in axes), len(scenarios))
     changes = [[scenario.name, scenario.changes] for scenario in scenarios]
-    identity = [problem.inputs, str(effort), gap, looks, package_versions(), changes, solver.shown]
+    identity = [problem.inputs, str(effort), looks, package_versions(), changes, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(scenarios, solver, looks, key)
 
@@ -292,11 +287,10 @@ def all_cores() -> int:
 # --- the journal ------------------------------------------------------------------------------------------------------
 
 SCHEMA = "pdplan.sweep/3"
-LONGEST_LINE = MIB
-"""A row has a few kB; a longer line is none [byte]."""
 DIGEST = "sha256"
 """Last key of every row."""
-MEND = "remove the line, and its scenario is solved again"
+LONGEST_HEADER = MIB
+"""A file whose first line is longer is no journal [byte]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,41 +314,30 @@ class Journal:
 
         Raises InputError for a file that is no journal, for that of another sweep, and for a row that is damaged.
         """
-        rows, whole = dict[int, Row](), 0
-        for number, line in enumerate(self._lines(), start=1):
-            whole += len(line)
-            if number > 1:
-                row = self._row(line, f"{self.where}:{number}")
-                rows[row["number"]] = row
+        rows, whole = dict[int, Row](), len(self._header)
         try:
-            if whole:
-                os.truncate(self.path, whole)
-            else:
-                with self.path.open("xb") as file:
-                    file.write(self._header)
+            if not os.path.lexists(self.path):
+                self.path.write_bytes(self._header)
+                return rows
+            with open_file(self.path, "a journal of a sweep") as stream:
+                self._check_header(stream.readline(LONGEST_HEADER))
+                for number, line in enumerate(stream, start=2):
+                    if line.endswith(b"\n"):
+                        row = self._row(line, number)
+                        rows[row["number"]] = row
+                        whole += len(line)
+            os.truncate(self.path, whole)
         except OSError as error:
             raise self._unwritable(error) from error
         return rows
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: Row) -> None:
         """Add a line; those before it stay whatever happens."""
         try:
             with self.path.open("ab", buffering=0) as file:
                 file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")
         except OSError as error:
             raise self._unwritable(error) from error
-
-    def _lines(self) -> Iterator[bytes]:
-        """The lines that end, header and rows; none where there is no file."""
-        if not os.path.lexists(self.path):
-            return
-        with open_file(self.path, "a journal of a sweep") as stream:
-            self._check_header(line := stream.readline(LONGEST_LINE))
-            while line.endswith(b"\n"):
-                yield line
-                line = stream.readline(LONGEST_LINE)
-            if len(line) == LONGEST_LINE:
-                raise InputError(f"{self.where} has a line of over {LONGEST_LINE:,} bytes, and no row has; {MEND}")
 
     def _check_header(self, line: bytes) -> None:
         if line == self._header:
@@ -365,17 +348,17 @@ class Journal:
             )
         raise InputError(f"{self.where} is no journal of a sweep, and is left as it is; choose another file")
 
-    def _row(self, line: bytes, where: str) -> Row:
+    def _row(self, line: bytes, number: int) -> Row:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        digest = row.pop(DIGEST, "missing") if isinstance(row, dict) else "missing"
+            row: Row = json.loads(line)
+            digest = row.pop(DIGEST)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            row, digest = {}, ""
         if digest != self._digest(row):
-            raise InputError(f"{where}: is not a row as this sweep wrote it, its {DIGEST} is {shown(digest)}; {MEND}")
-        return dict(row)
+            raise InputError(f"{self.where}:{number}: is damaged; remove the line, and its scenario is solved again")
+        return row
 
-    def _digest(self, row: object) -> str:
+    def _digest(self, row: Row) -> str:
         return hashlib.sha256(f"{self.key} {json.dumps(row)}".encode()).hexdigest()
 
     def _unwritable(self, error: OSError) -> InputError:

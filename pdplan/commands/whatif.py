@@ -110,13 +110,9 @@ class WithLevers(click.Command):
     help="Show TTFT, TPOT, goodput and cost of the cheapest fleet with each chunk (max_num_batched_tokens).",
 )  # fmt: skip
 @click.option(
-    "--gap/--no-gap",
-    "gap",
-    default=None,
-    help="Prove what any other fleet could save; default: for up to 64 scenarios.",
-)
-@click.option(
-    "--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 64 scenarios."
+    "--full",
+    is_flag=True,
+    help="Search fleets of any number of pools, and bound what any other saves, as it is done for up to 64 scenarios.",
 )
 @click.option(
     "--simulate", "simulated", is_flag=True, help="Prove each fleet by simulation, as pdplan optimize; slower."
@@ -220,7 +216,7 @@ def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, opt
             "finished rows to go on from"
         )
     stated_effort, looks = effort if options["full"] or options["simulated"] else None, options["looks"]
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], 0 if options["simulated"] else looks)
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, 0 if options["simulated"] else looks)
     rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
     return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 
@@ -440,7 +436,7 @@ def map_command(
 
     axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
+    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     cells = map_record(keys, rows)

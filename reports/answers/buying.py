@@ -70,17 +70,12 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "all_on_demand_usd": purchase.on_demand,
         "known_before_usd": purchase.hindsight,
         "now": _commitment_records(purchase, purchase.now),
-        "for_expected_growth_alone": {
-            "now": _commitment_records(purchase, purchase.for_expected),
-            "expected_usd": purchase.for_expected_cost,
-        },
         "paths": [
             _path(purchase, path, outcome)
             for path, outcome in zip(terms.forecast.paths, purchase.outcomes, strict=True)
         ],
         "expected_path": terms.forecast.paths[terms.forecast.expected].name,
         "by_month": _months(purchase),
-        "fixed_on_demand_usd": purchase.fixed,
         "contracts": _contracts(purchase),
         "energy_kwh": purchase.energy,
         "carbon_kg": carbon(purchase),
@@ -391,42 +386,28 @@ def value_left(purchase: BuyingPlan) -> list[str]:
     )
     if not book:
         return []
+    counted = "the difference and interest" if any(item.contract.interest for item in commitments) else "the difference"
     return [
         f"If the demand grows as expected, the GPUs that are bought cost {money(paid)}. After month {months} they are "
-        f"still worth {money(book)} (straight-line depreciation). The cost above counts only the difference."
+        f"still worth {money(book)} (straight-line depreciation). The cost above counts only {counted}."
     ]
 
 
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
-    terms, bill, average = purchase.terms, purchase.expected, " on average" if len(purchase.outcomes) > 1 else ""
-    saving = 1.0 - bill.all_rented / purchase.fixed if purchase.fixed else 0.0
+    terms, average = purchase.terms, " on average" if len(purchase.outcomes) > 1 else ""
     kilograms = carbon(purchase)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
-        *value_of_information(purchase),
-        f"With everything on demand, scaling by the hour saves {percent(saving)}: {money(bill.all_rented)} instead of "
-        f"{money(purchase.fixed)} for the largest fleet of each month kept all day (start-up times: pdplan autoscale).",
+        "The growth is taken as sure; with --low and --high the choice allows for a band."
+        if len(purchase.outcomes) == 1
+        else f"Knowing the growth beforehand would save {money(purchase.total - purchase.hindsight)} on average.",
         f"No other commitments and fleets of the {count(float(purchase.levels.rates.size))} request rates that were "
         f"searched cost less than {money(purchase.bound)}{average} (gap {percent(purchase.gap)}).",
         f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh"
         f"{carbon_words}{average}.",
         *_assumptions(purchase),
         *_simulation_sentences(purchase),
-    ]
-
-
-def value_of_information(purchase: BuyingPlan) -> list[str]:
-    """What planning for the band is worth over planning for the expected growth, and what knowing would be worth."""
-    if len(purchase.outcomes) == 1:
-        return ["The growth is taken as sure; with --low and --high the choice allows for a band."]
-    surplus = purchase.for_expected_cost - purchase.total
-    plan = signature_words(purchase, purchase.for_expected) or "sign nothing"
-    same_commitments = set(purchase.for_expected) == set(purchase.now)
-    action = "do the same now" if same_commitments else f"{plan} now, which costs {money(surplus)} more on average"
-    return [
-        f"Planned for the expected growth alone: {action}. Knowing the growth beforehand would save "
-        f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
 

@@ -15,7 +15,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import ClassLatencies, Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
+from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -248,7 +248,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
 # --- break-even values ------------------------------------------------------------------------------------------------
 
 
-def break_even_record(curve: BreakEvens) -> dict[str, Any]:
+def break_even_record(curve: Frontier) -> dict[str, Any]:
     """The pieces and the values at which the best fleet changes."""
     changes = [
         {
@@ -273,18 +273,18 @@ def break_even_record(curve: BreakEvens) -> dict[str, Any]:
         }
         for step in curve.steps
     ]
-    record = {"lever": curve.key, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
+    record = {"lever": curve.over, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
     return record | {"refuted": [miss.row for miss in curve.refuted]}
 
 
-def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
+def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
     answers = [step.answer for step in curve.steps]
     notes = simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
-        notes = (_not_simulable(curve.key),)
+        notes = (_not_simulable(curve.over),)
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.key, value, EXACT_DIGITS))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.over, value, EXACT_DIGITS))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )
@@ -295,24 +295,24 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     )
 
 
-def _changes_sentence(curve: BreakEvens) -> str:
+def _changes_sentence(curve: Frontier) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
-        value_words(curve.key, value, EXACT_DIGITS)
+        value_words(curve.over, value, EXACT_DIGITS)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
-        return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
+        return f"From {low} to {high}, {curve.over} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = value_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
-    exact = "" if curve.key.startswith("price.") else f" (exact to {tolerance})"
-    return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where}{exact}."
+    tolerance = value_words(curve.over, curve.tolerance, 2).removeprefix(FACTOR)
+    exact = "" if curve.over.startswith("price.") else f" (exact to {tolerance})"
+    return f"From {low} to {high}, {curve.over} changes the cheapest fleet {times}{where}{exact}."
 
 
-def _pieces_table(curve: BreakEvens) -> Table:
+def _pieces_table(curve: Frontier) -> Table:
     """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    by_price, name = curve.key.startswith("price."), curve.key.partition(".")[2]
+    by_price, name = curve.over.startswith("price."), curve.over.partition(".")[2]
 
     def gpus(best: Answer) -> int:
         cards = best.gpus.items()
@@ -320,13 +320,13 @@ def _pieces_table(curve: BreakEvens) -> Table:
 
     rows = [
         (
-            _span([value_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
+            _span([value_words(curve.over, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
             _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )
         for step in curve.steps
     ]
-    columns = (f"#{curve.key}", f"#{name}" if by_price else "#GPUs", "#cost")
+    columns = (f"#{curve.over}", f"#{name}" if by_price else "#GPUs", "#cost")
     return fleet_table(columns, rows, [step.answer for step in curve.steps])
 
 

@@ -114,41 +114,24 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
 def resilience_verdict(resilience: Resilience) -> str:
     """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = attainment_words(resilience.whole, resilience.pools)
-    if resilience.whole.outcome is Outcome.MISSES:
-        return f"Even without a loss the fleet misses an SLO: {whole}."
-    if resilience.whole.outcome is Outcome.UNDECIDED:
-        return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
-    outages = [loss for loss in resilience.losses if loss.judgement is None]
-    groups = [("Some requests cannot be served", outages)]
-    groups += [
-        (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
-        for outcome, result in RESULTS.items()
-    ]
-    if len(resilience.losses) > MOST_NAMED and all(loss.outcome is Outcome.MISSES for loss in resilience.losses):
-        return _none_survived(len(outages), len(resilience.losses))
+    whole = resilience.whole
+    if whole.outcome is not Outcome.MEETS:
+        result = RESULTS[whole.outcome]
+        shares = attainment_words(whole, resilience.pools)
+        return f"Even without a loss {result[0].lower()}{result[1:]}: {shares}."
+    groups: dict[str, list[Loss]] = {
+        "Some requests cannot be served": [],
+        **{result: [] for result in RESULTS.values()},
+    }
+    for loss in resilience.losses:
+        groups["Some requests cannot be served" if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
     sentences = []
-    for result, losses in groups:
+    for result, losses in groups.items():
         which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
         if len(losses) > MOST_NAMED:
             which = f"{len(losses)} of the {len(resilience.losses)} losses below"
         sentences += [f"{result} after {which}."] if losses else []
     return " ".join(sentences)
-
-
-def _none_survived(outages: int, losses: int) -> str:
-    """Say that every loss breaks something.
-
-    >>> print(_none_survived(3, 4))
-    No loss is survived: after 3 of the 4 some requests cannot be served, after the other an SLO is missed.
-    >>> print(_none_survived(0, 4))
-    No loss is survived: after each of the 4 the fleet misses an SLO.
-    """
-    none, rest = "No loss is survived: after", losses - outages
-    if not outages or not rest:
-        return f"{none} each of the {losses} {'the fleet misses an SLO' if rest else 'some requests cannot be served'}."
-    others = "the other" if rest == 1 else f"the other {rest}"
-    return f"{none} {outages} of the {losses} some requests cannot be served, after {others} an SLO is missed."
 
 
 def losses_table(resilience: Resilience) -> Table:
