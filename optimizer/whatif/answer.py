@@ -27,12 +27,13 @@ from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import KEPT, pool_key
 from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
-from optimizer.plans.plan import Binding, Plan, Status, proof_of_judged
+from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.precision import CANDIDATES
 from optimizer.plans.records import EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
     Engines,
     FleetSearch,
@@ -159,13 +160,14 @@ def answer(
     *,
     changes: Mapping[str, Any] | None = None,
     simulated: bool = False,
+    proven: bool = False,
     name: str = "",
 ) -> Answer:
     """The best fleet for a problem with some levers or values changed; none where no engine can exist then.
 
     Goals other than the least cost, and pools for each class, take the whole search, by formula at least. known_misses:
     fleets that are known to miss, and are no answer by formula; simulated: whether a fleet by formula has to hold when
-    it is simulated; name: of the scenario, if it has one.
+    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one.
     """
     try:
         problem = scenario_problem(problem, changes, name) if changes is not None else problem
@@ -175,7 +177,7 @@ def answer(
         if effort is ScenarioEffort.SIMULATED:
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
         few = effort is ScenarioEffort.SIMPLE and is_simple(problem)
-        best = _few_pools(problem, known_misses) if few else _whole(problem)
+        best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
         if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
@@ -278,16 +280,20 @@ def free_search(demand: UnpricedProblem) -> FleetSearch:
     return evaluated(slow_instance(demand))
 
 
-def _whole(problem: Problem) -> Answer:
-    """The best fleet of any number of pools, with a bound on its cost."""
+def _whole(problem: Problem, *, proven: bool) -> Answer:
+    """The best fleet of any number of pools; proven: with a bound on its cost, which takes as long as the fleet."""
     demand = demand_of(problem)
     space = evaluated(priced(slow_instance(demand), problem))
-    result = search_by_formula(space, Brake())
-    if not result.fleet.pools:
-        return why_none(problem, result.proof.status)
-    best = _answer_of(problem, _case(demand.key, space.instance, result.fleet))
     cheapest = problem.objective.goal is Goal.MIN_COST
-    return with_floor(best, result.proof.floor) if cheapest else replace(best, gap=result.proof.gap)
+    if cheapest and not proven:
+        fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
+    else:
+        result = search_by_formula(space, Brake())
+        fleet, proof = result.fleet, result.proof
+    if not fleet.pools:
+        return why_none(problem, proof.status)
+    best = _answer_of(problem, _case(demand.key, space.instance, fleet))
+    return with_floor(best, proof.floor) if cheapest else replace(best, gap=proof.gap)
 
 
 def with_floor(best: Answer, floor: float | None) -> Answer:

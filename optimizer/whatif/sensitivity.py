@@ -404,21 +404,21 @@ MOST_TIMES: Final = 2**HALVINGS
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """A fleet whose engines that take prompts have one chunk [token].
+    """A fleet whose engines that take prompts have one chunk, as the JSON document has it.
 
     classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
-    simulated: whether both come from a simulation, else by formula; goodput: the highest rate within the SLOs by
-    formula [1/s]; replicas, cost: of the first pool that takes prompts, and of the whole fleet [$/h], where as many of
-    them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
+    simulated: whether both come from a simulation, else by formula; goodput_rps: the highest rate within the SLOs by
+    formula; replicas_needed, cost_needed_usd_per_hour: of the first pool that takes prompts, and of the whole fleet,
+    where as many of them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
     """
 
-    chunk: int
-    classes: list[ClassLatencies]
+    chunk_tokens: int
     outcome: Outcome
     simulated: bool
-    goodput: float
-    replicas: int | None
-    cost: float | None
+    classes: list[ClassLatencies]
+    goodput_rps: float
+    replicas_needed: int | None
+    cost_needed_usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +488,7 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
     enough = _fewest_replicas(instance, fleet, first)
     replicas = None if enough is None else enough.pools[first].replicas
     cost = None if enough is None else fleet_cost(instance, enough)
-    return ChunkRow(size, classes, outcome, simulated, goodput, replicas, cost)
+    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost)
 
 
 def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:

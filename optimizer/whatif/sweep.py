@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from typing import Any
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
+from optimizer.loads.instance import Progress
 from optimizer.plans.precision import CANDIDATES
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
@@ -35,8 +36,8 @@ from .answer import ScenarioEffort, answer
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
-Progress = Callable[[int, int, float], None]
-"""(finished, all, seconds left)."""
+PROVING = 0.7
+"""Share of a sweep's work that is done when simulations begin."""
 
 MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
@@ -51,12 +52,13 @@ INNER = ("fleet", "refuted_fleets")
 class Solver:
     """Solves scenarios of one problem; picklable.
 
-    shown: keys whose values stand in the rows; count: of the
+    proven: whether whole searches by formula state a bound; shown: keys whose values stand in the rows; count: of the
     scenarios, whose numbers are raised by it where their fleets are to be simulated.
     """
 
     problem: Problem
     effort: ScenarioEffort
+    proven: bool
     shown: tuple[str, ...]
     count: int
 
@@ -70,6 +72,7 @@ class Solver:
             self.effort,
             changes=scenario.changes,
             simulated=number >= self.count,
+            proven=self.proven,
             name=scenario.name,
         )
         refuted_fleets = [miss.case.key for miss in best.refuted if miss.case is not None]
@@ -95,19 +98,22 @@ def sweep_of(
     named_scenarios: Sequence[Scenario] = (),
     effort: ScenarioEffort | None = None,
     looks: int = 0,
+    *,
+    proven: bool = True,
 ) -> Sweep:
     """The sweep over all combinations of the axes, for each of the named scenarios.
 
     effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL, else
-    simply. Raises InputError for a bad key or value before any work.
+    simply. proven: whether whole searches by formula state a bound. Raises InputError for a bad key or value before
+    any work.
     """
     scenarios = tuple(grid(axes, named_scenarios))
     _check(problem, scenarios)
     if effort is None:
         effort = ScenarioEffort.FULL if len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
-    solver = Solver(problem, effort, tuple(axis.key for axis in axes), len(scenarios))
+    solver = Solver(problem, effort, proven, tuple(axis.key for axis in axes), len(scenarios))
     changes = [[scenario.name, scenario.changes] for scenario in scenarios]
-    identity = [problem.inputs, str(effort), looks, package_versions(), changes, solver.shown]
+    identity = [problem.inputs, str(effort), proven, looks, package_versions(), changes, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(scenarios, solver, looks, key)
 
@@ -137,8 +143,11 @@ def run_sweep(
     """
     known, count = {} if journal is None else journal.begin(), len(sweep.scenarios)
 
-    def solved(tasks: Sequence[tuple[int, Scenario]], total: int) -> dict[int, Row]:
-        """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker."""
+    def solved(tasks: Sequence[tuple[int, Scenario]], noun: str, begin: float, end: float) -> dict[int, Row]:
+        """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker.
+
+        begin, end: shares of the work that is done before and after.
+        """
         open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
         # each worker takes some again, so that none idles long
         size = min(max(len(open_tasks) // (CANDIDATES * workers), 1), MOST_FULL)
@@ -148,10 +157,12 @@ def run_sweep(
             known[row["number"]] = row
             if progress is not None:
                 waiting = len(open_tasks) - done_count
-                progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
+                seconds = (time.monotonic() - begun) / done_count * waiting
+                label = f"{len(tasks) - waiting:,} of {len(tasks):,} {noun}, {seconds:,.0f} s left"
+                progress(label, end - (end - begin) * waiting / len(tasks))
         return {number: known[number] for number, _ in tasks}
 
-    rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), count)
+    rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), "scenarios", 0.0, PROVING)
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
     again, shares = sorted(first[fleet] for fleet, _ in fleets.most_common(sweep.looks)), dict[str, float]()
@@ -159,7 +170,7 @@ def run_sweep(
     while again:
         solved_again.update(again)
         tasks = [(number + count, sweep.scenarios[number]) for number in again]
-        for number, row in solved(tasks, count + len(solved_again)).items():
+        for number, row in solved(tasks, "simulated fleets", PROVING, 1.0).items():
             rows[number - count] = row | {"number": number - count}
             refuted_fleets.update(row["refuted_fleets"])
             if row["simulated"]:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 JOBS = Bounds(1, 4096, "jobs")
 MOST_UNLOGGED = 10_000
 """More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
-PROVING = 0.7
-"""Share of a sweep's work that is done when simulations begin."""
 
 
 def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None, text: str | None) -> tuple[int, ...]:
@@ -228,25 +226,14 @@ def swept(
     from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key)
-    first = len(sweep.scenarios)
-    workers = min(jobs or all_cores(), first)
+    workers = min(jobs or all_cores(), len(sweep.scenarios))
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
         if address is None:
             executor = stack.enter_context(local_executor(workers))
         else:
             executor, workers = stack.enter_context(dask_executor(address))
-
-        def tell(share: int, total: int, seconds: float) -> None:
-            if progress is None:
-                return
-            if total == first:
-                progress(f"{share:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * share / total)
-            else:
-                more = f"{share - first:,} of {total - first:,} simulated fleets"
-                progress(more, PROVING + (1.0 - PROVING) * (share - first) / (total - first))
-
-        return run_sweep(sweep, executor, workers, log, tell)
+        return run_sweep(sweep, executor, workers, log, progress)
 
 
 # --- questions about the best fleet ---------------------------------------------------------------------------------
@@ -358,10 +345,10 @@ def frontier(
     0.01 %; a step shorter than 1 % may be left out. With several SLO classes, all their
     limits are scaled together. Over the budget, it shows the most demand that each budget serves.
 
-    Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
-    largest jumps. Where a fleet misses there, its step is cut back to where it meets the SLO in
-    simulation, to 1 %, and the next fleet takes over. At the value in FILE the whole search of pdplan
-    optimize runs, so the curve is never above its answer there.
+    Up to --verify steps are simulated where they end, the easiest first. Where a fleet misses there, its
+    step is cut back to where it meets the SLO in simulation, to 1 %, and the next fleet takes over. At
+    the value in FILE the whole search of pdplan optimize runs, so the curve is never above its answer
+    there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
@@ -436,7 +423,7 @@ def map_command(
 
     axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, looks)
+    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, looks, proven=False)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     cells = map_record(keys, rows)
