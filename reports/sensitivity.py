@@ -183,16 +183,6 @@ def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
     return [(row, flip) for row in sensitivity.levers for flip in row.flips]
 
 
-def flips_sentence(sensitivity: Sensitivity) -> str:
-    """Say which levers other than prices change the kind of fleet; empty where only prices were moved."""
-    if not sensitivity.complete:
-        return ""
-    names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(sensitivity)))
-    if not names:
-        return f"No other lever changes the fleet within {percent(sensitivity.share)}"
-    return f"Levers that make another fleet the cheapest: {join_words(names)}"
-
-
 def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
     """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
 
@@ -229,10 +219,16 @@ def sensitivity_section(plan: Plan) -> Section:
     sentences = (
         break_even_sentence(plan, sensitivity),
         swing_sentence(sensitivity) if sensitivity.complete else "",
-        *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
+        *(flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]),
+        f"No other lever changes the fleet within {percent(sensitivity.share)}"
+        if sensitivity.complete and not changes
+        else "",
         "Step times move over their 90 % interval" if sensitivity.complete else "",
     )
-    where = Section(flips_sentence(sensitivity), table=_flips_table(changes), detail=Detail.PAGE)
+    names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
+    where = Section(
+        f"Levers that make another fleet the cheapest: {names}", table=_flips_table(changes), detail=Detail.PAGE
+    )
     return Section(
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
