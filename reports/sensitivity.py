@@ -139,7 +139,7 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     is_own_fleet = _alike(own_pools(plan), piece.pools)
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
-    if own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour):
+    if hourly(own) == hourly(sensitivity.usd_per_hour):
         return f"Break-even by formula: {change}, {takes_over}"
     cheapest = f"{fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
     return f"By formula the cheapest fleet is {cheapest}; {change}, {takes_over}"

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.loads.instance import planned_instance
-from optimizer.plans.records import Sensitivity
+from optimizer.plans.records import Sensitivity, engine_counts
 from optimizer.recommend.explain import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan
 from optimizer.whatif.curves import break_even, frontier
 from optimizer.whatif.sensitivity import STEP_TIME, kind_of, relaxation, sensitivity, shadow_prices
+from pdplan.cli import run
 from reports.answers.curves import frontier_record
-from search_spaces.loader import problem_of
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
 
@@ -194,6 +195,24 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
+
+
+def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Path) -> None:
+    """2 L40S and 1 H100 are cheaper than any fleet of one or two pools; re-planning beyond a price says the same."""
+    path = tmp_path / "workload.yaml"
+    assert run(["init", "-o", str(path)]) == 0
+    problem = load_problem(path)
+    plan = optimize(problem, level=Level.QUICK)
+    assert answer(problem).cost > plan.cost_usd_per_hour  # type: ignore[operator]
+    moved = sensitivity(problem, complete=False, plan=plan)
+    assert moved is not None
+    assert moved.usd_per_hour == pytest.approx(plan.cost_usd_per_hour)
+    ends = [(f"price.{row.accelerator}", *pair) for row in moved.break_even for pair in pairwise(row.pieces)]
+    assert len(ends) >= 3
+    for key, below, above in ends:
+        for factor, piece in ((0.99, below), (1.01, above)):
+            best = answer(problem, ScenarioEffort.FULL, changes={key: below.high * factor})
+            assert engine_counts(best.pools) == engine_counts(piece.pools)
 
 
 def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensitivity) -> None:
