@@ -35,7 +35,7 @@ from optimizer.loads.instance import (
     silent,
     slow_end,
 )
-from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, QUICK_CANDIDATES, ROUNDING
+from optimizer.plans.precision import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -284,28 +284,12 @@ class _Prospect:
         plans, bounds = [], []
         for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
             program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities)
-            solution = solve(program, gap=ALIKE / 2.0, nodes=MOST_LOOKS)
+            solution = solve(program, gap=OPTIMAL_GAP, nodes=MOST_LOOKS)
             shape = len(self.paths), self.first.size
             plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else np.zeros(shape, np.int64)
-            plans.append(self._lean(plan))
+            plans.append(plan)
             bounds.append(max(solution.bound, 0.0))
         return min(plans, key=self.cost), bounds[0]
-
-    def _lean(self, plan: IntArray) -> IntArray:
-        """The plan less the GPUs without which it costs no more: the search may stop a hair above the best."""
-        paths = np.arange(len(plan))
-        places = [(paths, start) for start in np.flatnonzero(self.first).tolist()]
-        places += [(paths[[path]], start) for path in paths for start in np.flatnonzero(~self.first).tolist()]
-        least = self.cost(plan)
-        for rows, start in places:
-            while plan[rows, start].any():
-                fewer = plan.copy()
-                fewer[rows, start] -= 1
-                price = self.cost(fewer)
-                if price > least:
-                    break
-                plan, least = fewer, price
-        return plan
 
 
 def starts_of(terms: Terms) -> list[ContractedGpus]:
