@@ -161,7 +161,7 @@ explain w.yaml --config gpu=H100,tp=2,role=decode --config gpu=H100,role=prefill
 buy w.yaml --terms terms.yaml --months 6 --growth 2% --low 0% --high 4% --verify 0
 autoscale plan.json --start-up 5min --least 1 --requests 200 --by-hour 2,1,1,1,1,2,4,6,5,5,5,5,5,5,5,5,5,5,5,5,5,4,3,2
 resilience plan.json --losses 1 --requests 200 --seed 1 --html losses.html
-whatif w.yaml --vary price.H100=2,3 --vary rate=2:4:2 --jobs 1 --verify 0 --csv sweep.csv
+whatif w.yaml --vary price.H100=2,3 --vary rate=2:4:2 --jobs 1 --no-gap --verify 0 --csv sweep.csv
 whatif w.yaml --break-even price.H100 --between 1:8 --verify 0
 whatif w.yaml --tornado 25% --slack 5% --verify 0 --set constraints.max_gpus=4
 whatif w.yaml --shadow-prices --set constraints.budget=20

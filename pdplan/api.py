@@ -191,6 +191,7 @@ def whatif(
     scenario: str | Sequence[str] = (),
     full: bool = False,
     simulate: bool = False,
+    gap: bool | None = None,
     verify: int = 4,
     jobs: int = 1,
     prices: str | None = None,
@@ -214,7 +215,7 @@ def whatif(
     if not axes and not scenarios:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
-    sweep = sweep_of(problem, axes, scenarios, effort, verify)
+    sweep = sweep_of(problem, axes, scenarios, effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)
 

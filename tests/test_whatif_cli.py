@@ -133,7 +133,7 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
         assert costs[cell["cheapest"]] == min(costs.values())
         difference = costs["disaggregated"] / costs["colocated"] - 1.0
         assert cell["disaggregated_over_colocated"] == pytest.approx(difference)
-    sweep = answered("whatif", workload, "--vary", "isl=300,2400", "--vary", "rate=10,80", "--jobs", 1)
+    sweep = answered("whatif", workload, "--vary", "isl=300,2400", "--vary", "rate=10,80", "--jobs", 1, "--no-gap")
     best = [cell[cell["cheapest"]]["cost_usd_per_hour"] for cell in cells]
     assert [row["cost_usd_per_hour"] for row in sweep["rows"]] == pytest.approx(best)
     assert len(re.findall(r'<rect x=[^>]*class="(?:alone|split)-[1-8]"', page.read_text("utf-8"))) == 4
@@ -148,7 +148,7 @@ def program(*arguments: object) -> list[str]:
 def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
     rows = 12
-    question = ("whatif", workload, "--vary", f"rate=5:60:{rows}", "--jobs", 1)
+    question = ("whatif", workload, "--vary", f"rate=5:60:{rows}", "--jobs", 1, "--no-gap")
     whole, asked = answered(*question), program(*question, "--verify", 0, "--json")
     with subprocess.Popen([*asked, "--resume", str(log)], stdout=subprocess.DEVNULL, cwd=ROOT) as killed:
         while killed.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 3):
@@ -166,7 +166,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
-    asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--verify", 0)
+    asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)
     with subprocess.Popen(
         [*asked, "--resume", str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
     ) as parent:
@@ -196,7 +196,7 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
     script = tmp_path / "cluster.py"
     script.write_text(CLUSTER, "utf-8")
     varied = ("--vary", "price.A100-80=0.5,4", "--vary", "rate=10,40")
-    asked = ("whatif", str(workload), "--json", "--verify", "1", *varied)
+    asked = ("whatif", str(workload), "--json", "--no-gap", "--verify", "1", *varied)
     here = os.environ | {"PYTHONPATH": str(ROOT)}
     tables = [
         subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=here).stdout

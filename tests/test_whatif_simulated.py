@@ -130,7 +130,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 def swept(
     problem: Problem, looks: int, *axes: str, workers: int = 1, effort: ScenarioEffort | None = None
 ) -> list[Row]:
-    sweep = sweep_of(problem, [parse_axis(axis) for axis in axes], (), effort, looks)
+    sweep = sweep_of(problem, [parse_axis(axis) for axis in axes], (), effort, None, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
 

@@ -92,28 +92,27 @@ class Sweep:
     key: str
 
 
-def sweep_of(
+def sweep_of(  # noqa: PLR0917
     problem: Problem,
     axes: Sequence[SweepAxis],
     named_scenarios: Sequence[Scenario] = (),
     effort: ScenarioEffort | None = None,
+    gap: bool | None = None,
     looks: int = 0,
-    *,
-    proven: bool = True,
 ) -> Sweep:
     """The sweep over all combinations of the axes, for each of the named scenarios.
 
-    effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL, else
-    simply. proven: whether whole searches by formula state a bound. Raises InputError for a bad key or value before
-    any work.
+    effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL or where
+    gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do. Raises
+    InputError for a bad key or value before any work.
     """
     scenarios = tuple(grid(axes, named_scenarios))
     _check(problem, scenarios)
     if effort is None:
-        effort = ScenarioEffort.FULL if len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
-    solver = Solver(problem, effort, proven, tuple(axis.key for axis in axes), len(scenarios))
+        effort = ScenarioEffort.FULL if gap or len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
+    solver = Solver(problem, effort, gap is not False, tuple(axis.key for axis in axes), len(scenarios))
     changes = [[scenario.name, scenario.changes] for scenario in scenarios]
-    identity = [problem.inputs, str(effort), proven, looks, package_versions(), changes, solver.shown]
+    identity = [problem.inputs, str(effort), gap, looks, package_versions(), changes, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(scenarios, solver, looks, key)
 

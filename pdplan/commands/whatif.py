@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from costmodel.metric import METRICS, Metric
@@ -108,9 +107,13 @@ class WithLevers(click.Command):
     help="Show TTFT, TPOT, goodput and cost of the cheapest fleet with each chunk (max_num_batched_tokens).",
 )  # fmt: skip
 @click.option(
-    "--full",
-    is_flag=True,
-    help="Search fleets of any number of pools, and bound what any other saves, as it is done for up to 64 scenarios.",
+    "--gap/--no-gap",
+    "gap",
+    default=None,
+    help="Prove what any other fleet could save; default: for up to 64 scenarios.",
+)
+@click.option(
+    "--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 64 scenarios."
 )
 @click.option(
     "--simulate", "simulated", is_flag=True, help="Prove each fleet by simulation, as pdplan optimize; slower."
@@ -176,7 +179,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
     """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
 
     options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
-    Whole searches simulate no fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
     """
     if (options["address"] is None) == (options["backend"] == "dask"):
         raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
@@ -187,12 +189,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
     if table and not (sweeps or options["chunks"]):
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
-    verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    if verifies and options["looks"] and options["simulated"] and (sweeps or options["swing"]):
-        raise InputError(
-            f"--verify {options['looks']} simulates fleets found by formula, so it does not go with --simulate; "
-            "--simulate alone simulates every fleet"
-        )
     if options["between"] is not None and not key:
         raise InputError("--between is the range of --break-even, which is not stated")
 
@@ -213,8 +209,8 @@ def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, opt
             f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
-    stated_effort, looks = effort if options["full"] or options["simulated"] else None, options["looks"]
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, 0 if options["simulated"] else looks)
+    stated_effort = effort if options["full"] or options["simulated"] else None
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], options["looks"])
     rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
     return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 
@@ -254,7 +250,7 @@ def answers(
     if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
         bounds = bounds_of(options["between"], key) if options["between"] else None
-        curve = break_even(problem, key, bounds, effort, looks=0 if options["simulated"] else looks)
+        curve = break_even(problem, key, bounds, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
         yield "break_even", curves.break_even_record(curve), document
     if options["shadow"]:
@@ -423,7 +419,7 @@ def map_command(
 
     axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, looks, proven=False)
+    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     cells = map_record(keys, rows)
