@@ -17,7 +17,6 @@ from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
 from reports.figures import length_map, routed
-from reports.sensitivity import moved_costs
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
 from tests.report_cases import NAMES, assert_golden, load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown
@@ -197,10 +196,9 @@ def derived(plan: Plan) -> Iterator[float]:
 def moved(plan: Plan) -> Iterator[float]:
     """Prices of the sensitivity over the price at hand, and costs at them over the cost at hand."""
     found = plan.sensitivity
-    for group in moved_costs(found) if found else ():
-        for row in group.levers:
-            for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
-                yield from (cost, cost / group.base - 1)
+    for row in found.levers if found else ():
+        for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
+            yield from (cost, cost / found.usd_per_hour - 1)
     for item in found.break_even if found else ():
         yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
 
