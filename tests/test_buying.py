@@ -163,7 +163,7 @@ TWO_TYPES = make_levels(
 )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4), st.integers(0, 3), st.floats(0.5, 1.0), st.floats(-0.1, 0.15)
 )
@@ -304,7 +304,6 @@ def test_headroom_of_spot_is_the_binomial_one() -> None:
     assert cost.tolist() == [0.0, 1.0, 2.0, 2.5]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
 def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:
     low, high = sorted((first, second))

@@ -63,7 +63,6 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
     seen: Counter[str] = Counter()
 
     @settings(
-        deadline=None,
         max_examples=runs(target) // 2,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         database=None,

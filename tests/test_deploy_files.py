@@ -24,8 +24,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
 from reports.deploy.checking import checked_directory
-from reports.deploy.deployment import Device, Options, WorkerSettings
-from reports.deploy.describe import describe
+from reports.deploy.deployment import Device, Options
 from reports.deploy.files import MARKER, WRITERS, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
@@ -94,7 +93,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
 
 
 @pytest.mark.parametrize("target", WRITERS)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})
@@ -351,13 +350,6 @@ def scaled_plan(
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
 
 
-def told(plan: Plan, target: str, **more: Any) -> WorkerSettings:
-    """The settings of the pools, which must all be told the same."""
-    pools = describe(plan, options(target, **more)).pools
-    assert len({pool.settings.config_overrides for pool in pools}) == 1
-    return pools[0].settings
-
-
 def test_golden_lines(tmp_path: Path) -> None:
     """How each target states it, in both cases."""
     lines = []
@@ -383,12 +375,6 @@ def test_golden_lines(tmp_path: Path) -> None:
 def unproven(plan: Plan) -> Plan:
     """The plan as simulated, with a least-requests router under which it is not shown to hold."""
     return simulated(plan, judged(held=False))
-
-
-def refusal(plan: Plan, target: str) -> str:
-    with pytest.raises(InputError) as refused:
-        deployment_files(plan, options(target))
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)

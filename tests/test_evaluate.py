@@ -220,10 +220,6 @@ class TestByHand:
 # --- states of pools are worked out once for all that they do not depend on
 
 
-def dearer(instance: Instance) -> Instance:
-    return replace(instance, tables=replace(instance.tables, usd_per_hour=2.0 * instance.tables.usd_per_hour))
-
-
 def slower(instance: Instance) -> Instance:
     times = {name: 1.1 * getattr(instance.tables, name) for name in ("prefill_time", "decode_base", "full_base")}
     return replace(instance, tables=replace(instance.tables, **times))
@@ -316,7 +312,7 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
         np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     log_rate=st.floats(-4.0, 0.5),
     isl=st.lists(st.sampled_from([200.0, 2000.0, 20_000.0]), min_size=1, max_size=3, unique=True),

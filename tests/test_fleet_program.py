@@ -227,7 +227,7 @@ def wider(seed: int, columns: int = 24) -> Matrices:
     return replace(made, role=kind % 3, domain=np.zeros_like(kind), talks=None, price=price, need=need)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SEEDS)
 @example(66564822)
 def test_it_equals_trying_every_fleet(seed: int) -> None:
@@ -250,7 +250,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
         assert engines.objective == pytest.approx(best, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
 def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
     matrices = billed_by_node(wider(seed)) if nodes else wider(seed)

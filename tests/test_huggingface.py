@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
@@ -297,7 +297,6 @@ junk = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     base=st.sampled_from([LLAMA, MLA, MOE]),
     changes=st.dictionaries(st.sampled_from(FIELDS), junk, min_size=1, max_size=3),

@@ -280,7 +280,7 @@ def every_cheaper(known: FleetSearch, below: float, most: int = 6) -> list[float
     return [cost for picks, cost in costs.items() if cost < below and known.holds(picks)]
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(st.floats(0.5, 45.0))
 def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     instance = at(rate, "H100", "L40S")
@@ -293,7 +293,7 @@ def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.floats(0.5, 60.0), st.integers(0, 99), st.integers(1, 12))
 def test_a_pool_of_fewer_engines_than_keep_up_falls_behind(rate: float, index: int, engines: int) -> None:
     """The bound from which the search starts: below it no pool is stable; and one engine more never makes it miss."""

@@ -22,7 +22,7 @@ from reports.json_text import plan_json
 from reports.words import distinct_alternatives, serving_words
 from tests.report_cases import PLANS
 from tests.report_cases import text_of as as_text
-from tests.running import tiny, within
+from tests.running import demand, tiny, within
 
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
 
@@ -169,18 +169,11 @@ def test_every_command_takes_an_earlier_plan(words: list[str], said: str) -> Non
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan]:
     folder = tmp_path_factory.mktemp("alternatives")
-    workload = tiny(folder, accelerators=["H100", "L40S"], workload=LOAD, target="none")
+    workload = tiny(folder, accelerators=["H100", "L40S"], workload=demand("30/s"), target="none")
     done = within("optimize", workload, "--effort", "quick", "-o", folder / "plan")
     assert done.returncode == 0, done.stderr
     file = folder / "plan" / "plan.json"
     return file, parse_plan(file.read_bytes())
-
-
-LOAD = {
-    "request_rate": "30/s",
-    "max_tokens": 8192,
-    "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.8}, {"isl": 3000, "osl": 80, "share": 0.2}]},
-}
 
 
 def test_an_alternative_has_the_cost_and_the_share_of_its_row(written: tuple[Path, Plan]) -> None:

@@ -63,7 +63,7 @@ def test_spread_over_replicas_a_session_finds_what_its_last_visit_left() -> None
     assert found.chance[0] * 4000.0 == pytest.approx(4000 / 2 + 3000 / 4 + 2000 / 8 + 1000 / 16)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     capacity=st.floats(0.0, 3e6),
     more=st.floats(1.0, 10.0),
@@ -237,7 +237,7 @@ def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
         np.testing.assert_array_equal(tiered.attainment, plain.attainment)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     capacity=st.floats(1.0, 500.0),
     more=st.floats(1.0, 4.0),

@@ -9,7 +9,7 @@ import math
 
 import click
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdplan.cli import run
@@ -124,7 +124,6 @@ CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), m
 
 
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))
-@settings(deadline=None, max_examples=80)
 def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, str]], width: int) -> None:
     columns = [Column("first", shrink=True), Column("second"), Column("third", "right")]
     lines, one = render_table(rows, columns, width).split("\n"), 1 + len(rows)
@@ -152,7 +151,6 @@ def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> Non
 
 
 @given(st.text(max_size=400))
-@settings(deadline=None, max_examples=100)
 def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text: str) -> None:
     cleaned = clean(text)
     assert len(cleaned) <= 60
@@ -160,7 +158,6 @@ def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text
 
 
 @given(st.text(st.characters(codec="utf-8", categories=("L", "Zs")), max_size=200), st.integers(5, 60))
-@settings(deadline=None, max_examples=60)
 def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
     text = clean(text, 200)
     assert all(display_width(line) <= width for line in wrap(text, width))
@@ -180,7 +177,6 @@ def test_what_is_not_known_is_a_dash(write) -> None:
 
 
 @given(st.floats(-1e12, 1e12))
-@settings(deadline=None, max_examples=100)
 def test_minus_zero_and_exponents_are_never_written(value: float) -> None:
     for write in WRITERS:
         text = write(value)
@@ -190,6 +186,5 @@ def test_minus_zero_and_exponents_are_never_written(value: float) -> None:
 
 
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
-@settings(deadline=None, max_examples=100)
 def test_a_share_between_is_never_written_as_all_or_nothing(share: float) -> None:
     assert percent(share) not in {"0 %", "100 %"}

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
@@ -58,7 +58,6 @@ def test_prefill_without_a_decode_engine_of_its_domain_serves_nothing() -> None:
     assert rerouted(shares(1.0, 1.0), [P, D], [0, 0], np.array([1.0, 0.0])) is None
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.05, 1.0), min_size=5, max_size=5), st.lists(LEFT, min_size=5, max_size=5))
 def test_every_request_is_served_once_per_stage(weights: list[float], left: list[float]) -> None:
     roles, domains = [P, P, D, D, C], [0, 1, 0, 1, 0]
@@ -102,7 +101,6 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
     assert without(instance, fleet, [0]) is None
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
 def test_spares_are_the_fewest_that_bear_the_loss_of_any_nodes(needed: int, each: int, count: int) -> None:
     engines, nodes = engines_against_nodes(needed, each, count)
@@ -221,7 +219,6 @@ def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
 def test_a_queue_loses_no_request(volume: float, most: float, time: float, backlog: float) -> None:
     """Arrivals + backlog = what is served + what is left; where a queue stands, as much as can be is served."""
