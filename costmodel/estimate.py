@@ -21,7 +21,7 @@ from .memory import (
     weight_bytes_per_gpu,
 )
 from .policy import EngineOverhead
-from .step import StepLoad, StepTime, prompt_chunks, step_time
+from .step import StepLoad, StepTime, chunked_steps, step_time
 from .transformer import Part, Transformer
 from .words import percentage
 
@@ -132,9 +132,12 @@ def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArra
     alone takes less than its rank does among others. isl: tokens of a prompt.
     """
     split = config.parallelism
-    count, size, past = prompt_chunks(isl, 0.0, config.max_num_batched_tokens / split.data)
-    step = step_time(model, engines, StepLoad.prefill(size, split.data, past))
-    return count * float(step.total[0, 0]) / (split.pipeline * split.data)
+
+    def step(new: float, past: float) -> float:
+        return float(step_time(model, engines, StepLoad.prefill(new, split.data, past)).total[0, 0])
+
+    mean, count = chunked_steps(isl, 0.0, config.max_num_batched_tokens / split.data, step)
+    return count * mean / (split.pipeline * split.data)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:
