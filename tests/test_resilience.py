@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.operation import (
     DAY,
@@ -29,8 +29,9 @@ from optimizer.procurement.operation import (
 from reports.answers.operation import resilience_dict, resilience_document
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
-from tests.optimizer_cases import instance_of, limit, offer, problem, workload
+from tests.optimizer_cases import instance_of, offer, problem, workload
 from tests.report_cases import load
+from tests.small_fleets import pool
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -78,16 +79,12 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
     instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
-    pool = FleetPool("colocated-1", C, 0, limit(instance, 1), 0, replicas, 0, np.ones(instance.flows.isl.size))
-    return instance, Fleet((pool,))
+    return instance, Fleet((pool(instance, "colocated-1", C, replicas),))
 
 
 def pools(*engines: int) -> Fleet:
     """Colocated pools of one H100 an engine that share the requests evenly."""
-    route = np.ones(case()[0].flows.isl.size) / len(engines)
-    return Fleet(
-        tuple(FleetPool(f"colocated-{k}", C, 0, limit(case()[0], 1), 0, n, 0, route) for k, n in enumerate(engines, 1))
-    )
+    return Fleet(tuple(pool(case()[0], f"colocated-{k}", C, n, 1 / len(engines)) for k, n in enumerate(engines, 1)))
 
 
 def test_engines_stand_on_the_first_node_with_room() -> None:
@@ -170,9 +167,8 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 def colocated_day() -> tuple[Instance, Fleet]:
     """Colocated engines of one H100, as many as 64 requests per second need."""
     instance = instance_of(problem(workload=workload(64.0)))
-    pool = FleetPool("colocated-1", Role.COLOCATED, 0, limit(instance, 1), 0, 64, 0, np.ones(instance.flows.isl.size))
-    enough = replicas_at(instance, Fleet((pool,)), 1.0)
-    return instance, Fleet((pool,)).resized(enough)
+    fleet = Fleet((pool(instance, "colocated-1", C, 64),))
+    return instance, fleet.resized(replicas_at(instance, fleet, 1.0))
 
 
 @cache
