@@ -460,7 +460,7 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
 
 
-def _unknown(inputs: Inputs, key_path: str) -> InputError:
+def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
     near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")

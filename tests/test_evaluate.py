@@ -198,6 +198,13 @@ class TestByHand:
         assert 1e-3 < alone.full < 1.0
         assert together.full < alone.full / 10.0
 
+    def test_an_answer_of_one_token_is_late_by_its_first_alone(self) -> None:
+        """However tight the limits of later tokens, which the other requests all miss."""
+        goals = (slo(60.0, 1e-6, itl_p99=1e-6),)
+        instance = instance_of(problem(workload=workload(1.0, ONE_TOKEN), slos=goals, space=LARGE))
+        result = evaluate(instance, each_of(instance, (Role.COLOCATED,), 4))
+        np.testing.assert_allclose(result.flow_attainment, instance.flows.osl == 1.0, atol=1e-9)
+
     def test_overload_attains_nothing(self) -> None:
         instance = one_flow(500.0)
         result = evaluate(instance, apart(instance, 1, 1))
