@@ -30,9 +30,7 @@ RATES = ((3.0, 0.5), (6.0, 0.8), (7.8, 0.99), (8.1, 1.4))
 """Arrival rates [1/s] of the simulated curve, and by what the plan's latencies are multiplied there."""
 
 
-def text_of(
-    plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False, next_step: str | None = None
-) -> str:
+def text_of(plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False) -> str:
     """The plan on a terminal: all of the answer, or what fits a screen."""
     return terminal.render_document(plan_document(plan, brief=brief), width, color=color)
 

@@ -18,27 +18,24 @@ from reports.next_steps import next_command
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap
 from reports.views.terminal import render_table
-from tests.report_cases import assert_golden, load, simulated, with_command, with_sensitivity
-from tests.report_cases import text_of as render_plan
-
-NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
+from tests.report_cases import NAMES, assert_golden, load, simulated, text_of, with_command, with_sensitivity
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("name", NAMES)
 def test_golden(name: str, width: int) -> None:
-    assert_golden(f"plan-{name}-{width}.txt", render_plan(load(name), width, brief=True))
+    assert_golden(f"plan-{name}-{width}.txt", text_of(load(name), width, brief=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_of_the_whole_answer(name: str) -> None:
-    assert_golden(f"plan-{name}-whole.txt", render_plan(load(name), 100))
+    assert_golden(f"plan-{name}-whole.txt", text_of(load(name), 100))
 
 
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "infeasible"])
 def test_the_brief_answer_fits_a_screen(name: str) -> None:
     for width, most in ((80, 29), (100, 25), (140, 25)):
-        lines = render_plan(load(name), width, brief=True).splitlines()
+        lines = text_of(load(name), width, brief=True).splitlines()
         assert len(lines) <= most
         assert all(display_width(line) <= width for line in lines[:-1])  # the last is a command, in one line
 
@@ -47,13 +44,13 @@ def test_the_brief_answer_fits_a_screen(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_colour_changes_nothing_but_colour(name: str, brief: bool) -> None:
     plan = load(name)
-    coloured = render_plan(plan, 100, color=True, brief=brief)
+    coloured = text_of(plan, 100, color=True, brief=brief)
     assert "\x1b[" in coloured
-    assert click.unstyle(coloured) == render_plan(plan, 100, brief=brief)
+    assert click.unstyle(coloured) == text_of(plan, 100, brief=brief)
 
 
 def test_the_last_line_is_the_next_command() -> None:
-    assert render_plan(load("disaggregated")).endswith(
+    assert text_of(load("disaggregated")).endswith(
         "Next: pdplan simulate plan/plan.json   # --alternative N: fleet N\n"
     )
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
@@ -75,7 +72,7 @@ def test_the_brief_answer_keeps_the_fleet_for_slow_gpus() -> None:
     plan = load("disaggregated")
     dear = max(row.cost_usd_per_hour or 0.0 for row in plan.alternatives) + 1.0
     safe = plan.alternatives[0].model_copy(update={"kind": "safe", "label": "for slow GPUs", "cost_usd_per_hour": dear})
-    text = render_plan(plan.model_copy(update={"alternatives": [*plan.alternatives, safe]}), brief=True)
+    text = text_of(plan.model_copy(update={"alternatives": [*plan.alternatives, safe]}), brief=True)
     assert "for slow GPUs" in text
     assert "2 more with -v" in text
 
@@ -112,7 +109,7 @@ def test_a_command_keeps_within_the_terminal_and_cuts_nothing(
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
 def test_a_plan_keeps_within_the_terminal(name: str, width: int) -> None:
     plan = with_sensitivity(simulated(load(name)))
-    text = render_plan(plan, width).partition("\nNext: ")[0]  # a command is one line
+    text = text_of(plan, width).partition("\nNext: ")[0]  # a command is one line
     assert too_wide(text, width) == []
     dearest = sorted(plan.pools, key=lambda pool: -pool.usd_per_hour)[:3]
     assert all(money(pool.usd_per_hour) in text for pool in dearest)
