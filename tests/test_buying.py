@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -56,6 +55,7 @@ from search_spaces.contracts import (
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.fleet_matrices import lp_text
+from tests.golden_files import assert_golden
 from tests.optimizer_cases import offer, problem
 
 TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,))] for n in range(1, 9)])
@@ -191,10 +191,7 @@ def test_golden_programme() -> None:
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,))], [Option((4,)), Option((3,))]])
     paths = [path_of(stated, levels, path.growth) for path in stated.forecast.paths]
     program, _ = buying_program(stated, levels, paths, stated.forecast.probabilities)
-    golden = Path(__file__).parent / "golden" / "buying.lp"
-    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
-        golden.write_text(lp_text(program), "utf-8")
-    assert lp_text(program) == golden.read_text("utf-8")
+    assert_golden("buying.lp", lp_text(program))
 
 
 @cache

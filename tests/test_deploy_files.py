@@ -43,7 +43,7 @@ from tests.deploy_cases import (
     parted_plan,
     plan_of,
 )
-from tests.report_cases import assert_golden
+from tests.golden_files import assert_golden
 from tests.test_balancing import judged, simulated
 
 NASTY = (
@@ -314,7 +314,6 @@ def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
 
-GOLDEN = Path(__file__).parent / "golden" / "deploy" / "context.txt"
 QWEN3: dict[str, Any] = {
     "model_type": "qwen3",
     "num_hidden_layers": 36,
@@ -364,9 +363,7 @@ def test_golden_lines(tmp_path: Path) -> None:
                 found = [one for one in re.split(r"\n| (?=--)", text) if "max_position_embeddings" in one]
                 lines += [f"{target}, {case}: {path}: {one.strip()}\n" for one in found]
     text = "".join(lines).replace(str(tmp_path), "/models/qwen3")
-    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
-        GOLDEN.write_text(text, "utf-8")
-    assert text == GOLDEN.read_text("utf-8")
+    assert_golden("deploy/context.txt", text)
 
 
 # --- a refusal names another target only where that one runs the plan, and every reason why this one does not

@@ -140,9 +140,6 @@ def test_every_config_is_right(data: Path) -> None:
         assert model.state_bytes == STATE_OF_CONFIGS.get(name, model.state_bytes), name
 
 
-# ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
 
 

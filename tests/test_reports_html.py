@@ -19,7 +19,8 @@ from reports.answers.plan_charts import attainable, fleet_points, loads
 from reports.figures import length_map, routed
 from reports.sensitivity import moved_costs
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
-from tests.report_cases import NAMES, assert_golden, load, markdown_of, simulated, with_accuracy, with_sensitivity
+from tests.golden_files import assert_golden
+from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 
 VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {

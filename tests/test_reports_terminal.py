@@ -1,7 +1,4 @@
-"""The terminal summary, against golden text: a changed word is a readable diff.
-
-To accept a change: PDPLAN_UPDATE_GOLDEN=1 pytest tests/test_reports_terminal.py
-"""
+"""The terminal summary, against golden text: a changed word is a readable diff."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from reports.next_steps import next_command
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap
 from reports.views.terminal import render_table
-from tests.report_cases import NAMES, assert_golden, load, simulated, text_of, with_command, with_sensitivity
+from tests.golden_files import assert_golden
+from tests.report_cases import NAMES, load, simulated, text_of, with_command, with_sensitivity
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

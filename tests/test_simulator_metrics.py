@@ -169,8 +169,6 @@ def test_coefficients_answer_by_their_formula() -> None:
 
 def test_the_grid_follows_the_cost_model() -> None:
     """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
-    from tests.optimizer_cases import accelerator
-
     model, host = llama_8b(), load_engine_overhead("vllm")
     gpu, memory = accelerator("H100"), load_engine_memory("vllm")
     config = EngineConfig(gpu, Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192, memory)
