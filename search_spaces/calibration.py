@@ -32,7 +32,6 @@ from costmodel.calibration import (
     least_step,
     least_tpot,
     least_ttft,
-    most_requests_per_second,
     scaled_figures,
     scaled_overhead,
     scaled_policy,
@@ -411,12 +410,12 @@ def _check_run(run: BenchmarkRun, deployment: MeasuredDeployment) -> None:
         _refuse_below(
             run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
+    least = least_ttft(model, prefill, deployment.isl)
     if not math.isnan(row.ttft):
-        least = least_ttft(model, prefill, deployment.isl)
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", row.ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
-        most = row.prefill.workers * most_requests_per_second(model, prefill, deployment.isl)
+        most = row.prefill.workers * prefill.parallelism.data / least
         if run.request_throughput > most:
             raise InputError(
                 f"{run.where}: {run.request_throughput:.3g} requests/s of {deployment.isl:,.0f} prompt tokens are more "
@@ -434,10 +433,7 @@ def _refuse_below(where: str, name: str, seconds: float, least: float, needs: st
 
 
 def _engine(config: EngineConfig) -> str:
-    split = config.parallelism
-    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    return " ".join([f"{config.gpus} x {config.accelerator.name}", *words])
+    return f"{config.gpus} x {config.accelerator.name} {config.parallelism.words}"
 
 
 def _time_text(seconds: float) -> str:

@@ -308,7 +308,7 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
             new_value = parse_value(value_given) if isinstance(value_given, str) else deepcopy(value_given)
         except InputError as error:
             raise InputError(f"override {shown(key)}: {error}") from error
-        path = _set(value, keys, new_value, f"override {shown(key)}")
+        path = set_value(value, keys, new_value, f"override {shown(key)}")
         overridden[path] = _override_words(key, value_given)
     return replace(source, value=value, overridden=overridden)
 
@@ -321,8 +321,8 @@ def _override_words(key_path: str, new_value: Any) -> str:
     return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
-def _set(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Path:
-    """Set what stands below a value at keys, and return its path; where: the override, in messages.
+def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Path:
+    """Set what stands below a value at keys, and return its path; where: what changes it, in messages.
 
     What a word is short for (`search: standard`, or `- H100` in a list) stands in its place if something in it is set.
     """

@@ -50,7 +50,7 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
     assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
     rows = rows_of(planned(share, seed))

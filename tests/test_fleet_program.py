@@ -1,14 +1,11 @@
 """The fleet problem: its programme as text, a golden file per kind of constraint, and its cheapest fleets.
 
 Prices and loads of the goldens are round numbers made by hand, so that only a change of the programme changes a file.
-To accept a change: PDPLAN_UPDATE_GOLDEN=1 pytest tests/test_fleet_program.py
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,11 +40,10 @@ from tests.fleet_matrices import (
     routable,
     within,
 )
+from tests.golden_files import GOLDEN, assert_golden
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.toy import llama_8b, toy_accelerator
 
-ROOT = Path(__file__).resolve().parent.parent
-GOLDEN = ROOT / "tests" / "golden" / "lp"
 EXACT = {"gap": 0.0}
 SEEDS = st.integers(0, 2**32 - 1)
 NVIDIA = toy_accelerator("N", tdp=700.0, node_size=8)
@@ -136,15 +132,11 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
     asked, aim, rows = CASES[name]
-    text = lp_text(program(asked, aim), *rows)
-    golden = GOLDEN / f"{name}.lp"
-    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    assert_golden(f"lp/{name}.lp", lp_text(program(asked, aim), *rows))
 
 
 def test_every_kind_of_row_has_a_golden() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.lp")} == set(CASES)
+    assert {path.stem for path in GOLDEN.glob("lp/*.lp")} == set(CASES)
     limits = Constraints(budget=1e3, power=1e5, max_gpus=99, max_pools=3, spare_replicas=1, gateway=Gateway(1, 1))
     offers = (Offer(NVIDIA, 3.0, 50, Billing.NODE), Offer(AMD, 2.0, 50))
     prefixes = {prefix for name, (_, _, rows) in CASES.items() for prefix in rows if name != "everything"}
@@ -226,7 +218,7 @@ def wider(seed: int, columns: int = 24) -> Matrices:
     return replace(made, role=kind % 3, domain=np.zeros_like(kind), talks=None, price=price, need=need)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SEEDS)
 @example(66564822)
 def test_it_equals_trying_every_fleet(seed: int) -> None:
@@ -248,7 +240,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
         assert engines.objective == pytest.approx(best, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
 def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
     matrices = billed_by_node(wider(seed)) if nodes else wider(seed)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
@@ -138,9 +138,6 @@ def test_every_config_is_right(data: Path) -> None:
             assert model.parameters == pytest.approx(int(count), rel=1e-2 if name in NOMINAL else 1e-3), name
         assert model.kv_bytes_per_token("bf16") == KV_OF_CONFIGS.get(name, model.kv_bytes_per_token("bf16")), name
         assert model.state_bytes == STATE_OF_CONFIGS.get(name, model.state_bytes), name
-
-
-# ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
@@ -297,7 +294,6 @@ junk = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     base=st.sampled_from([LLAMA, MLA, MOE]),
     changes=st.dictionaries(st.sampled_from(FIELDS), junk, min_size=1, max_size=3),

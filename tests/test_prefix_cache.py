@@ -26,7 +26,7 @@ from costmodel.units import GIB
 from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.precision import ALIKE
@@ -38,6 +38,7 @@ from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.running import QUICK, tiny, within
 from tests.simulator_cases import colocated
+from tests.small_fleets import each_of
 from tests.workload_texts import load
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
@@ -63,7 +64,7 @@ def test_spread_over_replicas_a_session_finds_what_its_last_visit_left() -> None
     assert found.chance[0] * 4000.0 == pytest.approx(4000 / 2 + 3000 / 4 + 2000 / 8 + 1000 / 16)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     capacity=st.floats(0.0, 3e6),
     more=st.floats(1.0, 10.0),
@@ -130,11 +131,6 @@ def instance_for(think: float, balancing: Balancing) -> Instance:
     return instance_of(agents(think, balancing))
 
 
-def fleet_for(instance: Instance, roles: tuple[Role, ...], replicas: int) -> Fleet:
-    route, limit = np.ones(instance.flows.isl.size), int(instance.tables.limits[-1])
-    return Fleet(tuple(FleetPool(f"{role}-1", role, 0, limit, 0, replicas, 0, route) for role in roles))
-
-
 ALONE, APART = (Role.COLOCATED,), (Role.PREFILL, Role.DECODE)
 
 
@@ -146,7 +142,7 @@ def test_the_formula_finds_what_simulated_blocks_do(
 ) -> None:
     """81 % of the input tokens are shared: six replicas keep nearly all for 10 s, and little of it for 5 minutes."""
     instance = instance_for(think, balancing)
-    fleet = fleet_for(instance, roles, 6)
+    fleet = each_of(instance, roles, 6)
     use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
     assert use is not None
     assert use.at_best == pytest.approx(0.81, abs=0.02)
@@ -174,7 +170,7 @@ def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
         reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
         instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
-        fleet = fleet_for(instance, ALONE, 8)
+        fleet = each_of(instance, ALONE, 8)
         use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
         assert use is not None
         shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
@@ -199,7 +195,7 @@ def shares(instance: Instance, fleet: Fleet) -> tuple[float, float]:
 def test_a_tier_finds_what_simulated_blocks_do(shared: bool, roles: tuple[Role, ...], balancing: Balancing) -> None:
     """After five minutes memory has lost most; host memory has some or most of it, and the router decides whose."""
     instance = instance_for(300.0, balancing)
-    fleet, before = fleet_for(instance, roles, 6), -1.0
+    fleet, before = each_of(instance, roles, 6), -1.0
     for capacity in (100.0, 200.0, 400.0):
         tiered = with_tier(instance, CacheTier(capacity * GIB, 50e9, 0.001, shared))
         hit, read = shares(tiered, fleet)
@@ -217,7 +213,7 @@ def test_a_slow_tier_is_read_by_those_who_need_not_wait() -> None:
     """At 5 GB/s a read takes half of the time that computing does; who meets another one at it computes."""
     instance = instance_for(300.0, Balancing.LEAST_TOKENS)
     for replicas in (3, 6):
-        fleet = fleet_for(instance, ALONE, replicas)
+        fleet = each_of(instance, ALONE, replicas)
         tiered = with_tier(instance, CacheTier(400 * GIB, 5e9))
         hit, _ = shares(tiered, fleet)
         judged = judge(tiered, fleet, requests=20_000)
@@ -229,7 +225,7 @@ def test_a_slow_tier_is_read_by_those_who_need_not_wait() -> None:
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
     instance = instance_for(300.0, Balancing.LEAST_TOKENS)
-    fleet = fleet_for(instance, ALONE, 6)
+    fleet = each_of(instance, ALONE, 6)
     plain = evaluate(instance, fleet)
     for tier in (CacheTier(0.0, 50e9, 0.0, shared), CacheTier(400 * GIB, 1e6, 0.0, shared)):
         tiered = evaluate(with_tier(instance, tier), fleet)
@@ -237,7 +233,7 @@ def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
         np.testing.assert_array_equal(tiered.attainment, plain.attainment)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     capacity=st.floats(1.0, 500.0),
     more=st.floats(1.0, 4.0),
@@ -250,7 +246,7 @@ def test_more_of_a_tier_is_never_worse(
     capacity: float, more: float, bandwidth: float, quicker: float, shared: bool, balancing: Balancing
 ) -> None:
     instance = instance_for(300.0, balancing)
-    fleet = fleet_for(instance, ALONE, 6)
+    fleet = each_of(instance, ALONE, 6)
 
     def hit(capacity: float, bandwidth: float) -> float:
         return shares(with_tier(instance, CacheTier(capacity * GIB, bandwidth, 0.0, shared)), fleet)[0]
@@ -266,7 +262,7 @@ def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
     reuse = uniform_reuse(load.isl, 0.8, exponential(120.0))
     stated = replace(load, sessions=None, reuse=reuse, prefix_hit_share=0.8)
     plain = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=stated))
-    fleet = fleet_for(plain, ALONE, 8)
+    fleet = each_of(plain, ALONE, 8)
     tiered = with_tier(plain, CacheTier(400 * GIB, 5e9))
     hit, read = shares(tiered, fleet)
     judged = judge(tiered, fleet, requests=3000)

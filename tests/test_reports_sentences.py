@@ -153,8 +153,6 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
 
 
-# --- the deployment files of a plan: those that are written, by the command that writes them
-
 # --- deployment files -----------------------------------------------------------------------------------------------
 
 

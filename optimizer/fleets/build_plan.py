@@ -20,6 +20,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
+from costmodel.estimate import step_estimate
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
@@ -169,44 +170,23 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     problem, config = instance.problem, pool_config(instance, pool)
     engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
-    time = step_time(problem.model, engines, load)
+    step = step_estimate(step_time(problem.model, engines, load), engines)
     intervals = step_intervals(problem, config)
     interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
     slower = factor_at(interval, instance.quantile)
-    total, intensity, ridge, mfu, mbu = (
-        float(np.ravel(value)[0])
-        for value in (
-            time.total,
-            time.arithmetic_intensity,
-            engines.peak / engines.bandwidth,
-            time.mfu(engines),
-            time.mbu(engines),
-        )
-    )
-    split = TimeSplit(**{name: float(np.ravel(getattr(time, name))[0]) / total for name in TimeSplit.model_fields})
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),
         binding=str(binding),
-        step_s=total * slower,
+        step_s=step.time * slower,
         batch=batch,
-        mfu=mfu / slower,
-        mbu=mbu / slower,
-        arithmetic_intensity=intensity,
-        ridge_point=ridge,
-        bound_by=_bound_by(split, compute=intensity >= ridge),
-        time_split=split,
+        mfu=step.mfu / slower,
+        mbu=step.mbu / slower,
+        arithmetic_intensity=step.arithmetic_intensity,
+        ridge_point=float(engines.peak[0, 0] / engines.bandwidth[0, 0]),
+        bound_by=step.bound_by,
+        time_split=TimeSplit(**{name: seconds / step.time for name, seconds in step.split.items()}),
     )
-
-
-def _bound_by(split: TimeSplit, *, compute: bool) -> str:
-    """The largest part of the step: kernels (compute or bandwidth, by the ridge point), network, or host."""
-    kernels = split.gemm + split.attention + split.experts
-    times = {"kernels": kernels, "network": split.communication, "host": split.host}
-    largest = max(times, key=lambda resource: times[resource])
-    if largest != "kernels":
-        return largest
-    return "compute" if compute else "bandwidth"
 
 
 def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Transfer]:

@@ -29,7 +29,7 @@ from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_fac
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.policy import ServingPolicy
 from costmodel.speculation import with_draft
-from costmodel.step import StepLoad, prompt_chunks, step_time
+from costmodel.step import StepLoad, chunked_steps, step_time
 from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
@@ -241,8 +241,18 @@ class _Steps:
     def prompts(self, prompts: FloatArray) -> FloatArray:
         """Time of so many prompts (S,), one per rank at most, on otherwise idle engines [s], (S, C, F)."""
         budget = (self.chunks / self.ranks[:, None])[:, :, None]
-        count, size, past = prompt_chunks(self.flows.new_tokens, self.flows.past_tokens, budget)
-        return np.asarray(count * self.times(prompts[:, None, None], size, past)[0])
+        mean, count = self.in_chunks(budget, prompts[:, None, None])
+        return np.asarray(count * mean)
+
+    def in_chunks(
+        self, room: FloatArray, prompts: FloatArray, decodes: FloatArray | float = 0.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steps of so many prompts, one per rank at most, beside decodes: mean time [s], and number, (S, ..., F).
+
+        room (S, ..., 1): for each prompt in a step [token]; decodes: without their KV reads.
+        """
+        new, past = self.flows.new_tokens, self.flows.past_tokens
+        return chunked_steps(new, past, room, lambda new, past: self.times(prompts, new, past, decodes)[0])
 
     def shared(self) -> FloatArray:
         """Time of one prompt in steps whose token budget prompts of its length fill on every rank [s], (S, C, F).
@@ -277,17 +287,9 @@ class _Steps:
     def mixed(self, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Chunked-prefill steps: mean time without the decodes' KV reads [s], and number of steps, (S, B, C, F).
 
-        All chunks of a prompt but its last fill the room. prompts (S,): in a step, one per rank at most [1].
+        prompts (S,): in a step, one per rank at most [1].
         """
-        new, past, room = self.flows.new_tokens, self.flows.past_tokens, self.room[..., None]
-        prompts_per_step, decodes = prompts[:, None, None, None], self.carried_decodes[..., None]
-        count = np.ceil(new / room)
-        before = (count - 1.0) * room
-        last = self.times(prompts_per_step, new - before, past + before, decodes)[0]
-        if not before.any():
-            return last, count
-        full = self.times(prompts_per_step, room, past + np.maximum(before - room, 0.0) / 2.0, decodes)[0]
-        return ((count - 1.0) * full + last) / count, count
+        return self.in_chunks(self.room[..., None], prompts[:, None, None, None], self.carried_decodes[..., None])
 
     def full(self) -> FloatArray:
         """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], (S, B, C)."""
