@@ -28,6 +28,7 @@ from costmodel.transformer import (
 from search_spaces.hf_config import (
     OTHER_SECTIONS,
     SLIDING_HEADS,
+    UNKNOWN,
     ConfigFields,
     context_length,
     notation,
@@ -50,8 +51,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that
-    no token of text is multiplied by. Raises ArchitectureError.
+    A vision tower is left out; `source` says so, and where the model_type is not known. Layers that attend images alone
+    (Llama 3.2) count as weights that no token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
@@ -68,20 +69,26 @@ def parse_config(
     of_images = fields.layer_numbers("cross_attention_layers", len(layers)) or frozenset()
     groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
-    sets = fields.optional("num_mem_blocks", low=1) or 0
+    sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
+    unknown = "model_type not known: read by its fields alone" if fields.family is UNKNOWN else ""
     model = Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
         layers=tuple(
-            LayerGroup(count, *layer, parallel=parallel, sets=sets if isinstance(layer[0], SoftmaxAttention) else 0)
+            LayerGroup(
+                loops * count,
+                *layer,
+                parallel=parallel,
+                sets=count if loops > 1 else sets if isinstance(layer[0], SoftmaxAttention) else 0,
+            )
             for layer, count in groups.items()
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
-        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers)))),
+        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers), unknown))),
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
