@@ -19,6 +19,7 @@ from costmodel.cache_tier import CacheTier
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
+from costmodel.units import GIB
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
@@ -268,7 +269,11 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
     quote = accelerator.price_on(basis_of(file.prices)) or accelerator.price
     is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
     alias = entry.name if is_open else ""
-    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias)
+    tier = file.kv_cache_tier
+    beside = 0.0 if tier is None else tier.price_per_gib * tier.capacity_per_gpu / GIB
+    offer = Offer(
+        here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias, tier_usd_per_hour=beside
+    )
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
         offer = replace(offer, usd_per_hour=entry.price, quote=None)
     if not entry.owned:

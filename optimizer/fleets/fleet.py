@@ -169,9 +169,9 @@ def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
     owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
-    prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
-    own, rent = np.array(list(prices)).reshape(-1, 2).T
-    return np.asarray(owned_gpus * own + rented_gpus * rent)
+    columns = ((offer.owned_usd_per_hour, offer.usd_per_hour, offer.tier_usd_per_hour) for offer in problem.offers)
+    own, rent, tier = np.array(list(columns)).reshape(-1, 3).T
+    return np.asarray(owned_gpus * (own + tier) + rented_gpus * (rent + tier))
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:

@@ -665,7 +665,10 @@ def search_levels(
 
 def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
     """The problem with all offers at some prices, then with each alone."""
-    offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
+    offers = [
+        replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0)
+        for offer, usd in zip(problem.offers, prices, strict=True)
+    ]
     yield replace(problem, offers=tuple(offers))
     if len(offers) > 1:
         for alone in offers:
