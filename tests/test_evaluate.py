@@ -411,7 +411,7 @@ def test_prompts_that_fill_a_step_have_seats(
     buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
 ) -> None:
     instance = unit(*buckets)
-    found = [SEQS[prefill_seqs(instance, stages(instance, number))] for number in (1, 4)]
+    found = [SEQS[prefill_seqs(instance, stages(instance, number), -1)] for number in (1, 4)]
     assert found == [single, piped]
 
 

@@ -116,9 +116,10 @@ class FleetSearch:
         """So many engines of a setting as a pool that serves all of its stage."""
         settings, route = self.settings, np.ones(self.instance.flows.isl.size)
         role, shape = ROLES[int(settings.role[setting])], int(settings.shape[setting])
-        seqs = prefill_seqs(self.instance, shape) if role is Role.PREFILL else int(settings.seqs[setting])
+        seqs, chunk = int(settings.seqs[setting]), int(settings.chunk[setting])
+        seqs = prefill_seqs(self.instance, shape, chunk) if role is Role.PREFILL else seqs
         counts = engines, self.instance.problem.constraints.spare_replicas
-        return FleetPool(f"{role.value}-1", role, shape, seqs, int(settings.chunk[setting]), *counts, route)
+        return FleetPool(f"{role.value}-1", role, shape, seqs, chunk, *counts, route)
 
     def fleet(self, picks: Picks) -> Fleet:
         """The fleet of these pools."""
