@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.speculation import tokens_per_step
-from costmodel.units import SECONDS_PER_HOUR
+from costmodel.units import GIB, SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
 from optimizer.plans.precision import OPTIMAL_GAP
@@ -284,7 +284,9 @@ def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
     nothing = "" if used else " The KV cache tier adds nothing here."
     service = " No deployment files start that store." if tier.get("shared") else ""
     gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
-    return f"{nothing} KV cache tier: {gpu_share}; its price is not counted.{service}"
+    usd = tier.get("price_per_gib", 0.0) * tier["capacity_per_gpu"] / GIB
+    price = f"it costs {hourly(usd)} beside every GPU" if usd else "its price is not counted"
+    return f"{nothing} KV cache tier: {gpu_share}; {price}.{service}"
 
 
 AS_GOOD: Final = 0.02

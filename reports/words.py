@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
+from costmodel.engine import Parallelism
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
@@ -23,7 +24,6 @@ from .numbers import (
     duration,
     hourly,
     is_number,
-    layout_words,
     percent,
     quantity,
     rate,
@@ -133,8 +133,8 @@ def has_fleet(plan: Plan) -> bool:
 
 def split_words(pool: EnginePool) -> str:
     """Write how one replica of a pool splits the model, and how many tokens it drafts."""
-    degrees = pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel
-    return layout_words(*degrees) + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
+    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    return split.words + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
 def gpus_per_engine(pool: EnginePool) -> int:

@@ -620,6 +620,9 @@ class CacheTierSection(FileSection):
     shared: bool = False
     """false: each engine has its own, as host memory; true: all replicas of a pool read what any of them wrote, as with
     a Mooncake store or an LMCache server."""
+    price_per_gib: Annotated[float, quantity(Kind.PRICE, bounds.TIER_PRICE)] = 0.0
+    """Price of one GiB of it [$/h], paid for the capacity beside every GPU of the fleet, whatever its role. Default: it
+    is in the price of the GPUs, as host memory of rented nodes is."""
 
 
 class WorkloadFile(FileSection):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -56,6 +55,7 @@ from search_spaces.contracts import (
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.fleet_matrices import lp_text
+from tests.golden_files import assert_golden
 from tests.optimizer_cases import offer, problem
 
 TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,))] for n in range(1, 9)])
@@ -114,7 +114,6 @@ def test_peak_gpus_are_reserved_if_the_price_ratio_is_below_their_share_of_use(p
     hand = taken * price + 2.0 * max(1 - taken, 0) + (0.0 if taken == 4 else 3 * 2.0 / 2)
     assert found.total == pytest.approx(hand * HOURS_PER_MONTH * 12)
     assert found.on_demand == pytest.approx((2.0 + 3.0) * HOURS_PER_MONTH * 12)
-    assert found.fixed == pytest.approx(8.0 * HOURS_PER_MONTH * 12)
 
 
 def test_a_purchase_pays_from_the_month_in_which_rent_exceeds_what_it_loses() -> None:
@@ -145,16 +144,13 @@ def test_the_level_reserved_is_the_newsvendor_quantile(price: float, level: int)
     assert found.gap == pytest.approx(0.0, abs=2e-3)
 
 
-def test_what_is_signed_hedges_where_the_expected_growth_alone_does_not() -> None:
+def test_what_is_signed_hedges() -> None:
     """4 GPUs with a chance of 0.6, else 1: at 0.75 of the rent the 2nd to 4th do not pay, though 4 are expected."""
     found = bought(terms(next_month(1.5), months=2, growth={-0.75: 0.4, 0.0: 0.6}, decide_every=2))
     assert [one.count for one in found.now] == [1]
-    assert [one.count for one in found.for_expected] == [4]
     assert found.total == pytest.approx((4 * 2.0 + 1.5 + 0.6 * 3 * 2.0) * HOURS_PER_MONTH)
-    assert found.for_expected_cost == pytest.approx((4 * 2.0 + 4 * 1.5) * HOURS_PER_MONTH)
     assert found.hindsight == pytest.approx((4 * 2.0 + 0.6 * 4 * 1.5 + 0.4 * 1.5) * HOURS_PER_MONTH)
     told = " ".join(buying_text(found, 100).split())
-    assert "Planned for the expected growth alone: reserve 4 × H100 for 1 year now, which costs $657.00 more" in told
     assert "Knowing the growth beforehand would save $657.00 on average." in told
 
 
@@ -163,7 +159,7 @@ TWO_TYPES = make_levels(
 )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4), st.integers(0, 3), st.floats(0.5, 1.0), st.floats(-0.1, 0.15)
 )
@@ -191,10 +187,7 @@ def test_golden_programme() -> None:
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,))], [Option((4,)), Option((3,))]])
     paths = [path_of(stated, levels, path.growth) for path in stated.forecast.paths]
     program, _ = buying_program(stated, levels, paths, stated.forecast.probabilities)
-    golden = Path(__file__).parent / "golden" / "buying.lp"
-    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
-        golden.write_text(lp_text(program), "utf-8")
-    assert lp_text(program) == golden.read_text("utf-8")
+    assert_golden("buying.lp", lp_text(program))
 
 
 @cache
@@ -304,7 +297,6 @@ def test_headroom_of_spot_is_the_binomial_one() -> None:
     assert cost.tolist() == [0.0, 1.0, 2.0, 2.5]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
 def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:
     low, high = sorted((first, second))

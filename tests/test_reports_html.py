@@ -17,11 +17,9 @@ from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
 from reports.figures import length_map
-from reports.sensitivity import moved_costs
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
-from tests.report_cases import NAMES, assert_golden, load, simulated, with_accuracy, with_sensitivity
-from tests.report_cases import markdown_of as render_markdown
-from tests.report_cases import markdown_of as render_plan
+from tests.golden_files import assert_golden
+from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 
 VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {
@@ -201,10 +199,9 @@ def derived(plan: Plan) -> Iterator[float]:
 def moved(plan: Plan) -> Iterator[float]:
     """Prices of the sensitivity over the price at hand, and costs at them over the cost at hand."""
     found = plan.sensitivity
-    for group in moved_costs(found) if found else ():
-        for row in group.levers:
-            for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
-                yield from (cost, cost / group.base - 1)
+    for row in found.levers if found else ():
+        for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
+            yield from (cost, cost / found.usd_per_hour - 1)
     for item in found.break_even if found else ():
         yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
 
@@ -232,7 +229,7 @@ def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) ->
     plan = with_accuracy(with_sensitivity(simulated(load(name)))) if is_simulated else load(name)
     known = written(plan)
     page = " ".join(walk(TICKS.sub("", plan_page(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
-    for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):
+    for text in (page, markdown_of(plan).replace("&#62;", ">").replace("&#60;", "<")):
         seen = WITH_UNIT.findall(text)
         assert len(seen) > 20
         assert {number for number in seen if number not in known} == set()
@@ -251,7 +248,7 @@ def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_has_rows_of_one_width(name: str) -> None:
     widths: set[int] = set()
-    for line in render_plan(load(name)).splitlines():
+    for line in markdown_of(load(name)).splitlines():
         if not line.startswith("|"):
             widths = set()
             continue
@@ -261,4 +258,4 @@ def test_every_table_has_rows_of_one_width(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])
 def test_golden_markdown(name: str) -> None:
-    assert_golden(f"plan-{name}.md", render_plan(load(name)))
+    assert_golden(f"plan-{name}.md", markdown_of(load(name)))

@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.operation import (
     DAY,
@@ -29,8 +29,9 @@ from optimizer.procurement.operation import (
 from reports.answers.operation import resilience_dict, resilience_document
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
-from tests.optimizer_cases import instance_of, limit, offer, problem, workload
+from tests.optimizer_cases import instance_of, offer, problem, workload
 from tests.report_cases import load
+from tests.small_fleets import pool
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -58,7 +59,6 @@ def test_prefill_without_a_decode_engine_of_its_domain_serves_nothing() -> None:
     assert rerouted(shares(1.0, 1.0), [P, D], [0, 0], np.array([1.0, 0.0])) is None
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.05, 1.0), min_size=5, max_size=5), st.lists(LEFT, min_size=5, max_size=5))
 def test_every_request_is_served_once_per_stage(weights: list[float], left: list[float]) -> None:
     roles, domains = [P, P, D, D, C], [0, 1, 0, 1, 0]
@@ -79,16 +79,12 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
     instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
-    pool = FleetPool("colocated-1", C, 0, limit(instance, 1), 0, replicas, 0, np.ones(instance.flows.isl.size))
-    return instance, Fleet((pool,))
+    return instance, Fleet((pool(instance, "colocated-1", C, replicas),))
 
 
 def pools(*engines: int) -> Fleet:
     """Colocated pools of one H100 an engine that share the requests evenly."""
-    route = np.ones(case()[0].flows.isl.size) / len(engines)
-    return Fleet(
-        tuple(FleetPool(f"colocated-{k}", C, 0, limit(case()[0], 1), 0, n, 0, route) for k, n in enumerate(engines, 1))
-    )
+    return Fleet(tuple(pool(case()[0], f"colocated-{k}", C, n, 1 / len(engines)) for k, n in enumerate(engines, 1)))
 
 
 def test_engines_stand_on_the_first_node_with_room() -> None:
@@ -102,7 +98,6 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
     assert without(instance, fleet, [0]) is None
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
 def test_spares_are_the_fewest_that_bear_the_loss_of_any_nodes(needed: int, each: int, count: int) -> None:
     engines, nodes = engines_against_nodes(needed, each, count)
@@ -172,9 +167,8 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 def colocated_day() -> tuple[Instance, Fleet]:
     """Colocated engines of one H100, as many as 64 requests per second need."""
     instance = instance_of(problem(workload=workload(64.0)))
-    pool = FleetPool("colocated-1", Role.COLOCATED, 0, limit(instance, 1), 0, 64, 0, np.ones(instance.flows.isl.size))
-    enough = replicas_at(instance, Fleet((pool,)), 1.0)
-    return instance, Fleet((pool,)).resized(enough)
+    fleet = Fleet((pool(instance, "colocated-1", C, 64),))
+    return instance, fleet.resized(replicas_at(instance, fleet, 1.0))
 
 
 @cache
@@ -192,36 +186,35 @@ def test_replicas_are_the_fewest_that_hold(volume: float) -> None:
 
 def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
     price = colocated_day()[0].problem.offers[0].usd_per_hour
-    low, high = int(day(0.0).need[0, 0]), int(day(0.0).need[12, 0])
+    low, high = (day(0.0).hours[hour].replicas["colocated-1"] for hour in (0, 12))
     assert 1 <= low < high
     base = 12 * (low + high) * price
-    assert day(0.0).ahead == pytest.approx(base)
-    assert day(900.0).ahead == pytest.approx(base + 0.25 * (high - low) * price)
-    assert day(9000.0).ahead == pytest.approx(base + 2.5 * (high - low) * price)
-    assert day(900.0).on_load == pytest.approx(base)
-    assert day(900.0).fixed == pytest.approx(24 * high * price)
-    assert day(900.0).saved == pytest.approx(day(900.0).fixed - day(900.0).ahead)
+    assert day(0.0).ahead_usd_per_day == pytest.approx(base)
+    assert day(900.0).ahead_usd_per_day == pytest.approx(base + 0.25 * (high - low) * price)
+    assert day(9000.0).ahead_usd_per_day == pytest.approx(base + 2.5 * (high - low) * price)
+    assert day(900.0).on_load_usd_per_day == pytest.approx(base)
+    assert day(900.0).fixed_usd_per_day == pytest.approx(24 * high * price)
+    assert day(900.0).saved_usd_per_day == pytest.approx(24 * high * price - day(900.0).ahead_usd_per_day)
 
 
 def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     """15 min at the high rate are late, and then the queue clears at what the larger fleet has to spare."""
     instance, fleet = colocated_day()
-    small = fleet.resized(day(0.0).need[0])
+    small = fleet.resized([*day(0.0).hours[0].replicas.values()])
 
     def most(one: Fleet) -> float:
         return largest_load(lambda volume: evaluate(instance, one, volume).stable)
 
     queue = 0.25 * (1.0 - most(small)) / (most(fleet) - 1.0)
     assert 0.0 < queue < 11.0
-    assert day(0.0).late == 0.0
-    assert day(900.0).late == pytest.approx((0.25 + queue) / 15.0)
+    assert day(0.0).late_share == 0.0
+    assert day(900.0).late_share == pytest.approx((0.25 + queue) / 15.0)
     low = float(evaluate(instance, small, 0.25).attainment[0])
     good = float(evaluate(instance, fleet, 1.0).attainment[0])
-    assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
-    assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
+    assert day(900.0).attainment_on_load["default"] == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
+    assert [hour.attainment["default"] for hour in day(900.0).hours] == pytest.approx([low] * 12 + [good] * 12)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
 def test_a_queue_loses_no_request(volume: float, most: float, time: float, backlog: float) -> None:
     """Arrivals + backlog = what is served + what is left; where a queue stands, as much as can be is served."""
@@ -234,10 +227,10 @@ def test_a_queue_loses_no_request(volume: float, most: float, time: float, backl
 
 
 def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
-    longest = day(0.0).longest
+    longest = day(0.0).longest_start_up_s
     assert 0.0 < longest < DAY
     goal = colocated_day()[0].problem.slos[0].attainment
-    assert float(day(longest).attainment[0]) >= goal - 1e-9
-    assert float(day(longest + 5.0).attainment[0]) < goal
+    assert day(longest).attainment_on_load["default"] >= goal - 1e-9
+    assert day(longest + 5.0).attainment_on_load["default"] < goal
     assert longest_start_up(lambda seconds: seconds <= 100.0) == pytest.approx(100.0, abs=1.0)
     assert longest_start_up(lambda _seconds: True) == DAY

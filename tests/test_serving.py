@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -176,7 +176,6 @@ def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
         assert pulled - sent == pytest.approx(more, abs=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     concurrency=st.floats(1, 3000),
     prompt=st.floats(1e-3, 1.0),
