@@ -46,11 +46,13 @@ from .problem import (
     Slo,
     any_target,
     target_of,
+    undeployed,
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
 from .schema import (
+    ANY,
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
@@ -117,6 +119,7 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     Raises InputError with these and all others.
     """
     catalog, catalog_faults = _catalog(source.value, base)
+    source = _with_any_accelerator(source, catalog)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
         check_model=lambda name: load_model(name, base),
@@ -140,6 +143,26 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         refusal = problem.refusal(impossible)
         raise ImpossibleError(str(refusal)) if impossible[0].path[:1] == ("accelerators",) else refusal
     return problem
+
+
+def _with_any_accelerator(source: Source, catalog: AcceleratorCatalog) -> Source:
+    """Put names in the place of the word `any` among the accelerators; items that are stated keep their places."""
+    sections = source.value if isinstance(source.value, dict) else {}
+    entries = sections.get("accelerators")
+    entries = entries if isinstance(entries, list) else [entries]
+    if ANY not in entries:
+        return source
+    names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in entries]
+    stated = {catalog.spellings.get(normalized_name(name)) for name in names}
+    basis = basis_of(sections.get("prices"))
+    usual = [
+        accelerator.name
+        for accelerator in catalog.accelerators.values()
+        if (price := accelerator.price_on(basis)) is not None and not price.guessed and not undeployed(accelerator)
+    ]
+    first, *others = [name for name in usual if name not in stated]
+    accelerators = [first if entry == ANY else entry for entry in entries] + others
+    return replace(source, value=sections | {"accelerators": accelerators})
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:

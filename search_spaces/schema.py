@@ -524,6 +524,10 @@ class LinkSection(FileSection):
     """Time of an empty message [s]."""
 
 
+ANY = "any"
+"""Among the accelerators: all others that have a price of their own."""
+
+
 class AcceleratorSection(FileSection):
     """A GPU type that may be used; what is left out stays as in the catalog."""
 
@@ -644,7 +648,8 @@ class WorkloadFile(FileSection):
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
         ONE_OR_MORE,
     ]
-    """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
+    """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog. `any`
+    stands for all others of the catalog that somebody quotes a price of and that a target can deploy."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
     """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
     without such a quote needs a price of its own. Or your own quotes: a CSV file, relative to this one, with the

@@ -16,7 +16,7 @@ from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
-from reports.figures import length_map, routed
+from reports.figures import length_map
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
@@ -171,11 +171,15 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (attainable(pool.operating_point) for pool in plan.pools)
     load = plan.workload
     yield from length_map(load.isl, load.osl, load.share).shares.values()
-    shares: dict[tuple[str, str], float] = {}
-    for row in routed(plan):
-        yield from (row.share, row.attainment)
-        shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
-    yield from shares.values()
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for route in plan.routing:
+        for stage, fractions in {"prefill": route.prefill, "decode": route.decode}.items():
+            for pool, fraction in fractions.items():
+                for key in ((stage, pool), (stage, pool, route.slo_class)):
+                    share, met = sums.setdefault(key, [0.0, 0.0])
+                    weight = fraction * route.share
+                    sums[key] = [share + weight, met + weight * route.attainment]
+    yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
         routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
         met = [route.attainment * route.share for route in routes]

@@ -508,8 +508,8 @@ def confirmed(
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
 
-    It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
-    decided of the winner.
+    It does not for one engine, and for those of a problem whose own router counts requests. The fleet holds by the
+    interval that decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
     if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):

@@ -201,7 +201,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         goodput_by_formula_rps=plan.goodput_rps,
         **rates,
         one_replica_less=[judged_fleet(instance, label, verdict) for label, verdict in result.one_less],
-        fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
+        behind_least_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
         tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
