@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, holds_at, promise
+from optimizer.fleets.evaluate import holds_at, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -27,12 +27,12 @@ from optimizer.fleets.fleet import (
     classes_apart,
     fewer_replicas,
     fleet_cost,
-    with_replicas,
+    fleet_gpus,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.plans.precision import ALIKE, CANDIDATES, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
-from optimizer.search.search import NEAR, FleetSearch, preferred
+from optimizer.search.search import NEAR, FleetSearch, most_engines, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
@@ -347,7 +347,7 @@ def other_shapes(
     for label, fleet in _swaps(instance, winner):
         limits = (label, *(pool.chunk for pool in fleet.pools))
         before = shares.get(limits, 0.0)
-        if before < 0.0 or not eligible(fleet):
+        if before < 0.0 or not (eligible(fleet) and allowed(instance, fleet)):
             continue
         share = min(promise(instance, fleet), 1.0)
         shares[limits] = share if share > before else -1.0
@@ -365,6 +365,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     """
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
+    problem, each_gpus = instance.problem, search.gpus_each()
 
     def swapped(setting: int, engines: int, index: int | None) -> Fleet:
         engine = search.pool(setting, engines)
@@ -374,13 +375,15 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
         return _changed(fleet, {index: replace(engine, name=replaced.name, route=replaced.route)})
 
     def sized(among: BoolArray, index: int | None) -> Iterator[Named]:
-        place, served = index or 0, 1.0 if index is None else float(fleet.pools[index].route.min())
+        served = 1.0 if index is None else float(fleet.pools[index].route.min())
+        other_pools = () if index is None else (*fleet.pools[:index], *fleet.pools[index + 1 :])
+        other_gpus, top = fleet_gpus(instance, Fleet(other_pools))[None], search.most(int(search.least.argmax()))
         affordable: dict[int, int] = {}  # of each shape, whose batch limits and chunks cost nothing
         for setting in order[among[order]].tolist():
             shape = int(settings.shape[setting])
             if shape not in affordable:
-                many = swapped(setting, search.most(int(search.least.argmax())), index)
-                affordable[shape] = _most_replicas(instance, many, place, winner.cost)
+                counts = most_engines(problem, other_gpus, each_gpus[[setting]], np.array([top]), winner.cost)
+                affordable[shape] = int(counts[0])
             engines = min(affordable[shape], search.most(setting))
             if engines >= max(search.least[setting] * served, 1.0):
                 where = "" if index is None else f"{fleet.pools[index].name}: "
@@ -404,13 +407,3 @@ def _engine(instance: Instance, shape: int) -> str:
     experts = f" EP{split.expert}" if split.expert > 1 else ""
     ranks = f" DP{split.data}" if split.data > 1 else ""
     return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
-
-
-def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
-    """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
-
-    def fits(count: int) -> bool:
-        fewer = with_replicas(fleet, index, count)
-        return fleet_cost(instance, fewer) < below * (1.0 - ROUNDING) and allowed(instance, fewer)
-
-    return bisection(0, fleet.pools[index].replicas + 1, fits)[0]
