@@ -5,10 +5,10 @@ first that holds is the cheapest of one pool or a pair, as more engines in a poo
 up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
-Of several fleets of one cost those are taken first that some target of the engine can route; of these the ones that
-keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too; then the
-ones without pipelines, which are the hardest to foresee, and not every target hands over from their stages. Of what is
-left the one with the most room for more load; then the one with the fewest pools.
+Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
+without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too. Of what
+is left the one with the most room for more load; then the one with the fewest pools.
 """
 
 from __future__ import annotations
@@ -454,9 +454,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     rules: tuple[Callable[[Fleet], bool], ...] = (
         lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
+        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
         lambda fleet: all(pool_survives(instance, pool) for pool in fleet.pools),
         lambda fleet: holds_at(instance.on_slow_gpus, fleet),
-        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
     )
     for rule in rules:
         if len(fleets) > 1:
