@@ -47,7 +47,6 @@ from optimizer.loads.instance import (
     never,
 )
 from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
-from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
@@ -58,8 +57,8 @@ at times."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
-Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
-"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
+Engines = tuple[tuple[object, ...], tuple[int, ...]]
+"""What tells the engines of each pool from others (role, shape and chunk), and how many there are."""
 
 
 def engines_of(instance: Instance, fleet: Fleet) -> Engines:

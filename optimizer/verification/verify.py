@@ -32,7 +32,7 @@ from optimizer.fleets.fleet import (
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.plans.precision import ALIKE, CANDIDATES, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
-from optimizer.search.search import NEAR, FleetSearch, most_engines, preferred
+from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
@@ -77,7 +77,7 @@ class SearchResult:
     tuning: Tuned | None = None
 
 
-def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
+def _apart(fleet: Fleet) -> Engines:
     """The pools of a fleet without their numbers of replicas, and these."""
     counts = tuple(pool.replicas for pool in fleet.pools)
     return fleet_key(fleet.resized([0] * len(counts))), counts
@@ -89,9 +89,9 @@ class Loop:
 
     fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
     by formula; eligible: which fleets may be looked at; on_held: called once the first holds. waiting: to be simulated;
-    past: what those were called that were taken before; misses: replicas of those refuted, by their engines; standing:
-    fleets that hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in
-    other shapes already.
+    past: what those were called that were taken before; misses: engines of those refuted; standing: fleets that hold;
+    trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other shapes
+    already.
     """
 
     bench: Bench
@@ -107,7 +107,7 @@ class Loop:
     wider: bool = False
     waiting: list[Candidate] = field(default_factory=list)
     past: dict[Key, str] = field(default_factory=dict)
-    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
+    misses: list[Engines] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
@@ -151,8 +151,11 @@ class Loop:
 
         Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
         """
-        self.waiting = [candidate for candidate in self.waiting if not self._dominated(candidate.fleet)]
-        self.waiting.sort(key=lambda candidate: candidate.cost)
+        self.waiting = [
+            candidate
+            for candidate in sorted(self.waiting, key=lambda candidate: candidate.cost)
+            if fleet_key(candidate.fleet) not in self.past and not is_refuted(_apart(candidate.fleet), self.misses)
+        ]
         if not self.waiting or self.waiting[0].cost >= below:
             return None
         most = self.waiting[0].cost * (1.0 + ALIKE)
@@ -161,12 +164,6 @@ class Loop:
         candidate = next(candidate for candidate in equals if candidate.fleet is best)
         self.past[fleet_key(best)] = candidate.what
         return candidate
-
-    def _dominated(self, fleet: Fleet) -> bool:
-        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
-        engines, counts = _apart(fleet)
-        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
-        return fleet_key(fleet) in self.past or any(worse)
 
     def take(self, verdict: Verdict, fewer: int = 1) -> None:
         """A fleet holds: the best waits with `fewer` replicas, more at once the more it could spare before."""
@@ -194,8 +191,7 @@ class Loop:
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted:
-            engines, counts = _apart(miss.fleet)
-            self.misses.setdefault(engines, []).append(counts)
+            self.misses.append(_apart(miss.fleet))
         fleet, center = self._settings(miss)
         if fleet is not None:
             self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
