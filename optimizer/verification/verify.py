@@ -361,7 +361,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     """
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
-    problem, each_gpus = instance.problem, search.gpus_each()
+    problem, each_gpus = instance.problem, search.gpus_each
 
     def swapped(setting: int, engines: int, index: int | None) -> Fleet:
         engine = search.pool(setting, engines)
