@@ -85,7 +85,6 @@ class Frontier:
     """
 
     over: str
-    unit: str
     steps: tuple[Step, ...]
     tolerance: float
     refuted: tuple[Answer, ...] = ()
@@ -96,11 +95,10 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A problem along a lever that makes it harder: its key, the unit of its values, and the direction of harder."""
+    """A problem along a lever that makes it harder: its key, and whether larger values are harder."""
 
     problem: Problem
     key: str
-    unit: str
     upwards: bool
 
     def answer(self, value: float, known_misses: Sequence[Engines] = ()) -> Answer:
@@ -160,14 +158,11 @@ class Ramp:
 
 def ramp_of(problem: Problem, name: str) -> Ramp:
     """The lever of a name; latency limits of several classes are scaled together."""
-    if name in {"rate", "budget"}:
-        return Ramp(problem, "rate", "req/s", upwards=True)
-    if name == "attainment":
-        return Ramp(problem, "attainment", "1", upwards=True)
+    if name in {"rate", "budget", "attainment"}:
+        return Ramp(problem, "attainment" if name == "attainment" else "rate", upwards=True)
     if name not in set(Metric):
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
-    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, "s")
-    return Ramp(problem, key, unit, upwards=False)
+    return Ramp(problem, f"{name}_scale" if len(problem.slos) > 1 else name, upwards=False)
 
 
 def frontier(
@@ -194,7 +189,7 @@ def frontier(
     if by_budget and bounds is not None:
         affordable = _within(_rising(Stairs(ramp, rates_for(ramp, bounds), tell).climb()), bounds)
         if not affordable:
-            return Frontier(ramp.key, ramp.unit, (), OPTIMAL_GAP, by_budget=True)
+            return Frontier(ramp.key, (), OPTIMAL_GAP, by_budget=True)
         ends = affordable[0].start, affordable[-1].end
     stairs = Stairs(ramp, ends, tell, looks)
     steps = _rising(stairs.climb())
@@ -204,9 +199,7 @@ def frontier(
     own = own_value(problem, ramp.key)
     here = own if own is not None and min(ends) <= own <= max(ends) else None
     refuted = {engine_counts(miss.pools): miss for miss in stairs.refuted}
-    curve = Frontier(
-        ramp.key, ramp.unit, tuple(steps), OPTIMAL_GAP, tuple(refuted.values()), by_budget=by_budget, here=here
-    )
+    curve = Frontier(ramp.key, tuple(steps), OPTIMAL_GAP, tuple(refuted.values()), by_budget=by_budget, here=here)
     if here is None or not looks or not steps:
         return curve
     tell("searching at the file's own value", 1.0)
@@ -412,7 +405,7 @@ def break_even(  # noqa: PLR0917
     steps = along.joined(along.wide(along.joined(steps)))
     if len(steps) > MOST_STEPS:
         raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
-    return Frontier(key, "", tuple(steps), along.least, tuple(along.missed.values()))
+    return Frontier(key, tuple(steps), along.least, tuple(along.missed.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,26 +343,20 @@ class ShadowPrice:
 def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE) -> list[ShadowPrice]:
     """The shadow price of every limit that the problem states; none for one without which no fleet is known."""
     limits = [
-        (name, float(upper), LIMIT_UNITS.get(name, "GPU"))
+        (name, float(upper))
         for name, upper in stated_limits(problem)
         if upper and (name in {"budget", "power", "max_gpus"} or name.startswith(INVENTORY))
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance = planned_instance(problem)
-    rows = (_shadow_price(instance, effort, *limit) for limit in limits)
-    return [row for row in rows if row is not None]
-
-
-def _shadow_price(instance: Instance, effort: ScenarioEffort, name: str, upper: float, unit: str) -> ShadowPrice | None:
-    """What one limit is worth; None where the relaxation has no fleet."""
-    problem = instance.problem
-    goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
-    now = relaxation(instance, name, goodput=goodput)
-    if now is None:
-        return None
-    more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
-    return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], more, whole)
+    instance, rows = planned_instance(problem), []
+    for name, upper in limits:
+        goodput, unit = problem.objective.goal is not Goal.MIN_COST or name == "budget", LIMIT_UNITS.get(name, "GPU")
+        relaxed = relaxation(instance, name, goodput=goodput)
+        if relaxed is not None:
+            more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
+            rows.append(ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", relaxed[1], more, whole))
+    return rows
 
 
 def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, float] | None:
