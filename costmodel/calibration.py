@@ -381,7 +381,10 @@ def least_tpot(model: Transformer, config: EngineConfig, running: float, context
 
 
 def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
-    """Least time of a prompt of `isl` tokens [s]: FLOP / peak of one GPU, all stages busy with chunks of it."""
+    """Least time of a prompt of `isl` tokens [s]: FLOP / peak of one GPU, all stages busy with chunks of it.
+
+    An engine takes in no more than one on each of its data ranks in that time.
+    """
     step = _step(model, config, StepLoad.prefill(isl))
     return slack(model) * float(step.flop[0, 0]) / (vendor_peak(config) * config.parallelism.pipeline)
 
@@ -391,13 +394,6 @@ def least_step(model: Transformer, config: EngineConfig, load: StepLoad) -> floa
     step = _step(model, config, load)
     arithmetic = float(step.flop[0, 0]) / vendor_peak(config)
     return slack(model) * max(arithmetic, float(step.traffic[0, 0]) / config.accelerator.bandwidth)
-
-
-def most_requests_per_second(model: Transformer, config: EngineConfig, isl: float) -> float:
-    """Most prompts of `isl` tokens that an engine's FLOP/s can take in [1/s], all lanes and stages busy."""
-    lanes = config.parallelism.pipeline * config.parallelism.data
-    flop = float(_step(model, config, StepLoad.prefill(isl)).flop[0, 0])
-    return lanes * vendor_peak(config) / (slack(model) * flop)
 
 
 def slack(model: Transformer) -> float:

@@ -47,6 +47,16 @@ class Parallelism:
         """Tensor ranks that share an expert."""
         return max(self.tensor * self.data // self.expert, 1)
 
+    @property
+    def words(self) -> str:
+        """The split in words, without what is not split; tensor parallelism is always named.
+
+        >>> Parallelism(4, 1, 8, 2).words, Parallelism().words
+        ('TP4 EP8 DP2', 'TP1')
+        """
+        degrees = {"PP": self.pipeline, "EP": self.expert, "DP": self.data}
+        return " ".join([f"TP{self.tensor}", *(f"{name}{degree}" for name, degree in degrees.items() if degree > 1)])
+
 
 class FractionOf(StrEnum):
     """What an engine's memory fraction is a share of.

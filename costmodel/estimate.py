@@ -21,17 +21,20 @@ from .memory import (
     weight_bytes_per_gpu,
 )
 from .policy import EngineOverhead
-from .step import StepLoad, StepTime, prompt_chunks, step_time
+from .step import StepLoad, StepTime, chunked_steps, step_time
 from .transformer import Part, Transformer
 from .words import percentage
+
+PARTS = ("gemm", "attention", "experts", "communication", "host")
+"""Parts of a step's time, which sum to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
     """One step in numbers.
 
-    time [s]; split: seconds by part (gemm, attention, experts, communication, host), which sum to `time`;
-    mfu, mbu [1]; arithmetic_intensity [FLOP/byte]; bound_by: compute, bandwidth, network or host.
+    time [s]; split: seconds by part (PARTS); mfu, mbu [1]; arithmetic_intensity [FLOP/byte]; bound_by: compute,
+    bandwidth, network or host.
     """
 
     time: float
@@ -100,13 +103,13 @@ def estimate(
     most = max_requests(model, config, isl, osl if decodes else 0.0)
     running = _batch(model, config, most, batch)
     engines = engine_arrays(model, [config], overhead)
-    prefill = _summary(step_time(model, engines, StepLoad.prefill(isl)), engines)
+    prefill = step_estimate(step_time(model, engines, StepLoad.prefill(isl)), engines)
     prefills = config.role is not Role.DECODE
     seconds = prompt_seconds(model, config, engines, isl) if prefills else 0.0
     decode = None
     if decodes:
         load = StepLoad.decode(running / config.parallelism.pipeline, isl + osl / 2)
-        decode = _summary(step_time(model, engines, load), engines)
+        decode = step_estimate(step_time(model, engines, load), engines)
         seconds += (osl - 1.0) * decode.time / running
     return Estimate(
         batch=running if decodes else None,
@@ -132,9 +135,12 @@ def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArra
     alone takes less than its rank does among others. isl: tokens of a prompt.
     """
     split = config.parallelism
-    count, size, past = prompt_chunks(isl, 0.0, config.max_num_batched_tokens / split.data)
-    step = step_time(model, engines, StepLoad.prefill(size, split.data, past))
-    return count * float(step.total[0, 0]) / (split.pipeline * split.data)
+
+    def step(new: float, past: float) -> float:
+        return float(step_time(model, engines, StepLoad.prefill(new, split.data, past)).total[0, 0])
+
+    mean, count = chunked_steps(isl, 0.0, config.max_num_batched_tokens / split.data, step)
+    return count * mean / (split.pipeline * split.data)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:
@@ -185,21 +191,17 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
     return float(most) if batch is None else batch
 
 
-def _summary(step: StepTime, engines: EngineArrays) -> StepEstimate:
+def step_estimate(step: StepTime, engines: EngineArrays) -> StepEstimate:
+    """The only step of a single engine in numbers; the largest part of its time is what bounds it."""
+
     def number(array: NDArray[np.float64]) -> float:
         return float(array[0, 0])
 
-    split = {
-        "gemm": number(step.gemm),
-        "attention": number(step.attention),
-        "experts": number(step.experts),
-        "communication": number(step.communication),
-        "host": number(step.host),
-    }
+    split = {name: number(getattr(step, name)) for name in PARTS}
     mfu, mbu = number(step.mfu(engines)), number(step.mbu(engines))
     kernels = split["gemm"] + split["attention"] + split["experts"]
     candidates = {
-        "compute" if mfu > mbu else "bandwidth": kernels,
+        "compute" if mfu >= mbu else "bandwidth": kernels,
         "network": split["communication"],
         "host": split["host"],
     }

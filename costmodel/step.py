@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -144,17 +145,25 @@ def busiest_rank(requests: FloatArray, data: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(requests / data, np.minimum(requests, 1.0)))
 
 
-def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-    """Split prompts into equal chunks of at most `room` tokens: (chunks, tokens per chunk, mean tokens already cached).
+def chunked_steps(
+    new_tokens: Tokens, past: Tokens, room: Tokens, step: Callable[[Tokens, Tokens], Tokens]
+) -> tuple[Tokens, Tokens]:
+    """Steps of prompts in chunks, all of which but the last fill the room: their mean time [s], and how many they are.
 
-    Attention of a chunk is linear in what is already cached, so its mean stands for all chunks exactly.
+    new_tokens, past: of each prompt, to compute and already cached [token]; room: for it in a step [token]; step: time
+    of one with so many new tokens after so many cached ones [s]. Attention of a chunk is linear in what is cached, so
+    the mean of that stands for all full chunks exactly.
 
-    >>> [float(part) for part in prompt_chunks(4096.0, 0.0, 1024.0)]
-    [4.0, 1024.0, 1536.0]
+    >>> [float(part) for part in chunked_steps(2400.0, 0.0, 1000.0, lambda new, past: new + past)]
+    [1800.0, 3.0]
     """
     count: Tokens = np.ceil(new_tokens / room)
-    size = new_tokens / count
-    return count, size, past + (new_tokens - size) / 2.0
+    before = (count - 1.0) * room
+    last = step(new_tokens - before, past + before)
+    if not np.any(before):
+        return last, count
+    full = step(room, past + np.maximum(before - room, 0.0) / 2.0)
+    return ((count - 1.0) * full + last) / count, count
 
 
 class _Pass(NamedTuple):

@@ -233,16 +233,6 @@ def rate(per_second: float | None) -> str:
     return significant(per_second) if not is_number(per_second) else f"{significant(per_second)} req/s"
 
 
-def layout_words(tensor: int, pipeline: int, expert: int, data: int) -> str:
-    """Write how a replica splits the model, leaving out what is not split; tensor parallelism is always named.
-
-    >>> layout_words(4, 1, 8, 2), layout_words(1, 1, 1, 1)
-    ('TP4 EP8 DP2', 'TP1')
-    """
-    ranks = {"TP": tensor, "PP": pipeline, "EP": expert, "DP": data}
-    return " ".join(f"{name}{number}" for name, number in ranks.items() if number > 1 or name == "TP")
-
-
 _PREFIXED: Final = frozenset({"W", "B", "B/s", "FLOP/s", "byte", "byte/s"})
 COUNTED = frozenset({"GPU", "pools"})
 """Units of what comes in whole numbers, which are never rounded."""

@@ -32,7 +32,6 @@ from costmodel.calibration import (
     least_step,
     least_tpot,
     least_ttft,
-    most_requests_per_second,
     scaled_figures,
     scaled_overhead,
     scaled_policy,
@@ -213,14 +212,19 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
         return (
             f"{prompts} prompts at concurrency {limit:g} are one burst, not a steady state; send several times as many"
         )
+    return other_deployment(run, setup.model, [setup.accelerator.name], setup.catalog)
+
+
+def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
+    """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
     if run.stated is not None and run.stated.accelerator:
-        ran_on = _accelerator_named(run.stated.accelerator, setup.catalog)
-        if ran_on is not None and ran_on.name != setup.accelerator.name:
-            return f"it ran on {ran_on.name}, not on {setup.accelerator.name}"
+        ran_on = _accelerator_named(run.stated.accelerator, catalog)
+        if ran_on is not None and ran_on.name not in gpus:
+            return f"it ran on {ran_on.name}, not on {join_words(gpus)}"
     with suppress(InputError):
         ran_model = measured_model(run.model or "")
-        if ran_model.name != setup.model.name and ran_model.layers != setup.model.layers:
-            return f"it ran {ran_model.name}, not {setup.model.name}"
+        if ran_model.name != model.name and ran_model.layers != model.layers:
+            return f"it ran {ran_model.name}, not {model.name}"
     return ""
 
 
@@ -411,12 +415,12 @@ def _check_run(run: BenchmarkRun, deployment: MeasuredDeployment) -> None:
         _refuse_below(
             run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
+    least = least_ttft(model, prefill, deployment.isl)
     if not math.isnan(row.ttft):
-        least = least_ttft(model, prefill, deployment.isl)
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", row.ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
-        most = row.prefill.workers * most_requests_per_second(model, prefill, deployment.isl)
+        most = row.prefill.workers * prefill.parallelism.data / least
         if run.request_throughput > most:
             raise InputError(
                 f"{run.where}: {run.request_throughput:.3g} requests/s of {deployment.isl:,.0f} prompt tokens are more "
@@ -434,10 +438,7 @@ def _refuse_below(where: str, name: str, seconds: float, least: float, needs: st
 
 
 def _engine(config: EngineConfig) -> str:
-    split = config.parallelism
-    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    return " ".join([f"{config.gpus} x {config.accelerator.name}", *words])
+    return f"{config.gpus} x {config.accelerator.name} {config.parallelism.words}"
 
 
 def _time_text(seconds: float) -> str:

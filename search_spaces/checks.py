@@ -298,8 +298,6 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
     for index, offer in enumerate(problem.offers):
         rule, shape, reason = _closest(problem, index)
         split = shape.parallelism
-        degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-        split_words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
@@ -308,7 +306,7 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         yield Fault(
             ("accelerators", index),
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
-            f"with {split_words}, {reason}; {mend}",
+            f"with {split.words if split.gpus > 1 else 'one GPU'}, {reason}; {mend}",
         )
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -316,6 +316,14 @@ class FileSection(BaseModel):
             words = f"has {' and '.join(present)}" if present else "has none of them"
             yield f"needs exactly one of {', '.join(cls.forms)}, but {words}"
 
+    @classmethod
+    def place_of(cls, key: str) -> str | None:
+        """The field of this section within whose own section a key would be known."""
+        inner = (
+            (field.alias or name, kind) for name, field in cls.model_fields.items() for kind in _sections_in(field)
+        )
+        return next((place for place, kind in inner if key in kind.model_fields), None)
+
     @model_validator(mode="wrap")
     @classmethod
     def _all_faults(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
@@ -332,14 +340,24 @@ class FileSection(BaseModel):
         faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
         for key in (key for key in section if key not in known):
             comma = section[key] is None and key.isdecimal()
-            hint = _COMMA if comma else name_hint(key, sorted(names), "allowed")
-            faults.append(((key,), house_error(f"is not a known key; {hint}", on_key=True)))
+            place = cls.place_of(key)
+            hint = f"it belongs under {shown(place)}" if place else name_hint(key, sorted(names), "allowed")
+            faults.append(((key,), house_error(f"is not a known key; {_COMMA if comma else hint}", on_key=True)))
         faults += [
             ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
             for key, field in cls.model_fields.items()
             if field.is_required() and not {key, field.alias} & section.keys()
         ]
         return _all_at_once(section, handler, faults)
+
+
+def _sections_in(field: FieldInfo) -> Iterator[type[FileSection]]:
+    """The sections that a field's value may be, or hold."""
+    annotations: list[Any] = [field.annotation]
+    for annotation in annotations:
+        annotations.extend(get_args(annotation))
+        if isinstance(annotation, type) and issubclass(annotation, FileSection):
+            yield annotation
 
 
 def _meaning(field: FieldInfo) -> str:

@@ -216,6 +216,13 @@ class MeasuredDeployment:
     transfer: float
     notes: tuple[str, ...]
 
+    def request_rate(self, ttft: float, tpot: float) -> float:
+        """Requests that one engine, or all workers together, end at these times [1/s]: Little's law.
+
+        concurrency / (TTFT + (OSL - 1) TPOT), with one gap between tokens at least.
+        """
+        return self.concurrency / (ttft + max(self.osl - 1.0, 1.0) * tpot)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -483,14 +490,11 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
                 "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
                 "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
             }
-            work = (
-                deployment.concurrency
-                * deployment.osl
-                * (row.prefill.workers if deployment.decode is None else 1)
-                / max(row.gpus, 1)
+            tokens = deployment.osl * (1 if deployment.decode else row.prefill.workers) / max(row.gpus, 1)
+            throughput = (
+                tokens * deployment.request_rate(ttft, tpot),
+                tokens * deployment.request_rate(row.ttft, row.tpot),
             )
-            gaps = max(deployment.osl - 1.0, 1.0)
-            throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
             rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, doubt))
@@ -534,7 +538,7 @@ def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line
         return UNSTATED
     if not (row.ttft > 0 and row.tpot > 0):
         return ""
-    rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
+    rate = deployment.request_rate(row.ttft, row.tpot)
     workers = row.prefill.workers if deployment.decode else 1
     least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
     queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)

@@ -16,16 +16,16 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
 from .fields import section_of
-from .loader import place_in, problem_of
+from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
-from .schema import Diurnal
+from .schema import Diurnal, WorkloadFile
 from .yaml_source import parse_value, shipped_table
 
 Inputs = dict[str, Any]
@@ -68,27 +68,7 @@ class Lever:
         if not self.path:
             SETTERS[head](inputs, head, name, value)
             return
-        *path, last = (name if step == "*" else step for step in self.path.split("."))
-        holder(inputs, path, key)[last] = value
-
-
-def below(here: Any, name: str, key_path: str) -> Any:
-    """What stands under one part of a dotted path; items of lists are told by their name or number."""
-    if isinstance(here, dict) and name in here:
-        return here[name]
-    if isinstance(here, list):
-        return here[place_in(here, name, key_path)]
-    near = nearest_name(name, LEVERS)
-    hint = f"did you mean {shown(near)}? " if near else ""
-    raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
-
-
-def holder(inputs: Inputs, path: Sequence[str], key_path: str) -> Any:
-    """What stands at a path of the inputs."""
-    here: Any = inputs
-    for name in path:
-        here = below(here, name, key_path)
-    return here
+        set_value(inputs, [name if step == "*" else step for step in self.path.split(".")], value, key)
 
 
 def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
@@ -99,7 +79,7 @@ def _one_dtype(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
 
 def _of_classes(inputs: Inputs, lever: str, name: str, value: Any) -> None:
     """A limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
-    for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
+    for slo in [inputs["slo"][place_in(inputs["slo"], name, f"slo.{name}")]] if name else inputs["slo"]:
         slo[lever] = f"{value!r}s" if isinstance(value, float) and lever != "attainment" else value
 
 
@@ -196,11 +176,11 @@ def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
 
 def _without(inputs: Inputs, _lever: str, name: str, value: Any) -> None:
     """Leave an accelerator out."""
-    entry = below(inputs["accelerators"], name, f"accelerators.{name}")
+    place = place_in(inputs["accelerators"], name, f"accelerators.{name}")
     if value not in {True, False}:
         raise InputError(f"without.{name}={shortened(str(value))} is neither true nor false")
     if value:
-        inputs["accelerators"].remove(entry)
+        del inputs["accelerators"][place]
 
 
 def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
@@ -453,7 +433,7 @@ def told(changes: Mapping[str, Any]) -> str:
 def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
     """A copy of a problem's inputs with the changes made one after the other.
 
-    Raises InputError for a key that is neither a lever nor a place of the inputs.
+    Raises InputError for a key that is neither a lever nor in a section of the inputs.
     """
     result = deepcopy(dict(inputs))
     for key, value in _flat(inputs, changes):
@@ -461,8 +441,10 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         lever = LEVERS.get(head)
         if lever is not None and head not in result:
             lever.apply(result, key, value)
+        elif head in result:
+            set_value(result, key.split("."), value, key)
         else:
-            _set(result, key, value)
+            raise _unknown(inputs, key)
     return result
 
 
@@ -478,19 +460,9 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
 
 
-def _set(inputs: Inputs, key_path: str, value: Any) -> None:
-    """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
-    *path, last = key_path.split(".")
-    here = holder(inputs, path, key_path)
-    if isinstance(here, list):
-        here[place_in(here, last, key_path)] = value
-    elif isinstance(here, dict) and last in here:
-        here[last] = value
-    else:
-        raise _unknown(inputs, key_path)
-
-
-def _unknown(inputs: Inputs, key_path: str) -> InputError:
+def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
+    if key_path in WorkloadFile.model_fields:
+        return InputError(f"{key_path} is a whole section; change a value in it, such as {key_path}.KEY")
     near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")

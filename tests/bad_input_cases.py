@@ -5,31 +5,19 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from tests.running import QUICK, Done, pdplan, within
+from tests.running import QUICK, TINY, Done, pdplan, within
 
 BAD_INPUT = 2
 LONGEST = 300
 """Characters of a line of a refusal, without the names of files."""
-BASE: dict[str, Any] = {
-    "model": {"name": "Llama-3.1-8B"},
-    "workload": {
-        "request_rate": "2/s",
-        "lengths": {"histogram": [{"isl": 500, "osl": 100, "share": 0.5}, {"isl": 1500, "osl": 200, "share": 0.5}]},
-    },
-    "slo": {"ttft": "2s", "tpot": "50ms", "percentile": "p90"},
-    "accelerators": ["H100"],
-    "search": {"preset": "quick"},
-}
-"""A small problem that one H100 solves."""
 
 
 def problem(**changes: object) -> str:
-    """BASE as YAML, with values replaced by path: `workload__request_rate="-1/s"`."""
-    value = copy.deepcopy(BASE)
+    """TINY as YAML, with values replaced by path: `workload__request_rate="-1/s"`."""
+    value = copy.deepcopy(TINY)
     for path, given in changes.items():
         *parents, last = path.split("__")
         section = value

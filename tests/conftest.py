@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True, print_blob=True)
-settings.register_profile("fresh", derandomize=False, print_blob=True)
+settings.register_profile("same", derandomize=True, print_blob=True, deadline=None, max_examples=80)
+settings.register_profile("fresh", derandomize=False, print_blob=True, deadline=None, max_examples=80)
 settings.load_profile(os.environ.get("PDPLAN_PROPERTIES", "same"))  # CI judges a change, not the luck of a draw
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred programs are started: let the first one compile for all

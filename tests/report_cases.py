@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import astuple
 from pathlib import Path
 
@@ -23,16 +22,13 @@ from reports.views import markdown, terminal
 from tests.engine_cases import engines
 
 PLANS = Path(__file__).parent / "plans"
-GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
 SHARES = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
 RATES = ((3.0, 0.5), (6.0, 0.8), (7.8, 0.99), (8.1, 1.4))
 """Arrival rates [1/s] of the simulated curve, and by what the plan's latencies are multiplied there."""
 
 
-def text_of(
-    plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False, next_step: str | None = None
-) -> str:
+def text_of(plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False) -> str:
     """The plan on a terminal: all of the answer, or what fits a screen."""
     return terminal.render_document(plan_document(plan, brief=brief), width, color=color)
 
@@ -43,14 +39,6 @@ def markdown_of(plan: Plan) -> str:
 
 def load(name: str) -> Plan:
     return parse_plan((PLANS / f"{name}.json").read_bytes())
-
-
-def assert_golden(name: str, text: str) -> None:
-    """Compare with a golden file; PDPLAN_UPDATE_GOLDEN=1 rewrites it, and the difference is to be read."""
-    path = GOLDEN / name
-    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
-        path.write_text(text, "utf-8")
-    assert text == path.read_text("utf-8")
 
 
 def times(values: Quantiles, factor: float) -> Quantiles:

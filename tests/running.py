@@ -20,19 +20,31 @@ QUICK = ("--effort", "quick")
 SECONDS = 600
 """Whatever runs longer hangs [s]."""
 
+
+def demand(rate: float | str, short_share: float = 0.8, isl: int = 800, osl: int = 150) -> dict[str, Any]:
+    """So many requests of `isl` and `osl` tokens as `short_share` says, the others long prompts."""
+    rows = ((isl, osl, short_share), (3000, 80, round(1.0 - short_share, 9)))
+    histogram = [dict(zip(("isl", "osl", "share"), row, strict=True)) for row in rows]
+    return {"request_rate": rate, "max_tokens": 8192, "lengths": {"histogram": histogram}}
+
+
 TINY: dict[str, Any] = {
     "schema": "pdplan.workload/1",
     "name": "tiny",
     "model": {"name": "Llama-3.1-8B"},
-    "workload": {
-        "request_rate": "6/s",
-        "max_tokens": 8192,
-        "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.8}, {"isl": 3000, "osl": 80, "share": 0.2}]},
-    },
+    "workload": demand("6/s"),
     "slo": {"ttft": "1s", "tpot": "40ms", "attainment": 0.9},
     "accelerators": ["H100"],
     "search": {"preset": "quick"},
 }
+THREE_GPUS: dict[str, Any] = {
+    "model": TINY["model"],
+    "workload": demand(20.0, 0.7),
+    "slo": {"ttft": 1.0, "tpot": 0.05},
+    "accelerators": [{"name": "H100", "price": 3.0}, {"name": "A100-80", "price": 2.0}, {"name": "L4", "price": 0.7}],
+    "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
+}
+"""Priced GPU types and few settings, so that any question is answered in some tens of milliseconds."""
 
 
 def tiny(folder: Path, **sections: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -56,6 +55,7 @@ from search_spaces.contracts import (
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.fleet_matrices import lp_text
+from tests.golden_files import assert_golden
 from tests.optimizer_cases import offer, problem
 
 TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,))] for n in range(1, 9)])
@@ -159,7 +159,7 @@ TWO_TYPES = make_levels(
 )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.lists(st.floats(0.3, 3.0), min_size=4, max_size=4), st.integers(0, 3), st.floats(0.5, 1.0), st.floats(-0.1, 0.15)
 )
@@ -187,10 +187,7 @@ def test_golden_programme() -> None:
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,))], [Option((4,)), Option((3,))]])
     paths = [path_of(stated, levels, path.growth) for path in stated.forecast.paths]
     program, _ = buying_program(stated, levels, paths, stated.forecast.probabilities)
-    golden = Path(__file__).parent / "golden" / "buying.lp"
-    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
-        golden.write_text(lp_text(program), "utf-8")
-    assert lp_text(program) == golden.read_text("utf-8")
+    assert_golden("buying.lp", lp_text(program))
 
 
 @cache
@@ -300,7 +297,6 @@ def test_headroom_of_spot_is_the_binomial_one() -> None:
     assert cost.tolist() == [0.0, 1.0, 2.0, 2.5]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.floats(0.5, 1.0), st.floats(0.5, 1.0), st.floats(0.5, 0.9999))
 def test_more_availability_never_needs_more_gpus(most: int, first: float, second: float, target: float) -> None:
     low, high = sorted((first, second))

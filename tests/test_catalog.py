@@ -137,8 +137,6 @@ def test_ridge_points() -> None:
     assert accelerator("H20").ridge_point("fp8") == pytest.approx(74.0, rel=1e-3)
 
 
-# --- what stands in for an efficiency that the catalog lacks, and its prices, which the script reproduces
-
 # --- efficiencies
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,12 +29,12 @@ from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
-from reports.deploy.deployment import DeployedPool
+from reports.deploy.deployment import DeployedPool, Deployment
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
 from search_spaces.models import load_model
-from tests.deploy_cases import PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
+from tests.deploy_cases import ALIKE, PAIR, RANKS, SPARSE, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
@@ -63,7 +64,6 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
     seen: Counter[str] = Counter()
 
     @settings(
-        deadline=None,
         max_examples=runs(target) // 2,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         database=None,
@@ -78,6 +78,23 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
     check()
     assert seen["plans"] >= runs(target) // 2 * 2
     assert seen["mixed"] > seen["plans"] // 10
+
+
+def written(plan: Plan, target: str, words: Sequence[str] = ()) -> tuple[Deployment, dict[str, str]]:
+    """The files of a plan: they have all of the words, start what was planned and break no rule."""
+    deployment = deployment_of(plan, target)
+    files = WRITERS[target](deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    assert engines(launches(deployment, files)) == planned(plan)
+    assert faults(deployment, files) == []
+    return deployment, files
+
+
+def altered(deployment: Deployment, files: dict[str, str], old: str, new: Any) -> list[str]:
+    """The faults of the files with a change in all of them."""
+    texts = {path: re.sub(old, new, text, flags=re.MULTILINE) for path, text in files.items()}
+    return [sentence for _, sentence in faults(deployment, texts)]
 
 
 def round_trip(plan: Plan, target: str, version: str) -> None:
@@ -113,20 +130,13 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
         ("vllm", "vllm", ("enable-eplb: true", "eplb-config: '{\"num_redundant_experts\":32}'")),
         ("llm-d", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
-        ("dynamo", "sglang", ("- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
-        ("sglang", "sglang", ("--enable-eplb --ep-num-redundant-experts 32",)),
+        ("dynamo", "sglang", ("- --enable-dp-attention\n", "- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
+        ("sglang", "sglang", ("--attn-dp-size 72", "--enable-eplb --ep-num-redundant-experts 32")),
     ],
 )
 def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:
-    plan = plan_of((REDUNDANT,), Ask("DeepSeek-V3", "fp8", "bf16", engine))
-    deployment = deployment_of(plan, target)
-    files = WRITERS[target](deployment)
-    text = "\n".join(files.values())
-    assert [word for word in words if word not in text] == []
-    assert engines(launches(deployment, files)) == planned(plan)
-    assert faults(deployment, files) == []
-    fewer = {path: re.sub(r"(redundant.experts\W+)32", r"\g<1>31", text) for path, text in files.items()}
-    sentences = [sentence for _, sentence in faults(deployment, fewer)]
+    case = written(plan_of((REDUNDANT,), Ask("DeepSeek-V3", "fp8", "bf16", engine)), target, words)
+    sentences = altered(*case, r"(redundant.experts\W+)32", r"\g<1>31")
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
@@ -260,22 +270,12 @@ DRAFTED: list[tuple[str, str, Ask, list[str]]] = [
 def test_engines_draft_as_many_tokens_as_planned(target: str, engine: str, ask: Ask, words: list[str]) -> None:
     split: dict[str, Any] = {"gpu": "H200", "tp": 8} if ask is MTP else {"gpu": "H200"}
     pools = (Case("prefill", seqs=8, tokens=8192, **split), Case("decode", seqs=512, tokens=4096, **split))
-    plan = plan_of(pools, replace(ask, engine=engine))
-    deployment = deployment_of(plan, target)
-    files = WRITERS[target](deployment)
-    text = "\n".join(files.values())
-    assert [word for word in words if word not in text] == []
-    found = launches(deployment, files)
-    assert {(one.settings.draft, one.settings.draft_model) for one in found} == {(ask.draft, ask.draft_model)}
-    assert engines(found) == planned(plan)
-    assert faults(deployment, files) == []
+    case = written(plan_of(pools, replace(ask, engine=engine)), target, words)
+    drafts = {(one.settings.draft, one.settings.draft_model) for one in launches(*case)}
+    assert drafts == {(ask.draft, ask.draft_model)}
     number = r"((?:num_speculative_tokens|max_draft_len)\W+|speculative-num-(?:steps|draft-tokens)\s+(?:- ')?)(\d)"
-    more = {
-        path: re.sub(number, lambda match: f"{match[1]}{int(match[2]) + 1}", text, flags=re.MULTILINE)
-        for path, text in files.items()
-    }
     sentence = f"speculative_tokens is {ask.drafted + 1}, but the plan was evaluated with {ask.drafted}"
-    assert any(sentence in fault for _, fault in faults(deployment, more))
+    assert any(sentence in one for one in altered(*case, number, lambda match: f"{match[1]}{int(match[2]) + 1}"))
 
 
 ALONE = (Case("colocated", tp=2),)
@@ -297,18 +297,11 @@ def test_engines_that_compute_prompts_keep_kv_in_host_memory(
     target: str, engine: str, pools: tuple[Case, ...], words: list[str]
 ) -> None:
     """200 GB for each of two GPUs; a hand-over stands beside it, and decode engines have none."""
-    plan = plan_of(pools, Ask(engine=engine, prefix=0.8, tier="200GB"))
-    deployment = deployment_of(plan, target)
-    files = WRITERS[target](deployment)
-    text = "\n".join(files.values())
-    assert [word for word in words if word not in text] == []
-    found = launches(deployment, files)
-    assert {(one.role, one.settings.host_cache) for one in found} == {
-        (case.role, 0 if case.role == "decode" else 200) for case in pools
+    case = written(plan_of(pools, Ask(engine=engine, prefix=0.8, tier="200GB")), target, words)
+    assert {(one.role, one.settings.host_cache) for one in launches(*case)} == {
+        (pool.role, 0 if pool.role == "decode" else 200) for pool in pools
     }
-    assert faults(deployment, files) == []
-    more = {path: re.sub(r"372\.53|\b([24])00(0{9})?\b", "700\\2", text) for path, text in files.items()}
-    assert any("host_cache is" in fault for _, fault in faults(deployment, more))
+    assert any("host_cache is" in one for one in altered(*case, r"372\.53|\b([24])00(0{9})?\b", "700\\2"))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +389,6 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
 
 # --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers
 
-ALONE = (Case("colocated", replicas=3, tokens=8192),)
 DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
 """Versions of vLLM whose parsers were dumped."""
 
@@ -418,7 +410,7 @@ def planner_data(plan: Plan) -> dict[str, Any]:
     return {name: json.loads(value) for name, value in yaml.safe_load(text)["data"].items()}
 
 
-@pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
+@pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALIKE, "agg")])
 def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], mode: str) -> None:
     schema = loaded(data / "deploy" / "schemas" / "dynamo_planner_config_1.6.1.schema.json")
     config = planner_data(plan_of(pools))["planner_config.json"]

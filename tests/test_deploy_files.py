@@ -24,8 +24,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
 from reports.deploy.checking import checked_directory
-from reports.deploy.deployment import Device, Options, WorkerSettings
-from reports.deploy.describe import describe
+from reports.deploy.deployment import Device, Options
 from reports.deploy.files import MARKER, WRITERS, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
@@ -44,7 +43,7 @@ from tests.deploy_cases import (
     parted_plan,
     plan_of,
 )
-from tests.report_cases import assert_golden
+from tests.golden_files import assert_golden
 from tests.test_balancing import judged, simulated
 
 NASTY = (
@@ -94,7 +93,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
 
 
 @pytest.mark.parametrize("target", WRITERS)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})
@@ -315,7 +314,6 @@ def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
 
-GOLDEN = Path(__file__).parent / "golden" / "deploy" / "context.txt"
 QWEN3: dict[str, Any] = {
     "model_type": "qwen3",
     "num_hidden_layers": 36,
@@ -351,13 +349,6 @@ def scaled_plan(
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
 
 
-def told(plan: Plan, target: str, **more: Any) -> WorkerSettings:
-    """The settings of the pools, which must all be told the same."""
-    pools = describe(plan, options(target, **more)).pools
-    assert len({pool.settings.config_overrides for pool in pools}) == 1
-    return pools[0].settings
-
-
 def test_golden_lines(tmp_path: Path) -> None:
     """How each target states it, in both cases."""
     lines = []
@@ -372,9 +363,7 @@ def test_golden_lines(tmp_path: Path) -> None:
                 found = [one for one in re.split(r"\n| (?=--)", text) if "max_position_embeddings" in one]
                 lines += [f"{target}, {case}: {path}: {one.strip()}\n" for one in found]
     text = "".join(lines).replace(str(tmp_path), "/models/qwen3")
-    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
-        GOLDEN.write_text(text, "utf-8")
-    assert text == GOLDEN.read_text("utf-8")
+    assert_golden("deploy/context.txt", text)
 
 
 # --- a refusal names another target only where that one runs the plan, and every reason why this one does not
@@ -383,12 +372,6 @@ def test_golden_lines(tmp_path: Path) -> None:
 def unproven(plan: Plan) -> Plan:
     """The plan as simulated, with a least-requests router under which it is not shown to hold."""
     return simulated(plan, judged(held=False))
-
-
-def refusal(plan: Plan, target: str) -> str:
-    with pytest.raises(InputError) as refused:
-        deployment_files(plan, options(target))
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)

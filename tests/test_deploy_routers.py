@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
@@ -76,7 +76,6 @@ def parted(draw: st.DrawFn) -> Deployment:
     return replace(deployment, routes=tuple(routes))
 
 
-@settings(deadline=None, max_examples=60)
 @given(deployment=parted())
 def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> None:
     lengths = sorted(route.isl for route in deployment.routes)

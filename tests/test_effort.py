@@ -23,7 +23,7 @@ from reports.words import distinct_alternatives
 from search_spaces.loader import load_problem
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
-from tests.report_cases import text_of as render_plan
+from tests.report_cases import text_of
 from tests.running import QUICK, ROOT, SECONDS, tiny, within
 
 
@@ -157,7 +157,7 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     assert safe.own_attainment < 0.95 <= (safe.attainment or 0.0)
     more = safe.cost_usd_per_hour / cost - 1.0
     assert safe.sentence == f"{SLOW} misses the SLO. A fleet that survives costs $15.96/h (+{100 * more:.1f} %)."
-    text = " ".join(render_plan(plan).split())
+    text = " ".join(text_of(plan).split())
     assert text.count("Risk:") == 1
     assert f"Risk: {safe.sentence}" in text
 
@@ -174,7 +174,7 @@ def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_spe
     alone = numbered(plan, number, tmp_path)
     assert not alone.simulated
     assert alone.classes[0].attainment == row.latencies[0].attainment
-    text = " ".join(render_plan(alone).split())
+    text = " ".join(text_of(alone).split())
     assert "asked), simulated." in text
     assert "not simulated" not in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optimizer.loads.instance import ENDS, at_quantile, factor_at, step_intervals
@@ -18,7 +18,6 @@ GIVEN = problem(
 )
 
 
-@settings(deadline=None)
 @given(st.floats(0.2, 0.99), st.floats(1.01, 5.0), st.floats(0.02, 0.98), st.floats(0.02, 0.98))
 def test_a_more_certain_factor_is_larger(low: float, high: float, one: float, other: float) -> None:
     less, more = sorted((one, other))

@@ -90,7 +90,7 @@ class TestTtft:
             [ttft.exceeds(np.array([t]))[0] for t in (0.5, 1.0, 3.0)], [0.375, 0.25, 0.0], atol=0.01
         )
 
-    @settings(deadline=None, max_examples=30)
+    @settings(max_examples=30)
     @example(0.5, 0.0, 2.2e-309)
     @given(st.floats(0.05, 0.95), st.floats(0.0, 0.9), st.floats(0.0, 2.0))
     def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:

@@ -97,7 +97,6 @@ def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tup
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
 
 
-@settings(deadline=None, max_examples=60)
 @given(fleets())
 def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
@@ -118,7 +117,7 @@ def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Inst
     assert (later <= misses.late_later + 1e-9).all()
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(fleets())
 def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case

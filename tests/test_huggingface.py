@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
@@ -140,9 +140,6 @@ def test_every_config_is_right(data: Path) -> None:
         assert model.state_bytes == STATE_OF_CONFIGS.get(name, model.state_bytes), name
 
 
-# ── feed-forward ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
 
 
@@ -167,6 +164,23 @@ def test_published_sizes(model_type: str) -> None:
     common = {"hidden_act": "silu", "max_position_embeddings": 8192, "tie_word_embeddings": False}
     model = parse(common, published["config"], model_type=model_type)
     assert model.parameters == pytest.approx(published["parameters"], rel=5e-3)
+
+
+def test_layers_that_are_passed_several_times() -> None:
+    """Ouro: weights once, and KV and work of each pass; what passes share is not understood."""
+    once, thrice = parse(LLAMA), parse(LLAMA, total_ut_steps=3)
+    assert (thrice.parameters, thrice.kv_bytes_per_token("bf16")) == (
+        once.parameters,
+        3 * once.kv_bytes_per_token("bf16"),
+    )
+    head = once.hidden * once.vocab
+    assert thrice.matmul_parameters - head == 3 * (once.matmul_parameters - head)
+    assert "'loop_share_kv' = True" in error_of(LLAMA, num_loops=2, loop_share_kv=True)
+
+
+def test_a_model_type_that_is_not_known_is_said() -> None:
+    assert "model_type not known" in parse(LLAMA, model_type="brand_new").source
+    assert parse(LLAMA, model_type="ouro").source == ""
 
 
 def test_fields_that_differ_by_layer() -> None:
@@ -297,7 +311,6 @@ junk = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     base=st.sampled_from([LLAMA, MLA, MOE]),
     changes=st.dictionaries(st.sampled_from(FIELDS), junk, min_size=1, max_size=3),

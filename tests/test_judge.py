@@ -171,7 +171,7 @@ def fleet() -> Fleet:
     return three_pools(instance(), 0.4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=SEEDS, one=VOLUMES, other=VOLUMES)
 def test_random_numbers_are_common_to_all_rates(seed: int, one: float, other: float) -> None:
     """Lengths, classes and pools do not depend on the rate, and the times between arrivals only scale with it."""
@@ -182,7 +182,7 @@ def test_random_numbers_are_common_to_all_rates(seed: int, one: float, other: fl
     np.testing.assert_allclose(one * first.trace.arrival, other * second.trace.arrival, rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=SEEDS, volume=VOLUMES)
 def test_a_day_and_a_closed_loop_have_the_same_requests(seed: int, volume: float) -> None:
     drawn = simulated_trace(instance(), fleet(), 200, seed)
@@ -225,7 +225,6 @@ def test_the_day_that_the_workload_states_is_a_multiple_of_the_planned_rate(tmp_
 SHARES = st.floats(0.0, 1.0)
 
 
-@settings(deadline=None, max_examples=100)
 @given(tdp=st.floats(50.0, 2000.0), busy=SHARES, compute=SHARES, memory=SHARES)
 def test_power_lies_between_idle_and_tdp(tdp: float, busy: float, compute: float, memory: float) -> None:
     """Nothing is computed outside of steps, so MFU and MBU are at most the busy share."""

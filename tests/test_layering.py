@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.words import dollars
@@ -177,7 +177,6 @@ def test_a_fleets_price_is_rounded_alike_however_it_was_added_up() -> None:
 
 
 @given(st.decimals("0.1", "999.994", places=3), st.booleans())
-@settings(deadline=None, max_examples=100)
 def test_halves_go_up_on_the_decimals_that_are_read(exact: Decimal, below: bool) -> None:
     assert money(-float(exact) if below else float(exact)) == ("-" if below else "") + in_cents(exact)
 

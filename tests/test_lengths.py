@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
@@ -88,7 +88,6 @@ def test_joint_is_the_independent_product() -> None:
     ),
     target=st.integers(1, 60),
 )
-@settings(deadline=None, max_examples=100)
 def test_coarsening_keeps_share_and_means(cells: list[tuple[int, int, int]], target: int) -> None:
     isl, osl, weight = np.array(cells, dtype=np.float64).T
     made = coarsen(isl, osl, weight, target)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.memory import (
@@ -215,7 +215,6 @@ def test_requests_are_bounded_by_memory_then_by_max_num_seqs() -> None:
     isl=st.integers(1, 16000),
     osl=st.integers(1, 16000),
 )
-@settings(deadline=None, max_examples=60)
 def test_more_gpus_never_hold_more_each(
     model: Transformer, tensor: int, pipeline: int, data: int, isl: int, osl: int
 ) -> None:

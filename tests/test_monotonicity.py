@@ -73,7 +73,7 @@ def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
     return replace(given_, slos=tuple(change(one) for one in given_.slos))
 
 
-@settings(deadline=None, max_examples=2)
+@settings(max_examples=2)
 @given(problems(), FACTOR)
 def test_looser_latencies(given_: Problem, factor: float) -> None:
     """Of all limits at once, and of each alone."""
@@ -94,20 +94,20 @@ def test_tpot_that_exceeds_ttft(ttft: float) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.floats(0.0, 1.0))
 def test_fewer_requests_within_their_slo(given_: Problem, easing: float) -> None:
     given_ = replace(given_, slos=given_.slos[:1] if len(given_.slos) == 1 else (replace(given_.slos[0], share=1.0),))
     assert_no_dearer(with_slos(given_, lambda one: replace(one, attainment=one.attainment * (1 - easing / 2))), given_)
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.floats(0.1, 1.0))
 def test_a_lower_rate(given_: Problem, factor: float) -> None:
     assert_no_dearer(replace(given_, workload=scale_rate(given_.workload, factor)), given_)
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.integers(1, 4), st.one_of(st.none(), st.integers(0, 4)))
 def test_more_inventory(given_: Problem, stock: int, more: int | None) -> None:
     def stocked(count: int | None) -> Problem:
@@ -116,7 +116,7 @@ def test_more_inventory(given_: Problem, stock: int, more: int | None) -> None:
     assert_no_dearer(stocked(None if more is None else stock + more), stocked(stock))
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.floats(0.2, 1.0))
 def test_a_cheaper_gpu(given_: Problem, factor: float) -> None:
     first = given_.offers[0]
@@ -124,13 +124,13 @@ def test_a_cheaper_gpu(given_: Problem, factor: float) -> None:
     assert_no_dearer(replace(given_, offers=(cheaper, *given_.offers[1:])), given_)
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.integers(2, 8))
 def test_no_limit_on_gpus(given_: Problem, most: int) -> None:
     assert_no_dearer(given_, replace(given_, constraints=Constraints(max_gpus=most)))
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems(), st.integers(1, 2))
 def test_fewer_spares(given_: Problem, spares: int) -> None:
     assert_no_dearer(given_, replace(given_, constraints=Constraints(spare_replicas=spares)))
@@ -140,7 +140,7 @@ def unpriced(pools: list[Pool], **changes: Any) -> list[Pool]:
     return [pool.model_copy(update={"usd_per_hour": 0.0} | changes) for pool in pools]
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems())
 def test_names_mean_nothing(given_: Problem) -> None:
     renamed = tuple(
@@ -155,7 +155,7 @@ def test_names_mean_nothing(given_: Problem) -> None:
         assert other.routing == one.routing
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(problems().filter(lambda one: len(one.offers) > 1))
 def test_the_order_of_offers_means_nothing(given_: Problem) -> None:
     one, other = plan_of(given_), plan_of(replace(given_, offers=given_.offers[::-1]))

@@ -17,7 +17,7 @@ from optimizer.recommend.optimize import plan_below_floor
 from optimizer.recommend.search import Level
 from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, slo
-from tests.report_cases import text_of as render_plan
+from tests.report_cases import text_of
 from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 
 BOTH = (offer("H100"), offer("L40S"))
@@ -216,7 +216,7 @@ class TestNoFleet:
         assert all(
             row.used > row.limit and "is not possible: the fastest engine" in row.sentence for row in plan.binding
         )
-        assert "TPOT: 0.1 ms of class default is not possible" in " ".join(render_plan(plan).split())
+        assert "TPOT: 0.1 ms of class default is not possible" in " ".join(text_of(plan).split())
 
 
 # --- what chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared

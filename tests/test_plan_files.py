@@ -20,9 +20,8 @@ from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
 from reports.json_text import plan_json
 from reports.words import distinct_alternatives, serving_words
-from tests.report_cases import PLANS
-from tests.report_cases import text_of as as_text
-from tests.running import tiny, within
+from tests.report_cases import PLANS, text_of
+from tests.running import demand, tiny, within
 
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
 
@@ -117,7 +116,7 @@ def test_the_whole_request_of_an_earlier_plan_is_a_metric_like_the_others() -> N
     assert plan.classes[0].limits[Metric.E2E] == 8.0
     assert plan.classes[0].latencies.quantiles[Metric.E2E] == plan.simulation.classes[0].metrics[Metric.E2E]
     assert plan.simulation.classes[0].metrics[Metric.E2E].p90 == times["p90"]
-    row = next(line for line in as_text(plan).splitlines() if " e2e " in line)
+    row = next(line for line in text_of(plan).splitlines() if " e2e " in line)
     assert row.split()[2:6] == ["3.82", "s", "6.2", "s"]
 
 
@@ -147,7 +146,7 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     (tuned,) = plan.simulation.tuning.front[0].pools
     assert (tuned.max_num_seqs, tuned.max_num_batched_tokens) == (own.max_num_seqs, own.max_num_batched_tokens)
     assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
-    told = as_text(plan, width=100, color=False)
+    told = text_of(plan, width=100, color=False)
     assert "colocated 1 × H100 TP1 fp8/bf16  " in told  # of the comparison, without limits
     assert "  fp8/bf16 (256/2,048)" in told  # of the front
     assert Plan.model_validate_json(plan_json(plan)) == plan
@@ -169,18 +168,11 @@ def test_every_command_takes_an_earlier_plan(words: list[str], said: str) -> Non
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan]:
     folder = tmp_path_factory.mktemp("alternatives")
-    workload = tiny(folder, accelerators=["H100", "L40S"], workload=LOAD, target="none")
+    workload = tiny(folder, accelerators=["H100", "L40S"], workload=demand("30/s"), target="none")
     done = within("optimize", workload, "--effort", "quick", "-o", folder / "plan")
     assert done.returncode == 0, done.stderr
     file = folder / "plan" / "plan.json"
     return file, parse_plan(file.read_bytes())
-
-
-LOAD = {
-    "request_rate": "30/s",
-    "max_tokens": 8192,
-    "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.8}, {"isl": 3000, "osl": 80, "share": 0.2}]},
-}
 
 
 def test_an_alternative_has_the_cost_and_the_share_of_its_row(written: tuple[Path, Plan]) -> None:

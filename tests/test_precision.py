@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import fleet_of_plan
@@ -66,17 +65,6 @@ def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> N
     assert (tables.kv_capacity[0, :, 1] < tables.kv_longest[0]).all()
     assert (tables.kv_capacity[engines.shape, engines.seqs, engines.chunk] >= tables.kv_longest[engines.shape]).all()
     assert {0, 1} == set(engines.shape.tolist())
-
-
-@st.composite
-def small(draw: st.DrawFn) -> Problem:
-    names = draw(st.sampled_from([("H100",), ("A100-80",), ("MI300X", "L40S")]))
-    return problem(
-        workload=workload(draw(st.floats(2.0, 12.0)), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4))),
-        slos=(draw(st.sampled_from([slo(0.4, 0.03, 0.9), slo(1.5, 0.05, 0.9)])),),
-        offers=tuple(offer(name) for name in names),
-        space=space(tensor_parallel=(1,), max_num_seqs=(64,)),
-    )
 
 
 def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,10 +25,11 @@ from costmodel.simulator.trace import draw_turns
 from costmodel.units import GIB
 from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
+from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.precision import ALIKE
 from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
@@ -38,6 +39,7 @@ from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.running import QUICK, tiny, within
 from tests.simulator_cases import colocated
+from tests.small_fleets import each_of
 from tests.workload_texts import load
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
@@ -63,7 +65,7 @@ def test_spread_over_replicas_a_session_finds_what_its_last_visit_left() -> None
     assert found.chance[0] * 4000.0 == pytest.approx(4000 / 2 + 3000 / 4 + 2000 / 8 + 1000 / 16)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     capacity=st.floats(0.0, 3e6),
     more=st.floats(1.0, 10.0),
@@ -130,11 +132,6 @@ def instance_for(think: float, balancing: Balancing) -> Instance:
     return instance_of(agents(think, balancing))
 
 
-def fleet_for(instance: Instance, roles: tuple[Role, ...], replicas: int) -> Fleet:
-    route, limit = np.ones(instance.flows.isl.size), int(instance.tables.limits[-1])
-    return Fleet(tuple(FleetPool(f"{role}-1", role, 0, limit, 0, replicas, 0, route) for role in roles))
-
-
 ALONE, APART = (Role.COLOCATED,), (Role.PREFILL, Role.DECODE)
 
 
@@ -146,7 +143,7 @@ def test_the_formula_finds_what_simulated_blocks_do(
 ) -> None:
     """81 % of the input tokens are shared: six replicas keep nearly all for 10 s, and little of it for 5 minutes."""
     instance = instance_for(think, balancing)
-    fleet = fleet_for(instance, roles, 6)
+    fleet = each_of(instance, roles, 6)
     use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
     assert use is not None
     assert use.at_best == pytest.approx(0.81, abs=0.02)
@@ -174,7 +171,7 @@ def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
         reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
         instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
-        fleet = fleet_for(instance, ALONE, 8)
+        fleet = each_of(instance, ALONE, 8)
         use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
         assert use is not None
         shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
@@ -199,7 +196,7 @@ def shares(instance: Instance, fleet: Fleet) -> tuple[float, float]:
 def test_a_tier_finds_what_simulated_blocks_do(shared: bool, roles: tuple[Role, ...], balancing: Balancing) -> None:
     """After five minutes memory has lost most; host memory has some or most of it, and the router decides whose."""
     instance = instance_for(300.0, balancing)
-    fleet, before = fleet_for(instance, roles, 6), -1.0
+    fleet, before = each_of(instance, roles, 6), -1.0
     for capacity in (100.0, 200.0, 400.0):
         tiered = with_tier(instance, CacheTier(capacity * GIB, 50e9, 0.001, shared))
         hit, read = shares(tiered, fleet)
@@ -217,7 +214,7 @@ def test_a_slow_tier_is_read_by_those_who_need_not_wait() -> None:
     """At 5 GB/s a read takes half of the time that computing does; who meets another one at it computes."""
     instance = instance_for(300.0, Balancing.LEAST_TOKENS)
     for replicas in (3, 6):
-        fleet = fleet_for(instance, ALONE, replicas)
+        fleet = each_of(instance, ALONE, replicas)
         tiered = with_tier(instance, CacheTier(400 * GIB, 5e9))
         hit, _ = shares(tiered, fleet)
         judged = judge(tiered, fleet, requests=20_000)
@@ -229,7 +226,7 @@ def test_a_slow_tier_is_read_by_those_who_need_not_wait() -> None:
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
     instance = instance_for(300.0, Balancing.LEAST_TOKENS)
-    fleet = fleet_for(instance, ALONE, 6)
+    fleet = each_of(instance, ALONE, 6)
     plain = evaluate(instance, fleet)
     for tier in (CacheTier(0.0, 50e9, 0.0, shared), CacheTier(400 * GIB, 1e6, 0.0, shared)):
         tiered = evaluate(with_tier(instance, tier), fleet)
@@ -237,7 +234,7 @@ def test_no_room_and_no_bandwidth_are_no_tier(shared: bool) -> None:
         np.testing.assert_array_equal(tiered.attainment, plain.attainment)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     capacity=st.floats(1.0, 500.0),
     more=st.floats(1.0, 4.0),
@@ -250,7 +247,7 @@ def test_more_of_a_tier_is_never_worse(
     capacity: float, more: float, bandwidth: float, quicker: float, shared: bool, balancing: Balancing
 ) -> None:
     instance = instance_for(300.0, balancing)
-    fleet = fleet_for(instance, ALONE, 6)
+    fleet = each_of(instance, ALONE, 6)
 
     def hit(capacity: float, bandwidth: float) -> float:
         return shares(with_tier(instance, CacheTier(capacity * GIB, bandwidth, 0.0, shared)), fleet)[0]
@@ -266,7 +263,7 @@ def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
     reuse = uniform_reuse(load.isl, 0.8, exponential(120.0))
     stated = replace(load, sessions=None, reuse=reuse, prefix_hit_share=0.8)
     plain = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=stated))
-    fleet = fleet_for(plain, ALONE, 8)
+    fleet = each_of(plain, ALONE, 8)
     tiered = with_tier(plain, CacheTier(400 * GIB, 5e9))
     hit, read = shares(tiered, fleet)
     judged = judge(tiered, fleet, requests=3000)
@@ -312,6 +309,23 @@ def test_a_tier_of_a_file_is_repeated_and_needs_sessions_or_an_interval(folder: 
     with pytest.raises(InputError, match=r"kv_cache_tier: keeps prompts .* state workload.sessions"):
         load(SESSIONS.replace("sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: "
              "500, answer_tokens: 100}", "{request_rate: 1/s, lengths: {isl: 500, osl: 100}}") + TIER)  # fmt: skip
+
+
+def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> None:
+    """100 GiB at $0.01/h: a dollar for each GPU, owned or rented, in whole nodes too; not in the GPU's own price."""
+    text = SESSIONS.replace("accelerators: H100", "accelerators: [{name: H100, price: 2, owned: 3, billing: node}]")
+    assert text != SESSIONS
+    plain, stated = load(text + TIER), load(text + TIER.replace("}", ", price_per_gib: $0.01/h}"))
+    gpus = np.array([[2], [3], [4]])
+    np.testing.assert_allclose(gpu_cost(stated, gpus) - gpu_cost(plain, gpus), [2.0, 3.0, 8.0])
+    assert stated.offers[0].usd_per_hour == plain.offers[0].usd_per_hour == 2.0
+    assert [make_instance(problem).tables.usd_per_hour[0] for problem in (plain, stated)] == pytest.approx(
+        [plain.offers[0].owned_usd_per_hour, plain.offers[0].owned_usd_per_hour + 1.0]
+    )
+    assert "It costs $1.00/h beside every GPU." in " ".join(assumptions(make_instance(stated)))
+    assert "No price is stated for it" in " ".join(assumptions(make_instance(plain)))
+    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
+    assert load_problem(folder / "again.yaml").offers == stated.offers
 
 
 LONG = {

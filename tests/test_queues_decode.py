@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
@@ -105,7 +105,6 @@ def test_requests_meet_as_many_prompts_as_prompts_find_decodes(left: float, toge
     assert met == pytest.approx(engine.meets + 1.0 - together, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     busy=st.floats(0.05, 0.95),
     sent=st.floats(0.0, 1.0),

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.queues.erlang import (
@@ -44,32 +44,27 @@ class TestErlangC:
     def test_an_overloaded_queue_makes_everyone_wait(self) -> None:
         np.testing.assert_array_equal(erlang_c([1, 7, 300], [1.0, 1.5, 2.0]), 1.0)
 
-    @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO)
     def test_it_is_the_textbook_sum(self, servers: int, rho: float) -> None:
         if servers <= 100:
             assert erlang_c(servers, rho) == pytest.approx(erlang_c_by_sum(servers, rho), rel=1e-9)
 
-    @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO, RHO)
     def test_busier_waits_more(self, servers: int, one: float, other: float) -> None:
         low, high = sorted((one, other))
         assert erlang_c(servers, low) <= erlang_c(servers, high) * (1 + 1e-12)
 
-    @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO)
     def test_a_larger_pool_as_busy_waits_less(self, servers: int, rho: float) -> None:
         assert erlang_c(servers + 1, rho) <= erlang_c(servers, rho) * (1 + 1e-12)
 
 
 class TestBursts:
-    @settings(deadline=None, max_examples=80)
     @given(SERVERS, RHO, SCV, SCV)
     def test_burstier_waits_more_often(self, servers: int, rho: float, one: float, other: float) -> None:
         low, high = sorted((one, other))
         assert wait_probability(servers, rho, low) <= wait_probability(servers, rho, high) * (1 + 1e-12)
 
-    @settings(deadline=None, max_examples=80)
     @given(st.floats(0.01, 0.9999), st.floats(1.001, 25.0))
     def test_one_server_waits_as_its_root_says(self, rho: float, scv: float) -> None:
         """GI/M/1: P(wait) = sigma, 1 - sigma = 1 - (1 + (1 - sigma) ca2 / rho)^(-1 / ca2) and not 0."""
@@ -135,7 +130,6 @@ class TestConditionalWait:
     def test_a_clock_feeding_a_clock_never_waits(self) -> None:
         assert conditional_wait(1, 0.9, 1.0, 1.0, arrival_scv=0.0) == 0.0
 
-    @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO, RHO, SCV)
     def test_busier_waits_longer(self, servers: int, one: float, other: float, scv: float) -> None:
         low, high = sorted((one, other))
@@ -143,7 +137,6 @@ class TestConditionalWait:
 
 
 class TestNormal:
-    @settings(deadline=None, max_examples=100)
     @given(st.floats(-8, 8))
     def test_the_tail_is_within_a_ten_millionth(self, z: float) -> None:
         assert normal_exceeds(z) == pytest.approx(1.0 - NormalDist().cdf(z), abs=1e-7)

@@ -160,7 +160,6 @@ class TestWait:
     def test_overload_is_seen(self) -> None:
         assert prompt_wait(prompts(2.0)).load > 1.0
 
-    @settings(deadline=None, max_examples=50)
     @given(st.floats(0.05, 0.95), st.integers(1, 40), st.floats(1.0, 9.0), st.floats(0.5, 20.0))
     def test_it_is_a_distribution(self, rho: float, engines: int, scv: float, step: float) -> None:
         found = prompt_wait(prompts(rho * engines, float(engines), arrival_scv=scv, full_step=step))
@@ -170,7 +169,7 @@ class TestWait:
         assert abs(found.late[-1]) < 0.01
         assert found.behind >= 0.0
 
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(st.floats(0.05, 0.9), st.floats(1.02, 1.8), st.integers(1, 20))
     def test_more_prompts_wait_longer(self, rho: float, factor: float, engines: int) -> None:
         less, more = (prompt_wait(prompts(r * engines, float(engines))) for r in (rho, min(rho * factor, 0.97)))

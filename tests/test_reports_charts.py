@@ -5,7 +5,6 @@ import math
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from costmodel.metric import Metric
@@ -61,7 +60,6 @@ def test_marks_stay_inside_and_labels_apart(name: str, is_simulated: bool) -> No
 
 
 @given(st.lists(st.tuples(st.floats(1, 2e6), st.floats(1, 2e5), st.floats(0.001, 1)), min_size=1, max_size=40))
-@tried(deadline=None, max_examples=60)
 def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, float]]) -> None:
     isl, osl, share = ([row[i] for row in buckets] for i in range(3))
     figure = length_map(isl, osl, share)

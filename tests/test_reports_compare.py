@@ -13,7 +13,8 @@ from pdplan.console import Console
 from reports.answers.comparison import Comparison, compare, comparison_document, comparison_record, headline
 from reports.json_text import json_text
 from reports.views import html, markdown, terminal
-from tests.report_cases import NAMES, PLANS, assert_golden, load
+from tests.golden_files import assert_golden
+from tests.report_cases import NAMES, PLANS, load
 
 
 def render_text(found: Comparison, width: int = 100) -> str:

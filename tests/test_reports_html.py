@@ -16,11 +16,10 @@ from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
-from reports.figures import length_map, routed
+from reports.figures import length_map
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
-from tests.report_cases import NAMES, assert_golden, load, simulated, with_accuracy, with_sensitivity
-from tests.report_cases import markdown_of as render_markdown
-from tests.report_cases import markdown_of as render_plan
+from tests.golden_files import assert_golden
+from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 
 VOID = {"meta", "link", "br", "img", "wbr"}
 ALLOWED = {
@@ -172,11 +171,15 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (attainable(pool.operating_point) for pool in plan.pools)
     load = plan.workload
     yield from length_map(load.isl, load.osl, load.share).shares.values()
-    shares: dict[tuple[str, str], float] = {}
-    for row in routed(plan):
-        yield from (row.share, row.attainment)
-        shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
-    yield from shares.values()
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for route in plan.routing:
+        for stage, fractions in {"prefill": route.prefill, "decode": route.decode}.items():
+            for pool, fraction in fractions.items():
+                for key in ((stage, pool), (stage, pool, route.slo_class)):
+                    share, met = sums.setdefault(key, [0.0, 0.0])
+                    weight = fraction * route.share
+                    sums[key] = [share + weight, met + weight * route.attainment]
+    yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
         routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
         met = [route.attainment * route.share for route in routes]
@@ -226,7 +229,7 @@ def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) ->
     plan = with_accuracy(with_sensitivity(simulated(load(name)))) if is_simulated else load(name)
     known = written(plan)
     page = " ".join(walk(TICKS.sub("", plan_page(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
-    for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):
+    for text in (page, markdown_of(plan).replace("&#62;", ">").replace("&#60;", "<")):
         seen = WITH_UNIT.findall(text)
         assert len(seen) > 20
         assert {number for number in seen if number not in known} == set()
@@ -245,7 +248,7 @@ def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_has_rows_of_one_width(name: str) -> None:
     widths: set[int] = set()
-    for line in render_plan(load(name)).splitlines():
+    for line in markdown_of(load(name)).splitlines():
         if not line.startswith("|"):
             widths = set()
             continue
@@ -255,4 +258,4 @@ def test_every_table_has_rows_of_one_width(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])
 def test_golden_markdown(name: str) -> None:
-    assert_golden(f"plan-{name}.md", render_plan(load(name)))
+    assert_golden(f"plan-{name}.md", markdown_of(load(name)))

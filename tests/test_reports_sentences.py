@@ -29,7 +29,7 @@ def test_proof(plan: Plan) -> None:
     dearer = "By formula a fleet for $48.34/h meets every SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
-    least = "No fleet with bf16 weights and bf16 KV can cost less than $30.00/h."
+    least = "No fleet in bf16 can cost less than $30.00/h."
     assert verdict.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
     found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper."
@@ -40,9 +40,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.search_outcome(cheaper) == "a cheaper fleet may exist"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
-    assert verdict.proof_sentence(proved) == (
-        "Cheapest fleet possible: no fleet with bf16 weights and bf16 KV can cost less than $49.08/h."
-    )
+    assert verdict.proof_sentence(proved) == ("Cheapest fleet possible: no fleet in bf16 can cost less than $49.08/h.")
     assert verdict.search_outcome(proved) == "cheapest possible"
     assert verdict.proof_sentence(load("colocated")).startswith(found)
     unknown = plan.model_copy(update={"gap": None})
@@ -152,8 +150,6 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
 
-
-# --- the deployment files of a plan: those that are written, by the command that writes them
 
 # --- deployment files -----------------------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.operation import (
     DAY,
@@ -29,8 +29,9 @@ from optimizer.procurement.operation import (
 from reports.answers.operation import resilience_dict, resilience_document
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
-from tests.optimizer_cases import instance_of, limit, offer, problem, workload
+from tests.optimizer_cases import instance_of, offer, problem, workload
 from tests.report_cases import load
+from tests.small_fleets import pool
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -58,7 +59,6 @@ def test_prefill_without_a_decode_engine_of_its_domain_serves_nothing() -> None:
     assert rerouted(shares(1.0, 1.0), [P, D], [0, 0], np.array([1.0, 0.0])) is None
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0.05, 1.0), min_size=5, max_size=5), st.lists(LEFT, min_size=5, max_size=5))
 def test_every_request_is_served_once_per_stage(weights: list[float], left: list[float]) -> None:
     roles, domains = [P, P, D, D, C], [0, 1, 0, 1, 0]
@@ -79,16 +79,12 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
     instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
-    pool = FleetPool("colocated-1", C, 0, limit(instance, 1), 0, replicas, 0, np.ones(instance.flows.isl.size))
-    return instance, Fleet((pool,))
+    return instance, Fleet((pool(instance, "colocated-1", C, replicas),))
 
 
 def pools(*engines: int) -> Fleet:
     """Colocated pools of one H100 an engine that share the requests evenly."""
-    route = np.ones(case()[0].flows.isl.size) / len(engines)
-    return Fleet(
-        tuple(FleetPool(f"colocated-{k}", C, 0, limit(case()[0], 1), 0, n, 0, route) for k, n in enumerate(engines, 1))
-    )
+    return Fleet(tuple(pool(case()[0], f"colocated-{k}", C, n, 1 / len(engines)) for k, n in enumerate(engines, 1)))
 
 
 def test_engines_stand_on_the_first_node_with_room() -> None:
@@ -102,7 +98,6 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
     assert without(instance, fleet, [0]) is None
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
 def test_spares_are_the_fewest_that_bear_the_loss_of_any_nodes(needed: int, each: int, count: int) -> None:
     engines, nodes = engines_against_nodes(needed, each, count)
@@ -172,9 +167,8 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 def colocated_day() -> tuple[Instance, Fleet]:
     """Colocated engines of one H100, as many as 64 requests per second need."""
     instance = instance_of(problem(workload=workload(64.0)))
-    pool = FleetPool("colocated-1", Role.COLOCATED, 0, limit(instance, 1), 0, 64, 0, np.ones(instance.flows.isl.size))
-    enough = replicas_at(instance, Fleet((pool,)), 1.0)
-    return instance, Fleet((pool,)).resized(enough)
+    fleet = Fleet((pool(instance, "colocated-1", C, 64),))
+    return instance, fleet.resized(replicas_at(instance, fleet, 1.0))
 
 
 @cache
@@ -221,7 +215,6 @@ def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     assert [hour.attainment["default"] for hour in day(900.0).hours] == pytest.approx([low] * 12 + [good] * 12)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
 def test_a_queue_loses_no_request(volume: float, most: float, time: float, backlog: float) -> None:
     """Arrivals + backlog = what is served + what is left; where a queue stands, as much as can be is served."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,27 +20,24 @@ from search_spaces.scenarios import (
     parse_axis,
     scenario_problem,
 )
+from tests.running import TINY, tiny
 
-WORKLOAD = """\
-schema: pdplan.workload/1
-model: {name: Llama-3.1-8B}
-workload:
-  request_rate: 6/s
-  max_tokens: 8192
-  lengths: {histogram: [{isl: 800, osl: 150, share: 0.8}, {isl: 3000, osl: 80, share: 0.2}]}
-slo:
-  - {name: fast, share: 0.5, ttft: 1s, tpot: 40ms, attainment: 0.9}
-  - {name: slow, share: 0.5, ttft: 4s, tpot: 80ms, attainment: 0.9}
-accelerators: [H100, {name: L4, price: 0.8}]
-search: {preset: quick}
-"""
+CLASSES: dict[str, Any] = {
+    "slo": [
+        {"name": "fast", "share": 0.5, "ttft": "1s", "tpot": "40ms", "attainment": 0.9},
+        {"name": "slow", "share": 0.5, "ttft": "4s", "tpot": "80ms", "attainment": 0.9},
+    ],
+    "accelerators": ["H100", {"name": "L4", "price": 0.8}],
+}
+
+
+def stated(folder: Path, **sections: Any) -> Problem:
+    return load_problem(tiny(folder, **CLASSES, **sections))
 
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
-    path = tmp_path_factory.mktemp("scenarios") / "tiny.yaml"
-    path.write_text(WORKLOAD, "utf-8")
-    return load_problem(path)
+    return stated(tmp_path_factory.mktemp("scenarios"))
 
 
 def with_change(problem: Problem, text: str) -> Problem:
@@ -113,24 +111,17 @@ def test_a_grid_is_every_combination_once() -> None:
         list(grid([parse_axis("rate=1:2:2000"), parse_axis("ttft=1:2:2000")]))
 
 
-NAMED = """\
-scenarios:
-  cheap: {price.H100: 1.5, price.L4: 0.4}
-  june: {extends: cheap, rate_scale: 2, price.L4: 0.5}
-  both: {extends: [june, tight], workload: {burstiness: 2}}
-  tight: {slo: {ttft: 800ms, slow: {tpot: 70ms}}}
-"""
-
-
-def named(tmp_path: Path, text: str = NAMED) -> tuple[Problem, dict[str, Scenario]]:
-    path = tmp_path / "named.yaml"
-    path.write_text(WORKLOAD + text, "utf-8")
-    problem = load_problem(path)
-    return problem, named_scenarios(problem)
+NAMED = {
+    "cheap": {"price.H100": 1.5, "price.L4": 0.4},
+    "june": {"extends": "cheap", "rate_scale": 2, "price.L4": 0.5},
+    "both": {"extends": ["june", "tight"], "workload": {"burstiness": 2}},
+    "tight": {"slo": {"ttft": "800ms", "slow": {"tpot": "70ms"}}},
+}
 
 
 def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_path: Path) -> None:
-    problem, scenarios = named(tmp_path)
+    problem = stated(tmp_path, scenarios=NAMED)
+    scenarios = named_scenarios(problem)
     assert list(scenarios) == ["cheap", "june", "both", "tight"]
     assert scenarios["june"].changes == {"price.H100": 1.5, "price.L4": 0.5, "rate_scale": 2}
     both = scenario_problem(problem, scenarios["both"].changes)
@@ -144,10 +135,9 @@ HOURS = [3, 1, 2, 2, 0, 4, *[5] * 12, 6, 7, 8, 8, 2, 1]
 
 
 def daily(tmp_path: Path, percentile: float = 100.0) -> Problem:
-    profile = f"diurnal: {{requests_per_second_by_hour: {HOURS}, percentile: {percentile}}}"
-    path = tmp_path / "daily.yaml"
-    path.write_text(WORKLOAD.replace("request_rate: 6/s", profile), "utf-8")
-    return load_problem(path)
+    demand = {key: value for key, value in TINY["workload"].items() if key != "request_rate"}
+    profile = {"requests_per_second_by_hour": HOURS, "percentile": percentile}
+    return stated(tmp_path, workload=demand | {"diurnal": profile})
 
 
 def profile_of(problem: Problem) -> list[float]:

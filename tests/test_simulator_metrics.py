@@ -13,7 +13,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
@@ -63,7 +63,6 @@ def test_a_profile_is_followed_slot_by_slot() -> None:
     assert times[-1] == pytest.approx(8000.0)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     profile=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=24).filter(lambda rates: max(rates) > 0.1),
     cv=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
@@ -170,8 +169,6 @@ def test_coefficients_answer_by_their_formula() -> None:
 
 def test_the_grid_follows_the_cost_model() -> None:
     """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
-    from tests.optimizer_cases import accelerator
-
     model, host = llama_8b(), load_engine_overhead("vllm")
     gpu, memory = accelerator("H100"), load_engine_memory("vllm")
     config = EngineConfig(gpu, Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192, memory)

@@ -308,7 +308,7 @@ def assert_limits(trace: Trace, fleet: SimulatedFleet, result: Result) -> None:
 
 @every_policy
 @either_way
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), paged=st.booleans())
 @example(seed=763, paged=False)  # preempted before its first decode step, it goes on in another micro-batch
 def test_jumps_conservation_and_limits(policy: Policy, disaggregated: bool, seed: int, paged: bool) -> None:

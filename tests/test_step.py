@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
@@ -167,7 +167,6 @@ def test_expert_weights_are_read_once_per_touched_expert() -> None:
 
 
 @given(new=st.integers(1, 60), past=st.integers(0, 60), window=st.one_of(st.none(), st.integers(1, 80)))
-@settings(deadline=None, max_examples=100)
 def test_attended_pairs_is_the_exact_sum(new: int, past: int, window: int | None) -> None:
     reach = 10**9 if window is None else window
     expected = sum(min(past + i, reach) for i in range(1, new + 1))
@@ -175,7 +174,6 @@ def test_attended_pairs_is_the_exact_sum(new: int, past: int, window: int | None
 
 
 @given(model=models, config=engines(), load=loads())
-@settings(deadline=None, max_examples=80)
 def test_parts_are_not_negative_and_sum_to_the_total(model: Transformer, config: EngineConfig, load: StepLoad) -> None:
     step = step_time_one(model, config, OVERHEAD, load)
     parts = [float(getattr(step, name)[0, 0]) for name in PARTS]
@@ -185,7 +183,6 @@ def test_parts_are_not_negative_and_sum_to_the_total(model: Transformer, config:
 
 
 @given(model=models, config=engines(), load=loads())
-@settings(deadline=None, max_examples=80)
 def test_no_faster_than_the_roofline(model: Transformer, config: EngineConfig, load: StepLoad) -> None:
     """The vendor's peak of the fastest dtype and its bandwidth bound every step from below."""
     step = step_time_one(model, config, NO_OVERHEAD, load)
@@ -202,7 +199,6 @@ def test_no_faster_than_the_roofline(model: Transformer, config: EngineConfig, l
     factor=st.floats(1.0, 4.0),
     field=st.sampled_from(["bandwidth", "peak_flops", "scale_up", "scale_out"]),
 )
-@settings(deadline=None, max_examples=100)
 def test_better_hardware_is_never_slower(
     model: Transformer, config: EngineConfig, load: StepLoad, factor: float, field: str
 ) -> None:
@@ -226,7 +222,6 @@ def test_better_hardware_is_never_slower(
     more=st.integers(1, 500),
     field=st.sampled_from([field.name for field in fields(StepLoad)]),
 )
-@settings(deadline=None, max_examples=100)
 def test_more_work_is_never_faster(
     model: Transformer, config: EngineConfig, load: StepLoad, more: int, field: str
 ) -> None:
@@ -419,7 +414,6 @@ def test_more_than_a_pair_share_a_link_in_the_host() -> None:
     expert=st.booleans(),
     load=loads(),
 )
-@settings(deadline=None, max_examples=100)
 def test_fitted_curves_never_beat_the_roofline_and_more_work_never_helps(
     model: Transformer, name: str, dtype: str, tensor: int, expert: bool, load: StepLoad
 ) -> None:

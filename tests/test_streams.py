@@ -79,11 +79,6 @@ def on_terminal() -> Iterator[Terminal]:
         yield drawn
 
 
-@pytest.fixture(autouse=True)
-def term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-
-
 def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     with on_terminal() as drawn, Console().progress() as progress:
         assert progress is not None

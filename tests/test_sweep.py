@@ -57,7 +57,7 @@ def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path
         assert squares(40, executor, 1, journal) == EXPECTED
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.DataObject) -> None:
     import tempfile

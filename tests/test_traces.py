@@ -101,7 +101,7 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
 
 
 @given(prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=40))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]]) -> None:
     found, seen = 0, set[int]()
     for ids in prompts:

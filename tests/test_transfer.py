@@ -43,10 +43,3 @@ def test_the_slower_end_decides() -> None:
 def test_one_copy_uses_the_cards_of_what_is_no_copy(name: str, split: Parallelism, cards: float) -> None:
     engine = toy_config(parallelism=split)
     assert hand_over_cards(load_model(name), engine, np.array([500.0, 4000.0]), np.array([0.3, 0.7])) == cards
-
-
-# --- which prefill and decode engines can talk: the rules of NIXL, each by its boundary
-
-
-def of(tensor: int, pipeline: int = 1) -> Parallelism:
-    return Parallelism(tensor, pipeline)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.routing import (
@@ -120,21 +120,18 @@ windows = st.one_of(st.none(), st.integers(1, 5000))
 lengths = st.floats(0, 20_000, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=100)
 @given(window=windows, short=lengths, extra=lengths)
 def test_a_longer_context_never_holds_less(window: int | None, short: float, extra: float) -> None:
     model = _model(_softmax(window), LinearAttention(256, 2, 4, 16, 16, 4))
     assert model.kv_bytes(short + extra, "bf16") >= model.kv_bytes(short, "bf16")
 
 
-@settings(deadline=None, max_examples=100)
 @given(context=lengths, dtype=st.sampled_from(["bf16", "fp8"]))
 def test_without_windows_the_cache_is_the_rate_times_the_context(context: float, dtype: str) -> None:
     model = _model(_softmax(None), LatentAttention(256, 8, 64, 32, 16, 32, 32, 4, 16, 64))
     assert model.kv_bytes(context, dtype) == pytest.approx(model.kv_bytes_per_token(dtype) * context)
 
 
-@settings(deadline=None, max_examples=60)
 @given(window=windows, isl=st.integers(0, 4000), osl=st.integers(1, 3000))
 def test_mean_cache_is_the_integral_over_the_generation(window: int | None, isl: int, osl: int) -> None:
     model = _model(_softmax(window), _softmax(None), LinearAttention(256, 2, 4, 16, 16, 4))
@@ -154,7 +151,6 @@ def test_mean_cache_is_the_integral_over_the_generation(window: int | None, isl:
     skew=st.floats(0, 10),
     tokens=st.integers(1, 20_000),
 )
-@settings(deadline=None, max_examples=100)
 def test_the_busiest_rank_has_at_least_its_share_and_no_more_than_there_is(
     experts: int, per_token: int, ranks: int, skew: float, tokens: int
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
 def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
     assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]

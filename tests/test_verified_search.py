@@ -79,7 +79,7 @@ def searched(bench: Any, *fleets: Fleet) -> SearchResult:
 counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(counts, st.lists(counts, min_size=1, max_size=3), st.sampled_from([None, 4, 12]))
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
@@ -209,7 +209,7 @@ def test_settings_that_help_are_gone_on_from(
     assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.sampled_from(SEQS),
     st.sampled_from(CHUNKS),

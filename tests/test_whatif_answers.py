@@ -23,34 +23,15 @@ from reports.answers.curves import frontier_record
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
+from tests.running import THREE_GPUS, demand
 
 BASE = Path()
 
 
 def small(rate: float = 20.0, isl: int = 800, osl: int = 150, ttft: float = 1.0, **more: object) -> Problem:
     """Llama-3.1-8B on H100, A100 and L4, few settings: some tens of milliseconds to price."""
-    return problem_of(
-        {
-            "model": {"name": "Llama-3.1-8B"},
-            "workload": {
-                "request_rate": rate,
-                "max_tokens": 8192,
-                "lengths": {
-                    "histogram": [{"isl": isl, "osl": osl, "share": 0.7}, {"isl": 3000, "osl": 80, "share": 0.3}]
-                },
-            },
-            "slo": {"ttft": ttft, "tpot": 0.05},
-            "accelerators": [
-                {"name": "H100", "price": 3.0},
-                {"name": "A100-80", "price": 2.0},
-                {"name": "L4", "price": 0.7},
-            ],
-            "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
-        }
-        | more,
-        "small",
-        BASE,
-    )
+    stated = {"workload": demand(rate, 0.7, isl, osl), "slo": {"ttft": ttft, "tpot": 0.05}}
+    return problem_of(THREE_GPUS | stated | more, "small", BASE)
 
 
 def changed(problem: Problem, **changes: object) -> Problem:
@@ -76,7 +57,7 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     assert few.cost >= cost * (1.0 - 1e-9)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.floats(0.5, 6.0), st.floats(0.5, 6.0), st.floats(0.2, 2.0))
 def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float, a100: float, factor: float) -> None:
     prices = {"price__H100": h100, "price__A100-80": a100, "price__L4": 0.7}
@@ -92,7 +73,7 @@ def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float
 # --- break-even -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(
     st.floats(5.0, 150.0),
     st.sampled_from([300, 800, 2000]),

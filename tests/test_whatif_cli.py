@@ -14,34 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from optimizer.plans.precision import OPTIMAL_GAP
 from pdplan.cli import cli, run
+from tests.running import ROOT, THREE_GPUS
 
-ROOT = Path(__file__).resolve().parent.parent
-
-WORKLOAD = """\
-schema: pdplan.workload/1
-model: Llama-3.1-8B
-workload:
-  request_rate: 20/s
-  max_tokens: 8192
-  lengths: {histogram: [{isl: 800, osl: 150, share: 0.7}, {isl: 3000, osl: 80, share: 0.3}]}
-slo: {ttft: 1s, tpot: 50ms}
-accelerators: [{name: H100, price: 3}, {name: A100-80, price: 2}, {name: L4, price: 0.7}]
-search: {preset: quick, tensor_parallel: [1, 2], max_num_seqs: [32, 128]}
-scenarios:
-  june: {rate_scale: 2}
-  tight: {extends: june, slo: {ttft: 500ms}}
-"""
+SCENARIOS = {"june": {"rate_scale": 2}, "tight": {"extends": "june", "slo": {"ttft": "500ms"}}}
 AXES = ("--vary", "price.A100-80=0.5:4:4", "--vary", "rate=10,40")
 
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
     path = tmp_path / "workload.yaml"
-    path.write_text(WORKLOAD, "utf-8")
+    path.write_text(yaml.safe_dump(THREE_GPUS | {"scenarios": SCENARIOS}), "utf-8")
     return path
 
 

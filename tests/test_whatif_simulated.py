@@ -26,19 +26,10 @@ from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
+from tests.running import THREE_GPUS, demand
 
 BASE = Path()
-TIGHT: dict[str, Any] = {
-    "model": {"name": "Llama-3.1-8B"},
-    "workload": {
-        "request_rate": 17.2,
-        "max_tokens": 8192,
-        "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.7}, {"isl": 3000, "osl": 80, "share": 0.3}]},
-    },
-    "slo": {"ttft": 1.0, "tpot": 0.05, "attainment": 0.99},
-    "accelerators": [{"name": "H100", "price": 3.0}, {"name": "A100-80", "price": 2.0}, {"name": "L4", "price": 0.7}],
-    "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
-}
+TIGHT = THREE_GPUS | {"workload": demand(17.2, 0.7), "slo": {"ttft": 1.0, "tpot": 0.05, "attainment": 0.99}}
 """One H100 meets the SLO by formula; it keeps 90 to 95 % in four runs of 100,000 requests, where 99 % should."""
 MISSED = (0.5, "misses when simulated")
 KEPT = (1.0, "")

@@ -6,39 +6,13 @@ in time for the same step. One that finds an engine idle starts at once. Symbols
 s the time of a prompt alone, g its time in a step that is full, K the longest step, P the chance that all engines are
 busy.
 
-1. Steps (`shared_steps`). A step in progress gathers prompts only while all engines are busy, which share P of the
-   arrivals find. With n prompts a step on average, P n of them were gathered during the last one, on a step like any
-   prompt's Poisson: none with chance E exp(-P n s / E s) =: psi. Steps that gathered none are as frequent as prompts
-   that find an idle engine, so
+docs/theory/queues.md derives the equations of
 
-       n (1 - P) = psi(P n),   L = E s + (n - 1) E g,   rho = lambda L / (c n),   P = P(all busy | rho)
-
-   P(all busy) is that of gamma arrivals at c exponential servers (`erlang.wait_probability`).
-2. V of those who wait (`work_ahead`): with N geometric, P(N = j) = (1 - p) p^j,
-
-       V = R0 + sum of N times R / c
-
-   R is the residual time of a job g (overheads of the own step are in s already), with density P(job > t) / E job; R0
-   that of the step at the engine that the router chooses, the one with fewest tokens: of c jobs s in service (each met
-   in proportion to its length) the shortest, with the n - 1 prompts beside it that its budget has room for. For one
-   engine, Poisson arrivals and no overheads R0 = R, p = rho: the series of Pollaczek and Khinchine, exact. For c
-   engines the mean is that of Tijms, van Hoorn and Federgruen (1981), whose engine that is free first is replaced by
-   the one chosen. p is set by the decay of the tail: P(V > t) ~ exp(-eta t) where E exp(eta g / c) E exp(-eta U) = 1, U
-   the gap between arrivals (Cramer and Lundberg; Kingman 1964), so p = 1 / E exp(eta R / c), which is rho for Poisson
-   arrivals and also exact for gamma ones at one exponential server.
-3. E (`with_company`). The step in progress has R left, V = R + Q; the work Q queued before the prompt was gathered
-   while that step ran, so that Q = P / (1 + P) V on average, nothing with chance exp(-Q / E g), else spread evenly. The
-   prompt ends x = Q + s after the step, and steps of K follow each other: its last one begins when V + s - x mod K have
-   passed, and has room for K - x mod K behind it. Until then work comes that is compound Poisson; of bursts more comes
-   behind a prompt than at any time, of prompts dealt out in turn less (`erlang.arrivals_after`, `engine_scv`).
-4. A pipeline of k stages. All times above are those of one stage, whose steps follow each other as those of an engine.
-   A step goes through all stages, so what is in the own step beside the prompt, the part x mod K - s ahead and E
-   behind, counts k times. The first stage takes a step when the oldest of k in flight has left, so a step keeps it for
-   as long as the longest of k, and the others idle (`pipeline_idle`): as the last stages of a flow shop whose jobs take
-   as long on every machine (Pinedo, Scheduling, chapter 6). The router sees whether an engine has prompts, not in which
-   stage (`all_busy`).
-5. A full batch (`waits.Wait.with_slot`). While all seats of engines that decode too are taken, prompts wait for one
-   (`decode.Seats`), beside the wait for the prompts ahead, whichever is longer.
+1. steps, and how many prompts they gather: `shared_steps`;
+2. V of those who wait, and the decay of its tail: `work_ahead`, `decay_rate`;
+3. E: `last_step`, `with_company`;
+4. a pipeline of k stages, where all times are those of one stage: `pipeline_idle`, `all_busy`;
+5. a full batch: `waits.Wait.with_slot`.
 """
 
 from __future__ import annotations
@@ -142,7 +116,7 @@ def endless_wait(load: float) -> PromptWait:
 
 
 def prompt_wait(prompts: Prompts) -> PromptWait:
-    """Distribution of the wait before and beside a prompt's own computing; see the module for the equations."""
+    """Distribution of the wait before and beside a prompt's own computing (docs/theory/queues.md)."""
     load = prompts.per_engine * prompts.mean_shared
     if float(prompts.rate.sum()) <= 1e-12:
         return PromptWait(0.0, np.array([0.0, 1.0]), np.zeros(2), 0.0, utilization=0.0, load=0.0)

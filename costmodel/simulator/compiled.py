@@ -1,12 +1,10 @@
 """The one back end: numba compiles the event loop once, and keeps it on disk.
 
-The loop works on records (`records`), held in structured arrays and passed on as bare pointers, which compile several
-times as fast as arrays do. Numba would optimize each function anew together with all that it calls; here all functions
-are put together first and optimized once, which takes half as long. No fast-math and no fused multiply-add, so every
-machine gives the same bytes. With `NUMBA_DISABLE_JIT=1` the same functions run as plain Python, slowly, for a debugger.
+The loop works on records (`records`), held in structured arrays and passed on as bare pointers, which compile in two
+thirds of the time that arrays take. No fast-math and no fused multiply-add, so every machine gives the same bytes. With
+`NUMBA_DISABLE_JIT=1` the same functions run as plain Python, slowly, for a debugger.
 
-Source: numba's extension API and its custom pipelines (https://numba.readthedocs.io/en/stable/extending and
-/developer/custom_pipeline).
+Source: numba's extension API (https://numba.readthedocs.io/en/stable/extending).
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import numba
 import numpy as np
 from llvmlite import ir
-from numba._dynfunc import make_function
-from numba.core import typed_passes, types, untyped_passes
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase
-from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core import types
 from numba.core.datamodel import models
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
 from numba.extending import lower_builtin, lower_getattr_generic, register_model
@@ -36,24 +30,11 @@ from .records import State, World, dtype_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Our functions divide by nothing that may be 0, own no memory, and are called by each other only."""
-PASSES = (
-    untyped_passes.TranslateByteCode,
-    untyped_passes.FixupArgs,
-    untyped_passes.IRProcessing,
-    untyped_passes.ReconstructSSA,
-    typed_passes.NopythonTypeInference,
-    typed_passes.PreLowerStripPhis,
-    typed_passes.IRLegalization,
-    typed_passes.AnnotateTypes,
-    typed_passes.NativeLowering,
-    typed_passes.NoPythonBackend,
-)
-"""What numba does to a function of the loop: its own pipeline, less what serves Python that the loop has none of."""
 
 
 def compiled(function: Function) -> Function:
     """Make the function a part of the loop."""
-    dispatcher: Function = numba.njit(pipeline_class=_Compiler, **OPTIONS)(function)
+    dispatcher: Function = numba.njit(**OPTIONS)(function)
     return dispatcher
 
 
@@ -63,9 +44,9 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     Its first argument is a `World` inside, and the arrays of it outside.
     """
     try:
-        dispatcher = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=True)(function)
+        dispatcher = numba.njit(error_model="numpy", cache=True)(function)
     except RuntimeError:  # there is no folder that takes files
-        dispatcher = numba.njit(pipeline_class=_Compiler, error_model="numpy")(function)
+        dispatcher = numba.njit(error_model="numpy")(function)
     index = _index(dispatcher)
     if index is not None:
         index._source_stamp = sources_digest()
@@ -108,66 +89,6 @@ def opened(addresses: Any) -> World:
     """The world that was packed."""
     world: World = addresses
     return world
-
-
-class _Part(JITCodeLibrary):  # type: ignore[misc]
-    """Code of one function, which is optimized and made machine code only with all others."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
-    def finalize(self) -> None:
-        self._finalized = True
-
-
-class _Whole(JITCodeLibrary):  # type: ignore[misc]
-    """Code of an entry and of all that it calls, each function once."""
-
-    def finalize(self) -> None:
-        libraries, waiting = dict[Any, None](), [*self._linking_libraries]
-        while waiting:
-            library = waiting.pop()
-            waiting += library._linking_libraries if isinstance(library, _Part) and library not in libraries else []
-            libraries[library] = None
-        self._linking_libraries: list[Any] = list(libraries)
-        super().finalize()
-
-
-@register_pass(mutates_CFG=False, analysis_only=False)
-class _Compile(typed_passes.LoweringPass):  # type: ignore[misc]
-    """All passes in turn; numba's manager would analyze the function anew after each of them."""
-
-    _name = "simulator"
-
-    def __init__(self) -> None:
-        typed_passes.LoweringPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        is_part = state.flags.no_cpython_wrapper
-        state.library = (_Part if is_part else _Whole)(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
-        state.flags.no_compile = is_part
-        for work in PASSES:
-            work().run_pass(state)
-        if is_part:
-            state.cr = state.cr._replace(entry_point=_callable(state))
-        return True
-
-
-def _callable(state: Any) -> Any:
-    """What other functions know a part by, which has no machine code to be called by Python."""
-    name = state.cr.fndesc
-    stub = make_function(name.lookup_module(), name.qualname, "", 0, state.cr.environment, (state.library,))
-    state.targetctx.insert_user_function(stub, name, [state.library])
-    return stub
-
-
-class _Compiler(CompilerBase):  # type: ignore[misc]
-    def define_pipelines(self) -> list[PassManager]:
-        manager = PassManager("simulator")
-        manager.add_pass(_Compile, "of the event loop")
-        manager.finalize()
-        return [manager]
 
 
 class _Worlds(types.Type):

@@ -20,12 +20,13 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError
+from costmodel.estimate import step_estimate
 from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
+from optimizer.loads.instance import Instance, factor_at, make_instance, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -54,7 +55,15 @@ from search_spaces.loader import problem_of
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
+from .error_bars import (
+    accuracy_records,
+    assumptions,
+    class_error_bars,
+    hardware_remarks,
+    other_precisions,
+    price_remarks,
+    step_errors,
+)
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
@@ -161,44 +170,23 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     problem, config = instance.problem, pool_config(instance, pool)
     engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
-    time = step_time(problem.model, engines, load)
+    step = step_estimate(step_time(problem.model, engines, load), engines)
     intervals = step_intervals(problem, config)
     interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
-    slower = factor_at(interval, slow_end(problem.confidence))
-    total, intensity, ridge, mfu, mbu = (
-        float(np.ravel(value)[0])
-        for value in (
-            time.total,
-            time.arithmetic_intensity,
-            engines.peak / engines.bandwidth,
-            time.mfu(engines),
-            time.mbu(engines),
-        )
-    )
-    split = TimeSplit(**{name: float(np.ravel(getattr(time, name))[0]) / total for name in TimeSplit.model_fields})
+    slower = factor_at(interval, instance.quantile)
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),
         binding=str(binding),
-        step_s=total * slower,
+        step_s=step.time * slower,
         batch=batch,
-        mfu=mfu / slower,
-        mbu=mbu / slower,
-        arithmetic_intensity=intensity,
-        ridge_point=ridge,
-        bound_by=_bound_by(split, compute=intensity >= ridge),
-        time_split=split,
+        mfu=step.mfu / slower,
+        mbu=step.mbu / slower,
+        arithmetic_intensity=step.arithmetic_intensity,
+        ridge_point=float(engines.peak[0, 0] / engines.bandwidth[0, 0]),
+        bound_by=step.bound_by,
+        time_split=TimeSplit(**{name: seconds / step.time for name, seconds in step.split.items()}),
     )
-
-
-def _bound_by(split: TimeSplit, *, compute: bool) -> str:
-    """The largest part of the step: kernels (compute or bandwidth, by the ridge point), network, or host."""
-    kernels = split.gemm + split.attention + split.experts
-    times = {"kernels": kernels, "network": split.communication, "host": split.host}
-    largest = max(times, key=lambda resource: times[resource])
-    if largest != "kernels":
-        return largest
-    return "compute" if compute else "bandwidth"
 
 
 def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Transfer]:
@@ -348,21 +336,16 @@ def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
     return remarks
 
 
-def build_plan(
+def build_plan(  # noqa: PLR0917
     instance: Instance,
     fleet: Fleet,
-    *,
-    bars: list[ErrorBars],
     proof: Proof,
-    volume: float,
-    alternatives: list[Alternative],
-    shortfalls: list[Binding],
     origin: Provenance,
+    volume: float = 1.0,
+    alternatives: Sequence[Alternative] = (),
+    shortfalls: Sequence[Binding] = (),
 ) -> Plan:
-    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand.
-
-    bars: how wrong the predictions for each class may be.
-    """
+    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand."""
     problem = instance.problem
     load, demand = problem.workload, problem.workload.request_rate
     names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
@@ -381,12 +364,12 @@ def build_plan(
         "gap": proof.gap,
         "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
-        "alternatives": alternatives,
+        "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
     }
     if not fleet.pools:
-        return Plan(**common, **NO_FLEET, binding=shortfalls)
+        return Plan(**common, **NO_FLEET, binding=list(shortfalls))
     evaluation = evaluate(instance, fleet, volume)
     cost = fleet_cost(instance, fleet)
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
@@ -425,7 +408,7 @@ def build_plan(
         ],
         prefix_cache=plan_prefix_cache(instance, fleet, evaluation.states),
         transfers=plan_transfers(instance, fleet, volume),
-        classes=class_results(instance, evaluation, bars),
+        classes=class_results(instance, evaluation, class_error_bars(instance, fleet, volume)),
         routing=plan_routes(instance, fleet, evaluation),
         binding=in_order(limits),
     )

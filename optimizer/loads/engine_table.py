@@ -29,16 +29,13 @@ from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_fac
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.policy import ServingPolicy
 from costmodel.speculation import with_draft
-from costmodel.step import StepLoad, prompt_chunks, step_time
+from costmodel.step import StepLoad, chunked_steps, step_time
 from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
-
-REFERENCE_BATCH = 32.0
-"""Decode attention is affine in requests x context; its slope is read between no context and this batch."""
 
 LINK_UTILIZATION = 0.7
 """Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
@@ -152,10 +149,6 @@ class EngineTable:
         senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
         return self.talks[np.ix_(senders, takers)]
 
-    def of_flows(self, members: BoolArray) -> EngineTable:
-        """The table for some of the flows, (flows,)."""
-        return replace(self, **{name: getattr(self, name)[..., members] for name in BY_FLOW})
-
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
@@ -176,11 +169,6 @@ class EngineTable:
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
         return [int(limit) for limit in self.limits if limit < seqs]
-
-    def limit_above(self, seqs: int, places: int) -> int:
-        """Index of the batch limit so many places above another one, or of the largest."""
-        place = int(np.searchsorted(self.limits, seqs)) + places
-        return int(self.limits[min(place, self.limits.size - 1)])
 
     @cached_property
     def verified(self) -> IntArray:
@@ -253,8 +241,18 @@ class _Steps:
     def prompts(self, prompts: FloatArray) -> FloatArray:
         """Time of so many prompts (S,), one per rank at most, on otherwise idle engines [s], (S, C, F)."""
         budget = (self.chunks / self.ranks[:, None])[:, :, None]
-        count, size, past = prompt_chunks(self.flows.new_tokens, self.flows.past_tokens, budget)
-        return np.asarray(count * self.times(prompts[:, None, None], size, past)[0])
+        mean, count = self.in_chunks(budget, prompts[:, None, None])
+        return np.asarray(count * mean)
+
+    def in_chunks(
+        self, room: FloatArray, prompts: FloatArray, decodes: FloatArray | float = 0.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steps of so many prompts, one per rank at most, beside decodes: mean time [s], and number, (S, ..., F).
+
+        room (S, ..., 1): for each prompt in a step [token]; decodes: without their KV reads.
+        """
+        new, past = self.flows.new_tokens, self.flows.past_tokens
+        return chunked_steps(new, past, room, lambda new, past: self.times(prompts, new, past, decodes)[0])
 
     def shared(self) -> FloatArray:
         """Time of one prompt in steps whose token budget prompts of its length fill on every rank [s], (S, C, F).
@@ -289,17 +287,9 @@ class _Steps:
     def mixed(self, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Chunked-prefill steps: mean time without the decodes' KV reads [s], and number of steps, (S, B, C, F).
 
-        All chunks of a prompt but its last fill the room. prompts (S,): in a step, one per rank at most [1].
+        prompts (S,): in a step, one per rank at most [1].
         """
-        new, past, room = self.flows.new_tokens, self.flows.past_tokens, self.room[..., None]
-        prompts_per_step, decodes = prompts[:, None, None, None], self.carried_decodes[..., None]
-        count = np.ceil(new / room)
-        before = (count - 1.0) * room
-        last = self.times(prompts_per_step, new - before, past + before, decodes)[0]
-        if not before.any():
-            return last, count
-        full = self.times(prompts_per_step, room, past + np.maximum(before - room, 0.0) / 2.0, decodes)[0]
-        return ((count - 1.0) * full + last) / count, count
+        return self.in_chunks(self.room[..., None], prompts[:, None, None, None], self.carried_decodes[..., None])
 
     def full(self) -> FloatArray:
         """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], (S, B, C)."""
@@ -321,9 +311,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
     steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
-    reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
+    largest = np.full((1, flows.isl.size), seqs[-1])  # every rank and stage has its part of such a batch
     with_context, without_context = (
-        steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0)
+        steps.times(decodes=largest, context=context)[2] for context in (flows.mean_context, 0.0)
     )
     slope = steps.by_token(with_context - without_context, with_context - without_context)
 
@@ -365,7 +355,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         prefill_shared=prefills.shared(),
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
-        attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
+        attention_slope=slope / seqs[-1] / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),

@@ -28,12 +28,11 @@ from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.instance import (
     Instance,
     Progress,
-    at_quantile,
+    as_planned,
     at_volume,
     make_instance,
     make_settings,
     silent,
-    slow_end,
 )
 from optimizer.plans.precision import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
 from optimizer.plans.records import EnginePool
@@ -666,7 +665,10 @@ def search_levels(
 
 def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
     """The problem with all offers at some prices, then with each alone."""
-    offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
+    offers = [
+        replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0)
+        for offer, usd in zip(problem.offers, prices, strict=True)
+    ]
     yield replace(problem, offers=tuple(offers))
     if len(offers) > 1:
         for alone in offers:
@@ -682,7 +684,7 @@ def _groups(problem: Problem) -> list[Instance]:
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
     groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
-    return [at_quantile(group, slow_end(problem.confidence)) for group in groups]
+    return [as_planned(group) for group in groups]
 
 
 def _cheapest(group: int, search: FleetSearch, market: Problem, known_misses: Sequence[Engines]) -> Option | None:

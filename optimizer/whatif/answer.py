@@ -26,7 +26,7 @@ from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
+from optimizer.loads.instance import Brake, Instance, as_planned, make_instance
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.precision import CANDIDATES
 from optimizer.plans.records import EnginePool, pool_records, read_pools
@@ -271,7 +271,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
-    return at_quantile(expected_instance, slow_end(demand.problem.confidence))
+    return as_planned(expected_instance)
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)

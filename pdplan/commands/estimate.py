@@ -24,7 +24,7 @@ from pdplan.options import (
     whole,
 )
 from reports.document import Document, Section, table_of
-from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
+from reports.numbers import count, duration, hourly, percent, rate, significant
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 
 def _page(value: dict[str, Any]) -> Document:
     """The estimate: times of its steps in columns, then what it holds, gets done and costs."""
+    from costmodel.engine import Parallelism
     from search_spaces.problem import target_of
 
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
@@ -261,9 +262,9 @@ def _page(value: dict[str, Any]) -> Document:
         ("figures", ", ".join(sorted(set(value["origins"])))),
     )
     gpus = plural(value["gpus"], f"{value['accelerator']} GPU")
-    split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
+    split = Parallelism(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
-        f"{value['model']} on {gpus}, {split}, {value['role']}, {target_of(value['engine']).title}, "
+        f"{value['model']} on {gpus}, {split.words}, {value['role']}, {target_of(value['engine']).title}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
     table = table_of(("", *(f"#{head}" for head in steps)), rows)

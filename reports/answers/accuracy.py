@@ -12,10 +12,9 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.calibration import SPREAD, Quantity
-from costmodel.engine import EngineConfig
 from costmodel.words import percentage, plural
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
+from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
 from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
 from search_spaces.measured_engines import SERVING_GROUP, Predicted, Predictions
@@ -298,7 +297,7 @@ def point_text(row: MeasuredRow) -> str:
     """The operating point of a row in a few words."""
     deployment = row.deployment
     if deployment is not None:
-        layout = _layout(deployment.prefill) + (f" > {_layout(deployment.decode)}" if deployment.decode else "")
+        layout = " > ".join(config.parallelism.words for config in row.configs)
         flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
         return (
             f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
@@ -310,11 +309,6 @@ def point_text(row: MeasuredRow) -> str:
     if decodes:
         words.append(f"{plural(decodes, 'decode')} at {count(context)}")
     return ", ".join(words)
-
-
-def _layout(config: EngineConfig) -> str:
-    split = config.parallelism
-    return layout_words(split.tensor, split.pipeline, split.expert, split.data)
 
 
 def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:

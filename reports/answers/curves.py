@@ -331,7 +331,7 @@ def _pieces_table(curve: Frontier) -> Table:
         )
         for step in curve.steps
     ]
-    columns = (f"#{curve.over}", f"#{name}" if by_price else "#GPUs", "#cost")
+    columns = (f"#{curve.over}", f"#{name} GPUs" if by_price else "#GPUs", "#cost")
     return fleet_table(columns, rows, [step.answer for step in curve.steps])
 
 
