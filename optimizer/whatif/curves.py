@@ -375,26 +375,25 @@ STARTS: Final = 2**HALVINGS
 Point = tuple[float, Answer]
 
 
-def break_even(  # noqa: PLR0917
+def break_even(
     problem: Problem,
     key: str,
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
-    tolerance: float | None = None,
 ) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
-    looks: fleets along a price that are simulated at most, apart from those in place of others; tolerance: how exactly
-    changes are found, as a share of the range; None: prices, where lines cross, to ROUNDING. Raises InputError for a
-    key without an order.
+    looks: fleets along a price that are simulated at most, apart from those in place of others. Changes are found to
+    OPTIMAL_GAP of the range; along a price, where lines cross, to ROUNDING. Raises InputError for a key without an
+    order.
     """
     _check_order(key)
     low, high = bounds or usual_range(problem, key)
     if not low < high:
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
-    exact = tolerance or (OPTIMAL_GAP if price is None else ROUNDING)
+    exact = OPTIMAL_GAP if price is None else ROUNDING
     along = Along(problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
