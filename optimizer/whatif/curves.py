@@ -375,18 +375,19 @@ STARTS: Final = 2**HALVINGS
 Point = tuple[float, Answer]
 
 
-def break_even(
+def break_even(  # noqa: PLR0917
     problem: Problem,
     key: str,
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
+    known_misses: Sequence[Engines] = (),
 ) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
-    looks: fleets along a price that are simulated at most, apart from those in place of others. Changes are found to
-    OPTIMAL_GAP of the range; along a price, where lines cross, to ROUNDING. Raises InputError for a key without an
-    order.
+    looks: fleets along a price that are simulated at most, apart from those in place of others; known_misses: fleets
+    that are known to miss, and are none. Changes are found to OPTIMAL_GAP of the range; along a price, where lines
+    cross, to ROUNDING. Raises InputError for a key without an order.
     """
     _check_order(key)
     low, high = bounds or usual_range(problem, key)
@@ -394,7 +395,9 @@ def break_even(
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = OPTIMAL_GAP if price is None else ROUNDING
-    along = Along(problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0)
+    along = Along(
+        problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0, known_misses
+    )
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -420,12 +423,13 @@ class Along:
     least: float
     price: float | None
     looks: int
+    known_misses: Sequence[Engines] = ()
     tried: set[str] = field(default_factory=set)
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value."""
-        best = answer(self.problem, self.effort, changes={self.key: value})
+        best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
