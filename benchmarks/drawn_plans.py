@@ -171,7 +171,7 @@ def _largest(instance: Instance, fleet: Fleet, index: int, cost: float) -> Itera
 def _pool(instance: Instance, role: Role, shape: int) -> FleetPool:
     """One engine that serves all of its stage, with the largest settings."""
     tables, spares = instance.tables, instance.problem.constraints.spare_replicas
-    seqs = prefill_seqs(instance, shape) if role is Role.PREFILL else tables.seqs.size - 1
+    seqs = prefill_seqs(instance, shape, -1) if role is Role.PREFILL else tables.seqs.size - 1
     chunk = tables.chunks.size - 1 if role is not Role.DECODE else 0
     return FleetPool(f"{role.value}-1", role, shape, seqs, chunk, 1, spares, np.ones(instance.flows.isl.size))
 

@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance  # noqa: E402 -- as a script, the root is found first
-from optimizer.search.program import Aim, Engines, Limit, Matrices, WorkLimit, cheapest  # noqa: E402
+from optimizer.search.program import Aim, Limit, Matrices, ProgramSolution, cheapest  # noqa: E402
 
-FIRST = WorkLimit(nodes=60, time_limit=5.0)
+FIRST = {"nodes": 60, "time_limit": 5.0}
 """A first look for a fleet."""
 
-THOROUGH = WorkLimit(gap=5e-3, nodes=2000, time_limit=30.0)
+THOROUGH = {"gap": 5e-3, "nodes": 2000, "time_limit": 30.0}
 TYPES, BUCKETS, SURVIVING = 12, 40, 200
 MANY = 20
 """Seeds of the problems of many buckets."""
@@ -97,10 +97,10 @@ def undominated(price: FloatArray, kind: NDArray[np.int64], need: FloatArray) ->
     return np.sort(np.array(kept))
 
 
-def timed(matrices: Matrices, work: WorkLimit) -> tuple[Engines, float, float]:
+def timed(matrices: Matrices, work: dict[str, Any]) -> tuple[ProgramSolution, float, float]:
     """A search, its CPU seconds and its seconds by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
-    found = cheapest(matrices, Aim(), work)
+    found = cheapest(matrices, Aim(), **work)
     return found, time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -112,9 +112,9 @@ def small_problems(count: int) -> None:
     for seed in range(count):
         matrices = random_matrices(seed, columns=3 + seed % 2, limited=seed % 3 == 0)
         matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
-        found = cheapest(matrices, Aim(), WorkLimit(gap=0.0))
+        found = cheapest(matrices, Aim(), gap=0.0)
         best = by_trying_all(matrices)
-        if found.count.max(initial=0) <= MOST_EACH:
+        if found.x.max(initial=0) <= MOST_EACH:
             compared += 1
             wrong += not np.isclose(found.objective, best, rtol=1e-6)
     print(f"small problems: {count}; {compared} compared with trying every fleet, {wrong} differ")
@@ -179,7 +179,7 @@ def many_buckets() -> None:
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
     from optimizer.fleets.fleet import fleet_cost
-    from optimizer.loads.instance import at_quantile, slow_end
+    from optimizer.loads.instance import as_planned
     from optimizer.search.bound import least_cost
     from optimizer.search.search import evaluated, unmixed
     from search_spaces.loader import load_problem
@@ -187,7 +187,7 @@ def examples() -> None:
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
         made = make_instance(problem)
-        search = evaluated(at_quantile(made, slow_end(problem.confidence)))
+        search = evaluated(as_planned(made))
         fleet = unmixed(search)
         if not fleet.pools:
             continue

@@ -19,6 +19,33 @@ import click
 
 OUTPUT = Path(__file__).resolve().parent.parent / "reports" / "deploy" / "data" / "flags.json"
 SWITCHES = {"_StoreTrueAction", "bool"}
+SGLANG_0_5_21 = {"--enable-dp-attention": "switch"}
+"""What the parser of SGLang 0.5.21 has beside the flags of the dump, of those that are written."""
+SGLANG_LATER = frozenset(
+    (
+        "--attn-dp-size",
+        "--disaggregation-decode-allocation-policy",
+        "--dsa-triton-union",
+        "--enable-amd-monokernel",
+        "--enable-dsa-fused-indexer",
+        "--enable-http-worker-reuseport",
+        "--enable-kv-cache-sharding",
+        "--enable-megamoe-for-layernorm-sp",
+        "--enable-nvidia-megakernel",
+        "--enable-paged-experts",
+        "--enable-return-aux-hidden-states",
+        "--enable-watermark",
+        "--paged-experts-num-resident",
+        "--prefill-decode-interval-min-bs",
+        "--qsa-indexer-dtype",
+        "--return-aux-hidden-state-layer-ids",
+        "--speculative-enable-w4a4-mxfp4-megamoe",
+        "--speculative-use-block-verification",
+        "--unified-cache-external-linker-config",
+        "--watermark-config",
+    )
+)
+"""Flags of the dump that it does not have yet, as its `add_cli_args` says."""
 
 
 def vllm_facts(folder: Path) -> dict[str, Any]:
@@ -49,7 +76,8 @@ def sglang_facts(folder: Path) -> dict[str, Any]:
         if entry.get("no_cli") != "True":
             kind = "switch" if entry["type"] in {"bool", "Optional[bool]"} else _kind(entry["type"])
             flags[name] = _fact(kind, _choices(entry.get("choices")) or _literals(entry["type"]))
-    return {"source": dump["source"], "flags": _shared({dump["version"]: flags})}
+    older = {name: fact for name, fact in flags.items() if name not in SGLANG_LATER} | SGLANG_0_5_21
+    return {"source": dump["source"], "flags": _shared({"0.5.21": older, dump["version"]: flags})}
 
 
 def dynamo_facts(folder: Path) -> dict[str, Any]:

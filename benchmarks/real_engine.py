@@ -62,8 +62,11 @@ NAMES = ("replicas", "corrected")
 ROUTER, FIRST = "http://127.0.0.1:8000", "http://127.0.0.1:8100"
 DEAD_SECONDS, LOAD_SECONDS, BETWEEN = 15.0, 45.0, 0.25
 """Longest outage that passes; how long the load of the kill test lasts, and its time between requests [s]."""
-WARM, REQUESTS = 5, 20
-"""Requests before a sweep, and of each of its runs."""
+WARM, REQUESTS = 8, 60
+"""Requests of each run of a sweep that only warms the engine up, whose first steps of each size are slow, and of the
+runs that count: of 20, one that another program delays by half a second is a third of the mean TTFT."""
+REACHED = 0.8
+"""Share of what a core could do that its best product, or its best read, is taken for [1]."""
 REPLAYED = 90
 """Seconds of the trace that are replayed."""
 
@@ -80,10 +83,10 @@ accelerators:
     scale_out: {{gb_s: 5, latency_us: 20}}
     price_usd_per_hour: 0.05
     efficiency:
-      gemm: {{bf16: {{compute: 0.8, memory: 0.8, launch_us: 0, compute_half: 0, depth_half: 0}}}}
+      gemm: {{bf16: {{compute: {reached}, memory: {reached}, launch_us: 0, compute_half: 0, depth_half: 0}}}}
       attention_prefill:
-        bf16: {{compute: 0.3, memory: 0.8, launch_us: 0, compute_half: 0, depth_half: 0, fill_half: 0}}
-      attention_decode: {{bf16: {{compute: 0.3, memory: 0.8, launch_us: 0}}}}
+        bf16: {{compute: 0.3, memory: {reached}, launch_us: 0, compute_half: 0, depth_half: 0, fill_half: 0}}
+      attention_decode: {{bf16: {{compute: 0.3, memory: {reached}, launch_us: 0}}}}
 engines:
   vllm: {{step_overhead_us: 3000, per_request_overhead_us: 500, arrival_ms: 10}}
 """
@@ -119,7 +122,6 @@ class Programs:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CACHE_ROOT": str(self.model.parent / "compiled"),
-            "REQUESTS": str(REQUESTS),
         }
         return {**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, "PATH": path, **own}
 
@@ -231,6 +233,9 @@ config = LlamaConfig(
     torch_dtype="bfloat16", tie_word_embeddings=False,
 )
 LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(sys.argv[1])
+"""
+CORE = """
+import json, sys, time, torch
 
 torch.set_num_threads(1)
 
@@ -242,25 +247,31 @@ def best(compute):
         times.append(time.perf_counter() - start)
     return min(times)
 
-a, w, x, big = torch.randn(256, 512), torch.randn(1024, 512), torch.randn(1, 4096), torch.randn(8192, 4096)
+a, w, x, big = torch.randn(256, 1536), torch.randn(512, 1536), torch.randn(1, 4096), torch.randn(8192, 4096)
 peak = 2 * a.numel() * w.shape[0] / best(lambda: torch.nn.functional.linear(a, w))
 read = 4 * big.numel() / best(lambda: torch.nn.functional.linear(x, big))
-json.dump({"peak": peak, "read": read}, open(sys.argv[1] + "/core.json", "w"))
+print(json.dumps({"peak": peak, "read": read}))
 """
 
 
 def made_model(engine: Path, folder: Path) -> Path:
-    """The folder of the model; beside its files, what one core multiplies [FLOP/s] and reads [byte/s]."""
+    """The folder of the model, made where it is not there."""
     model = folder / "model"
-    if not (model / "core.json").exists():
+    if not (model / "config.json").exists():
         run([engine / "bin" / "python", "-c", MODEL, model])
     return model
 
 
 def write_inputs(programs: Programs, rate: float) -> None:
-    """The catalog file, and a workload for two replicas and one for a pair."""
-    core = json.loads((programs.model / "core.json").read_text("utf-8"))
-    text = CATALOG.format(peak=core["peak"] / 1e12, bandwidth=core["read"] / 2e12)  # 32 bit: half as many numbers
+    """The catalog file, by what one core multiplies [FLOP/s] and reads [byte/s], and the workloads."""
+    script, log = programs.work / "core.sh", programs.work / "core.log"
+    script.write_text(f"#!/bin/sh\nexec {programs.engine}/bin/python -c '{CORE}'\n", "utf-8")
+    script.chmod(0o755)
+    programs.start(script, log).wait()
+    core = json.loads(log.read_text("utf-8"))
+    text = CATALOG.format(  # 32 bit: half as many numbers are read
+        peak=core["peak"] / REACHED / 1e12, bandwidth=core["read"] / REACHED / 2e12, reached=REACHED
+    )
     (programs.work / "core.yaml").write_text(text, "utf-8")
     for name, catalog, roles in (
         ("replicas", "core", "[colocated]"),
@@ -360,12 +371,11 @@ def measured(programs: Programs, fleet: Fleet, url: str, log: str, *words: str) 
 def sweeps(programs: Programs, fleet: Fleet, rounds: int) -> tuple[list[Path], list[Path]]:
     """Results of sweeps of one replica: those to fit, of every other concurrency, and the rest."""
     results: list[Path] = []
-    for number in range(rounds):
-        for _ in range(WARM):
-            answer_of(FIRST, programs.model, "the rain in spain " * (ISL // 10), OSL, 300.0)
+    for number in range(rounds + 1):
+        os.environ["REQUESTS"] = str(REQUESTS if number else WARM)
         measured(programs, fleet, FIRST, f"sweep-{number}.log", "sweep")
         folder = (fleet.folder / "benchmark" / "sweep").rename(programs.work / f"sweep-{number}")
-        results += sorted(folder.glob("*/profile_export_aiperf.json"))
+        results += sorted(folder.glob("*/profile_export_aiperf.json")) if number else []
     loads = sorted({_load(path) for path in results})
     fitted = [path for path in results if loads.index(_load(path)) % 2 == 0]
     return fitted, [path for path in results if path not in fitted]

@@ -52,9 +52,9 @@ VLLM = ("0.20.1", "0.24.0", "0.28.0", "0.33.0")
 PACKAGES = {
     "vllm": ("vllm=={version}",),
     "sglang": ("sglang==0.5.23",),
-    "dynamo.vllm": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "vllm==0.33.0"),
-    "dynamo.sglang": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "sglang==0.5.23"),
-    "dynamo.frontend": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "vllm==0.33.0"),
+    "dynamo.vllm": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "vllm==0.31.0"),
+    "dynamo.sglang": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "sglang==0.5.21"),
+    "dynamo.frontend": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1", "vllm==0.31.0"),
     "vllm-router": ("vllm-router==0.1.17",),
     "sglang-router": ("sglang-router==0.3.2",),
 }

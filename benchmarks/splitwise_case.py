@@ -137,7 +137,7 @@ def mask(known: FleetSearch, kind: str) -> NDArray[np.bool_]:
 
 def cheapest(known: FleetSearch, kind: str) -> Outcome | None:
     """The cheapest cluster of a kind that holds by the formulas."""
-    fleet = unmixed(known.restricted(mask(known, kind)))
+    fleet = unmixed(FleetSearch.of(known.instance, known.settings.take(mask(known, kind))))
     if not fleet.pools:
         return None
     roles = (Role.PREFILL, Role.DECODE, Role.COLOCATED)

@@ -111,7 +111,7 @@ def fleet_of(instance: Instance, case: Case) -> Fleet:
 
     def pool(role: Role, replicas: int) -> FleetPool:
         shape = own if role is case.role else single
-        seqs = prefill_seqs(instance, shape) if role is Role.PREFILL else last
+        seqs = prefill_seqs(instance, shape, -1) if role is Role.PREFILL else last
         return FleetPool(role.value, role, shape, seqs, 0, replicas, 0, everything)
 
     if case.role is Role.COLOCATED:

@@ -35,8 +35,8 @@ from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- 
 from optimizer.plans.precision import MOST_MORE  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
 from optimizer.verification.tune import (  # noqa: E402
-    MISS,
-    TAIL,
+    MISS_WEIGHT,
+    TAIL_WEIGHT,
     Knob,
     Looks,
     Point,
@@ -94,7 +94,7 @@ class Problem:
 
     def worth(self, start: Point) -> Grid:
         """What the points are worth to a search from there (`Tuner.worth`); infinite where they are not allowed."""
-        tail = TAIL * np.minimum(self.tail, 1.0) + MISS * np.log(np.maximum(self.tail, 1.0))
+        tail = TAIL_WEIGHT * np.minimum(self.tail, 1.0) + MISS_WEIGHT * np.log(np.maximum(self.tail, 1.0))
         return np.where(np.isfinite(self.cost), self.cost / self.cost[start] + tail, np.inf)
 
     def both(self) -> Callable[[Point], Values | None]:

@@ -83,6 +83,8 @@ def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | N
     'H100'
     >>> nearest_name("foo", ["BLOOM-176B", "H800"]) is None
     True
+    >>> nearest_name("rate", ["lengths", "request_rate"])
+    'request_rate'
     """
     by_plain = {_plain(candidate): candidate for candidate in names}
     plain = _plain(name[:LONGEST_NAME])
@@ -90,7 +92,8 @@ def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | N
     # a lost end is the commonest slip, then a wrong letter; difflib prefers the shorter name
     longer = [near for near in close if near.startswith(plain)]
     slips = [near for near in close if len(near) == len(plain) and sum(map(str.__ne__, near, plain)) <= 1]
-    return by_plain[(longer or slips or close)[0]] if close else None
+    whole_words = [candidate for candidate in by_plain if plain in candidate.split("_")]
+    return next((by_plain[candidate] for candidate in (*longer, *slips, *close, *whole_words)), None)
 
 
 def _plain(name: str) -> str:

@@ -161,7 +161,8 @@ class LayerGroup:
 
     parallel: attention and feed-forward read the same input and their outputs are added (PaLM, GPT-J), so that
     tensor parallelism needs one all-reduce a layer instead of two.
-    sets: sets of weights that the layers share, each computing with one of them (Zamba2); 0: every layer has its own.
+    sets: sets of weights that the layers share, each computing with one of them (Zamba2, and models that pass all of
+    their layers several times: Ouro); 0: every layer has its own.
     joined: hidden states that are projected to one before a draft layer (`costmodel.speculation`); 0: no projection.
     """
 
@@ -253,7 +254,7 @@ class Transformer:
     def active_parameters(self) -> int:
         """Weights that one token meets: of the routed experts only the chosen ones, and no table of `looked_up`."""
         inactive = sum(
-            group.count
+            group.weight_sets
             * (group.feed_forward.experts - group.feed_forward.experts_per_token)
             * group.feed_forward.elements_per_expert
             for group in self.layers

@@ -18,7 +18,7 @@ from pdplan.console import Console
 from pdplan.options import (
     PATH,
     Choice,
-    Function,
+    alternative_option,
     console_options,
     force_option,
     json_option,
@@ -149,7 +149,7 @@ class Output:
         return console.answer(document, record, as_json=self.as_json)
 
 
-Decorator = Callable[[Callable[..., int]], Callable[..., int]]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool = False) -> Decorator:
@@ -217,19 +217,79 @@ def problem_options(
     return add
 
 
-def view_options(function: Function) -> Function:
-    """Add -o and --format."""
-    form = click.option(
-        "--format",
-        "view",
-        type=Choice(["text", "html", "md", "json"]),
-        help="Default: by the ending of -o, or text on stdout.",
-    )
-    out = click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
-    return out(form(function))
+@dataclass(frozen=True, slots=True)
+class View:
+    """One view of an answer, text, html, md or json, on stdout or in a file; rival: as of `check_files`."""
+
+    form: str
+    output: Path | None
+    force: bool
+    rival: str
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether a person reads it where it is asked for."""
+        return self.form == "text" and self.output is None
+
+    def check(self, **inputs: Path | None) -> None:
+        """Refuse a file that cannot be written; inputs: files that are read, by argument."""
+        check_files({"-o": self.output}, inputs, force=self.force, rival=self.rival)
+
+    def show(self, console: Console, document: Document, record: Mapping[str, Any], name: str) -> None:
+        """Show the view on stdout, or write it to the file named; name: of the record in a page."""
+        from reports.json_text import json_text
+        from reports.views import html, markdown
+
+        if self.is_screen:
+            console.show(document)
+            return
+        writers: dict[str, Callable[[], str]] = {
+            "json": lambda: json_text(record),
+            "html": lambda: html.render_document(document, record, name),
+            "md": lambda: markdown.render_document(document),
+            "text": lambda: console.render(document, color=False),
+        }
+        text = writers[self.form]()
+        if self.output is None:
+            console.show(text)
+        else:
+            console.write(self.output, text, force=self.force, rival=self.rival)
 
 
-def view_of(output: Path | None) -> str:
+def view_options(rival: str) -> Decorator:
+    """Add -o, --format, --json, --force and those of the console, gathered in the argument `view`, a `View`.
+
+    rival: what would take the place of a plan; a plan's own JSON may.
+    """
+    options: list[Decorator] = [
+        click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout."),
+        click.option(
+            "--format",
+            "form",
+            type=Choice(["text", "html", "md", "json"]),
+            help="Default: by the ending of -o, or text on stdout.",
+        ),
+        json_option,
+        alternative_option,
+        force_option,
+        console_options,
+    ]
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @pass_console
+        @wraps(function)
+        def command(
+            console: Console, /, *, output: Path | None, form: str | None, as_json: bool, force: bool, **others: Any
+        ) -> None:
+            form = form or ("json" if as_json else _form_of(output))
+            function(console, view=View(form, output, force, rival), **others)
+
+        return functools.reduce(lambda command, option: option(command), reversed(options), command)
+
+    return add
+
+
+def _form_of(output: Path | None) -> str:
     """Tell the view that the ending of a file asks for."""
     endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
     ending = output.suffix.lower() if output else ""
@@ -238,37 +298,6 @@ def view_of(output: Path | None) -> str:
             f"-o {output}: no view ends in {ending}; end it in .html, .md, .json or .txt, or state --format"
         )
     return endings[ending]
-
-
-def show_view(
-    console: Console,
-    view: str,
-    document: Document,
-    record: Mapping[str, Any],
-    output: Path | None,
-    *,
-    name: str,
-    force: bool,
-    rival: str,
-) -> None:
-    """Show a view on stdout, or write it to the file named; name: of the record in a page; rival: as of check_files."""
-    from reports.json_text import json_text
-    from reports.views import html, markdown
-
-    if output is None and view == "text":
-        console.show(document)
-        return
-    writers: dict[str, Callable[[], str]] = {
-        "json": lambda: json_text(record),
-        "html": lambda: html.render_document(document, record, name),
-        "md": lambda: markdown.render_document(document),
-        "text": lambda: console.render(document, color=False),
-    }
-    text = writers[view]()
-    if output is None:
-        console.show(text)
-    else:
-        console.write(output, text, force=force, rival=rival)
 
 
 def check_files(

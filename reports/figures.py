@@ -29,7 +29,6 @@ from reports.numbers import (
 from reports.text import clean
 from reports.verdict import served_rate, spread
 from reports.words import (
-    busiest_words,
     constraint_words,
     gpus_per_engine,
     has_tpot,
@@ -163,30 +162,13 @@ LEAST_SHARE: Final = 5e-4
 """Share of all requests below which a route is not told: percentages have one decimal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassShare:
-    """What of one class is routed to one pool: share of all requests, and which share of these meets the SLO [1].
-
-    isl, osl: their mean lengths; shortest, longest: their inputs [token].
-    """
-
-    pool: str
-    stage: str
-    slo_class: str
-    share: float
-    isl: float
-    osl: float
-    shortest: float
-    longest: float
-    attainment: float
-
-
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
     tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
+    pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
-        **{role: _boxes([pool for pool in dearest_first(plan.pools) if pool.role == role]) for role in ROLES},
+        **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
@@ -209,17 +191,16 @@ def _entry(plan: Plan) -> tuple[str, str]:
     return rate(entry_rate), f"{of}; {length}"
 
 
-def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
+def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
-    boxes = [_box(pool, len(drawn) > 2) for pool in drawn]
+    boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
     hidden = pools[len(drawn) :]
     return (*boxes, _rest_box(hidden)) if hidden else tuple(boxes)
 
 
-def _box(pool: Pool, of_many: bool) -> PoolBox:
-    at = pool.operating_point
+def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
     gpus = gpus_per_engine(pool)
-    used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
+    load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
@@ -231,7 +212,7 @@ def _box(pool: Pool, of_many: bool) -> PoolBox:
         role=pool.role,
         lines=(
             f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
-            f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
+            f"{rate(pool.operating_point.request_rate_rps)} · {load} · {hourly(pool.usd_per_hour)}",
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
@@ -263,32 +244,6 @@ def _link(item: Transfer) -> LinkLine:
     )
 
 
-def routed(plan: Plan) -> tuple[ClassShare, ...]:
-    """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
-    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
-    for route in plan.routing:
-        is_colocated = route.prefill == route.decode
-        stages = (
-            (("prefill and decode", route.prefill),)
-            if is_colocated
-            else (("prefill", route.prefill), ("decode", route.decode))
-        )
-        for stage, fractions in stages:
-            for pool, fraction in fractions.items():
-                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
-    rows = []
-    for (stage, pool, slo_class), routes in parts.items():
-        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
-        if share > LEAST_SHARE:
-            isl, osl, met = (
-                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
-                for name in ("isl", "osl", "attainment")
-            )
-            lengths = isl, osl, min(inputs), max(inputs)
-            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *lengths, met))
-    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 BRIEF_ROWS: Final = 4
@@ -305,12 +260,18 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     return [pool for pool in pools if pool in dearest]
 
 
+def pool_loads(plan: Plan) -> dict[str, str]:
+    """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
+    tightest_last = reversed(tightest_limits(plan))
+    return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
+
+
 def fleet_table(plan: Plan, *, brief: bool) -> Table:
     """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
 
     Roles stand there unless ids name them.
     """
-    pools, limits = plan.pools, {row.where: row for row in reversed(tightest_limits(plan))}
+    pools, loads = plan.pools, pool_loads(plan)
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
@@ -321,60 +282,79 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         Column("$/h", "right"),
         Column("load", shrink=True, lines=2),
     ]
-    rows = []
-    for pool in shown_pools(pools, brief=brief):
-        limit = limits.get(pool.id)
-        rows.append(
-            (
-                clean(pool.id, 20),
-                *([] if ids_name_roles else [pool.role]),
-                replicas_cell(pool, spares=pool.spare_replicas),
-                count(pool.max_num_seqs),
-                count(pool.max_num_batched_tokens),
-                money(pool.usd_per_hour),
-                MISSING if limit is None else f"{used_words(limit)} ({constraint_words(limit.constraint)})",
-            )
+    rows = [
+        (
+            clean(pool.id, 20),
+            *([] if ids_name_roles else [pool.role]),
+            replicas_cell(pool, spares=pool.spare_replicas),
+            count(pool.max_num_seqs),
+            count(pool.max_num_batched_tokens),
+            money(pool.usd_per_hour),
+            loads.get(pool.id, MISSING),
         )
+        for pool in shown_pools(pools, brief=brief)
+    ]
     return table_of(columns, rows)
 
 
-def slo_table(plan: Plan, *, brief: bool) -> Table:
-    """A row for each latency of a class, with its limit; in the first of a class how many requests meet all of them.
+def brief_slo_table(plan: Plan) -> Table:
+    """A row for each class, of many for the tightest: each limited latency at the percentile that the goal asks for.
 
-    brief: limited latencies alone, at the percentile that the goal asks for, and of many classes the tightest; else at
-    every percentile, with how far off the prediction may be.
+    Then how many requests meet all limits.
     """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    at = goal_words(classes)
+    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
+    at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
+    metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
+    for metric in metrics:
+        name = METRICS[metric].label if at == "at goal" else f"{METRICS[metric].label} {at}"
+        columns += [Column(name, "right"), Column("limit", "right", beside=True)]
+    for item in classes:
+        label, cells = goal_label(item.attainment_goal), list[str]()
+        times = {metric: getattr(quantiles, label) for metric, quantiles, _, _ in latencies(item)}
+        for metric in metrics:
+            cells += [duration(times.get(metric) if metric in item.limits else None), duration(item.limits.get(metric))]
+        met, goal, *share = _met_cells(item, plan)
+        rows.append((clean(item.name, 30), *cells, met, f"{goal} ({label})" if at == "at goal" else goal, *share))
+    return table_of((*columns, *_met_columns(plan)), rows)
+
+
+def _met_columns(plan: Plan) -> list[Column]:
+    """Columns of `_met_cells`."""
+    met = [Column("SLO met", "right"), Column("goal", "right", beside=True)]
+    return [*met, Column("share", "right", optional=True)] if len(plan.classes) > 1 else met
+
+
+def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
+    """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
+    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
+    met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
+    return (met, percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
+
+
+def slo_table(plan: Plan) -> Table:
+    """A row for each latency of a class at every percentile, with its limit and how far off the prediction may be.
+
+    In the first of a class how many requests meet all limits.
+    """
+    at = goal_words(plan.classes)
+    interval = f"90 % interval {at if at == 'at goal' else f'of {at}'}"
     columns = (
         Column("class", shrink=True),
         Column("latency"),
-        *([Column(at, "right")] if brief else [Column(name, "right", optional=name in OPTIONAL) for name in QUANTILES]),
+        *(Column(name, "right", optional=name in OPTIONAL) for name in QUANTILES),
         Column("limit", "right", beside=True),
-        *(
-            []
-            if brief
-            else [Column(f"90 % interval {at if at == 'at goal' else f'of {at}'}", "right", shrink=True, lines=2)]
-        ),
-        Column("SLO met", "right"),
-        Column("goal", "right", beside=True),
-        *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
+        Column(interval, "right", shrink=True, lines=2),
+        *_met_columns(plan),
     )
     rows = []
-    for item in classes:
-        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
-        met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
-        verdict = met, percent(item.attainment_goal), percent(item.share)
+    for item in plan.classes:
+        met = _met_cells(item, plan)
         for metric, times, limit, between in latencies(item):
-            if brief and limit is None:
-                continue
-            own = [getattr(times, name) for name in ([label] if brief else QUANTILES)]
-            span = [] if brief else [MISSING if between is None else spread(between, duration)]
-            before = f"{label} " if brief and at != label else ""
-            texts = [f"{before}{duration(seconds)}" for seconds in own]
-            rows.append((clean(item.name, 30), METRICS[metric].label, *texts, duration(limit), *span, *verdict))
-            verdict = "", "", ""
-    return without_empty(table_of(columns, [row[: len(columns)] for row in rows]))
+            span = MISSING if between is None else spread(between, duration)
+            own = (duration(getattr(times, name)) for name in QUANTILES)
+            rows.append((clean(item.name, 30), METRICS[metric].label, *own, duration(limit), span, *met))
+            met = ("",) * len(met)
+    return without_empty(table_of(columns, rows))
 
 
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
@@ -385,28 +365,41 @@ def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, 
 
 
 def routing_table(plan: Plan) -> Table:
-    """Which requests each pool gets, and how many of these meet the SLO."""
-    rows = [
-        (
-            row.pool,
-            row.stage,
-            row.slo_class,
-            percent(row.share),
-            " to ".join(dict.fromkeys(map(significant, (row.shortest, row.longest)))),
-            significant(row.isl),
-            significant(row.osl),
-            percent(row.attainment),
+    """Which requests of each class each pool gets, and how many of these meet the SLO.
+
+    The shares of a stage sum to the share of all routes.
+    """
+    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
+    for route in plan.routing:
+        is_colocated = route.prefill == route.decode
+        stages = (
+            {"prefill and decode": route.prefill}
+            if is_colocated
+            else {"prefill": route.prefill, "decode": route.decode}
         )
-        for row in routed(plan)
-    ]
-    return table_of(("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met"), rows)
+        for stage, fractions in stages.items():
+            for pool, fraction in fractions.items():
+                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
+    rows = []
+    for (stage, pool, slo_class), routes in parts.items():
+        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
+        if share > LEAST_SHARE:
+            isl, osl, met = (
+                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
+                for name in ("isl", "osl", "attainment")
+            )
+            lengths = " to ".join(dict.fromkeys(map(significant, (min(inputs), max(inputs)))))
+            cells = clean(pool, 20), stage, clean(slo_class, 30), percent(share), lengths
+            order = stage != "prefill", cells[0], -share, cells[2]
+            rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
+    headers = ("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met")
+    return table_of(headers, [cells for _, cells in sorted(rows)])
 
 
 def is_routed_apart(plan: Plan) -> bool:
-    """Whether pools of one stage get different requests."""
-    rows = [(row.pool, row.stage, row.slo_class, row.shortest, row.longest) for row in routed(plan)]
-    kinds = {(stage, *rest) for _, stage, *rest in rows}
-    return len(kinds) > len({(stage, slo_class) for _, stage, slo_class, *_ in rows})
+    """Whether pools of one stage get requests of different lengths."""
+    rows = [(stage, slo_class, inputs) for _, stage, slo_class, _, inputs, *_ in routing_table(plan).rows]
+    return len(set(rows)) > len({(stage, slo_class) for stage, slo_class, _ in rows})
 
 
 def missed_lengths_sentence(plan: Plan) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from costmodel.words import join_words
@@ -18,10 +16,10 @@ from optimizer.plans.records import (
     Sensitivity,
     engine_counts,
 )
-from reports.charts import WIDTH, Anchor, Box, Drawing, Mark, Path, Rect, Scale, Text, text_width
-from reports.document import Chart, Column, Detail, Section, Table, table_of
+from reports.charts import WIDTH, Drawing, Mark, Path, Rect, Scale, Text, text_width
+from reports.document import Chart, Column, Detail, Section, Table, said, table_of
 from reports.next_steps import again_command
-from reports.numbers import MISSING, hourly, listed, money, percent, signed_percent, significant
+from reports.numbers import MISSING, hourly, money, percent, signed_percent
 from reports.scenarios import lever_words, value_words
 from reports.text import capital, clean, fit
 from reports.words import command_of, fleet_line, own_pools
@@ -107,19 +105,10 @@ def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
 
-MOST_STRIPS: Final = 12
-FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Ticks of prices over the price at hand."""
-
 
 def piece_here(row: BreakEven) -> PricePiece | None:
     """The piece that the price at hand is in."""
     return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
-
-
-def _piece_words(piece: PricePiece) -> str:
-    """Say between which prices of a GPU which fleet is the cheapest."""
-    return f"{hourly(piece.low)} to {hourly(piece.high)} a GPU: {fleet_line(piece.pools)}"
 
 
 def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
@@ -130,17 +119,6 @@ def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
     at = row.pieces.index(here)
     below = [(here.low, row.pieces[at - 1])] if at else []
     return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
-
-
-def _nearest_first(sensitivity: Sensitivity) -> list[BreakEven]:
-    """The accelerators, those first whose price at which another fleet takes over is the nearest share away."""
-
-    def nearness(row: BreakEven) -> tuple[float, str]:
-        price = row.usd_per_gpu_hour
-        distances = [abs(at / price - 1.0) for at, _ in _changes(row)] if price > 0 else []
-        return min(distances, default=math.inf), row.accelerator
-
-    return sorted(sensitivity.break_even, key=nearness)
 
 
 def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
@@ -161,7 +139,7 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     is_own_fleet = _alike(own_pools(plan), piece.pools)
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
-    if own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour):
+    if hourly(own) == hourly(sensitivity.usd_per_hour):
         return f"Break-even by formula: {change}, {takes_over}"
     cheapest = f"{fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
     return f"By formula the cheapest fleet is {cheapest}; {change}, {takes_over}"
@@ -172,153 +150,37 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
     return bool(own) and engine_counts(own) == engine_counts(pools)
 
 
-def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
-    """Draw a strip for each accelerator: pieces of prices on which one fleet is the cheapest, and today's as a line.
-
-    Prices stand over today's.
-    """
-    factors = [
-        price / row.usd_per_gpu_hour for row in rows for piece in row.pieces for price in (piece.low, piece.high)
-    ]
-    low, high = min(factors), max(factors)
-    scale = Scale(low, high, 0, WIDTH, log=True)
-    marks: list[Mark] = []
-    y = 2.0
-    for row in rows:
-        now = row.usd_per_gpu_hour
-        marks += [Text(0, y + 11, f"{clean(row.accelerator, 24)}, now {listed(now)}", "label")]
-        for piece in row.pieces:
-            start, end = scale(piece.low / now), scale(piece.high / now)
-            tone = "good" if piece is piece_here(row) else "other"
-            marks.append(Rect(start, y + 17, max(end - start - 1.5, 1.0), 14, tone, _piece_words(piece)))
-        marks += _boundaries(row, scale, y + 46)
-        marks.append(Path(((scale(1.0), y + 15), (scale(1.0), y + 33)), "axis"))
-        y += 54
-    for factor in FACTORS:
-        if low * (1 - 1e-9) <= factor <= high * (1 + 1e-9):
-            anchor: Anchor = "start" if factor == FACTORS[0] else "end" if factor == FACTORS[-1] else "middle"
-            marks.append(Text(scale(factor), y + 14, f"×{significant(factor)}", "tick", anchor))
-    pieces = ((clean(row.accelerator, 24), piece_here(row)) for row in rows)
-    summary = "; ".join(f"{name}: {'' if piece is None else _piece_words(piece)}" for name, piece in pieces)
-    return Drawing(WIDTH, y + 20, f"cheapest fleet by price of a GPU: {summary}", tuple(marks))
-
-
-def _boundaries(row: BreakEven, scale: Scale, y: float) -> list[Mark]:
-    """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
-    now = row.usd_per_gpu_hour
-    marks: list[Mark] = []
-    boxes: list[Box] = []
-    for price in sorted({piece.high for piece in row.pieces[:-1]}, key=lambda price: abs(price / now - 1.0)):
-        half = text_width(money(price)) / 2
-        label = Text(min(max(scale(price / now), half), WIDTH - half), y, money(price), "tick", "middle")
-        if not any(label.box.overlaps(box) for box in boxes):
-            marks.append(label)
-            boxes.append(label.box)
-    return marks
-
-
 # --- the section ------------------------------------------------------------------------------------------------------
 
 _SEARCHED: Final = "one colocated pool or one pair of pools"
 """What is searched anew at every value of a lever."""
-OTHERS: Final = (
-    f"These levers are moved over fleets of {_SEARCHED} only, of which the cheapest costs {{}} now. The recommended "
-    "fleet is another, and is not moved."
-)
 MOST_FLIPS: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
 
-@dataclass(frozen=True, slots=True)
-class MovedCosts:
-    """Levers, the largest swing first, with the cost that they move [$/h]."""
-
-    base: float
-    levers: tuple[LeverSensitivity, ...]
-
-    @classmethod
-    def of(cls, base: float, levers: Iterable[LeverSensitivity]) -> MovedCosts:
-        """The levers in the order of their swings; before all those that leave no fleet."""
-
-        def swing(row: LeverSensitivity) -> float:
-            costs = [math.inf if cost is None else cost for _, cost in _ends(row)]
-            return max(base, *costs) - min(base, *costs)
-
-        return cls(base, tuple(sorted(levers, key=swing, reverse=True)))
+def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say which fleets the section's costs are of, and how the recommended one stands to them."""
+    own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
+    opening = "One lever moves at a time, by formula. Costs are of the cheapest fleet by formula, now"
+    if own == base:
+        return f"{opening} the recommended one: {own}."
+    others = [] if plan.simulation is None else plan.simulation.others
+    missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
+    unconfirmed = ", as simulation did not confirm that one" if missed else ""
+    return f"{opening} {base}. The recommended fleet costs {own}{unconfirmed}."
 
 
-def moved_costs(sensitivity: Sensitivity) -> tuple[MovedCosts, ...]:
-    """The levers by the cost that they move: prices, and apart from them others where their cost is another.
-
-    Where a price moves, the recommended fleet meets the SLO as before, so it counts beside the fleets that are searched
-    anew. Where anything else moves, only these count.
-    """
-    curves = {f"price.{row.accelerator}": row for row in sensitivity.break_even if row.pieces}
-    prices, others = list[LeverSensitivity](), list[LeverSensitivity]()
-    for row in sensitivity.levers:
-        curve = curves.get(row.lever)
-        if curve is None:
-            others.append(row)
-            continue
-        ends = {"usd_per_hour_low": _cost_at(curve, row.low), "usd_per_hour_high": _cost_at(curve, row.high)}
-        prices.append(row.model_copy(update=ends))
-    costs = (_cost_at(row, row.usd_per_gpu_hour) for row in curves.values())
-    base = next((cost for cost in costs if cost is not None), sensitivity.usd_per_hour)
-    if hourly(base) == hourly(sensitivity.usd_per_hour):
-        return (MovedCosts.of(sensitivity.usd_per_hour, [*prices, *others]),)
-    groups = (MovedCosts.of(base, prices), MovedCosts.of(sensitivity.usd_per_hour, others))
-    return tuple(group for group in groups if group.levers)
-
-
-def _cost_at(curve: BreakEven, price: float) -> float | None:
-    """The least cost at a price of a GPU [$/h], on a straight line between the ends of a piece; None: no fleet."""
-    piece = next((piece for piece in curve.pieces if piece.low <= price <= piece.high), None)
-    if piece is None or piece.usd_per_hour_low is None or piece.usd_per_hour_high is None:
-        return None
-    share = (price - piece.low) / (piece.high - piece.low) if piece.high > piece.low else 0.0
-    return piece.usd_per_hour_low + share * (piece.usd_per_hour_high - piece.usd_per_hour_low)
-
-
-def base_sentence(plan: Plan, sensitivity: Sensitivity, base: float) -> str:
-    """Say which fleets the section's costs are of, and how the recommended one stands to them; base: cost at hand."""
-    own, opening = hourly(plan.cost_usd_per_hour), "One lever moves at a time, by formula."
-    if own != hourly(base):
-        others = [] if plan.simulation is None else plan.simulation.others
-        missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
-        unconfirmed = ", as simulation did not confirm that one" if missed else ""
-        return (
-            f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now {hourly(base)}. The recommended fleet "
-            f"costs {own}{unconfirmed}."
-        )
-    if hourly(sensitivity.usd_per_hour) == own:
-        return f"{opening} Costs are of the cheapest fleet of {_SEARCHED}, now the recommended one: {own}."
-    return (
-        f"{opening} At each price, the cost is that of the recommended fleet, now {own}, or of a cheaper fleet of "
-        f"{_SEARCHED}."
-    )
-
-
-def swing_sentence(moved: MovedCosts, share: float) -> str:
-    """Say which lever moves the cost most; share: by how much each moves [1]."""
-    if not moved.levers:
+def swing_sentence(sensitivity: Sensitivity) -> str:
+    """Say which lever moves the cost most."""
+    if not sensitivity.levers:
         return "No lever was moved"
-    no_swing = f"No lever changes the cost within {percent(share)}: this fleet has room"
-    return depends_words(moved.levers, moved.base) or no_swing
+    no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
 
 def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
     """Levers other than prices that change the kind of fleet, with where."""
     return [(row, flip) for row in sensitivity.levers for flip in row.flips]
-
-
-def flips_sentence(sensitivity: Sensitivity) -> str:
-    """Say which levers other than prices change the kind of fleet; empty where only prices were moved."""
-    if not sensitivity.complete:
-        return ""
-    names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(sensitivity)))
-    if not names:
-        return f"No other lever changes the fleet within {percent(sensitivity.share)}"
-    return f"Levers that make another fleet the cheapest: {join_words(names)}"
 
 
 def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
@@ -354,35 +216,25 @@ def sensitivity_section(plan: Plan) -> Section:
         how = f"{more.removesuffix('.')}{':' if command else '.'}"
         return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
     own, changes = own_pools(plan), flips(sensitivity)
-    first, *others = moved_costs(sensitivity) or (MovedCosts(sensitivity.usd_per_hour, ()),)
-    levers = tuple(
-        f"{text}."
-        for text in (
-            swing_sentence((others or [first])[0], sensitivity.share) if sensitivity.complete else "",
-            *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
-            "Step times move over their 90 % interval" if sensitivity.complete else "",
-        )
-        if text
+    sentences = (
+        break_even_sentence(plan, sensitivity),
+        swing_sentence(sensitivity) if sensitivity.complete else "",
+        *(flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]),
+        f"No other lever changes the fleet within {percent(sensitivity.share)}"
+        if sensitivity.complete and not changes
+        else "",
+        "Step times move over their 90 % interval" if sensitivity.complete else "",
     )
-    base, prices = base_sentence(plan, sensitivity, first.base), break_even_sentence(plan, sensitivity)
-    where = Section(flips_sentence(sensitivity), table=_flips_table(changes), detail=Detail.PAGE)
+    names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
+    where = Section(
+        f"Levers that make another fleet the cheapest: {names}", table=_flips_table(changes), detail=Detail.PAGE
+    )
     return Section(
         "Sensitivity",
-        (base, f"{prices}.", *(() if others else levers)),
-        levers_table(first.levers, first.base),
-        charts=(*_tornado_chart(first, sensitivity.share), *_price_chart(plan, sensitivity)),
-        sections=(
-            *(
-                Section(
-                    "Other levers",
-                    (OTHERS.format(hourly(sensitivity.usd_per_hour)), *levers),
-                    levers_table(moved.levers, moved.base),
-                    charts=_tornado_chart(moved, sensitivity.share),
-                )
-                for moved in others
-            ),
-            *((where,) if changes else ()),
-        ),
+        (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
+        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
+        charts=_tornado_chart(sensitivity),
+        sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
     )
 
 
@@ -400,21 +252,18 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
     return table_of(columns, rows)
 
 
-def _tornado_chart(moved: MovedCosts, share: float) -> tuple[Chart, ...]:
+def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
     """The swing of every lever; none where none was moved."""
-    if not moved.levers:
+    rows, base = sensitivity.levers, sensitivity.usd_per_hour
+    if not rows:
         return ()
-    still = [lever_words(row.lever) for row in moved.levers if not moves(row, moved.base)]
+    still = [lever_words(row.lever) for row in rows if not moves(row, base)]
     caption = f"{TORNADO_KEY} Not moved by: {', '.join(still)}." if still else TORNADO_KEY
-    drawing, table = draw_tornado(moved.levers, moved.base), levers_table(moved.levers, moved.base)
-    return (Chart(swing_sentence(moved, share), caption, drawing, table),)
+    return (Chart(swing_sentence(sensitivity), caption, draw_tornado(rows, base), levers_table(rows, base)),)
 
 
-def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:
-    """Which fleet is the cheapest at each price of a GPU; none where no GPU has a price."""
-    strips = [row for row in _nearest_first(sensitivity) if row.usd_per_gpu_hour > 0][:MOST_STRIPS]
-    if not strips:
-        return ()
+def _prices_section(sensitivity: Sensitivity) -> Section:
+    """Which fleet is the cheapest at each price of a GPU."""
     rows = [
         (
             clean(row.accelerator),
@@ -429,9 +278,7 @@ def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:
         for piece in row.pieces
     ]
     headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "at hand")
-    caption = "Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest."
-    title = break_even_sentence(plan, sensitivity)
-    return (Chart(title, caption, draw_strips(strips), table_of(headers, rows)),)
+    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
 
 
 def _flips_table(changes: Sequence[tuple[LeverSensitivity, Flip]]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.speculation import tokens_per_step
-from costmodel.units import SECONDS_PER_HOUR
+from costmodel.units import GIB, SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
 from optimizer.plans.precision import OPTIMAL_GAP
@@ -45,7 +45,6 @@ from .words import (
     limit_words,
     misses_used,
     requests_of,
-    search_words,
     serving_words,
     slo_name,
     tightest,
@@ -251,17 +250,17 @@ def _recorded_words(simulation: Simulation) -> str:
     return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
-def prefix_sentence(plan: Plan) -> str:
-    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
+def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
+    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none.
+
+    brief: without how long they are kept.
+    """
     cache = plan.prefix_cache
     if cache is None:
         return ""
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
-        return (
-            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
-            "in it if each prefix is used again within that time."
-        )
+        return f"Prefix cache: the stated {best} of the input tokens are found if each prefix is used again in {keeps}."
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
     tier_words = _tier_words(plan.provenance.inputs.get("kv_cache_tier") or {}, used=cache.read > 0.0)
@@ -274,7 +273,7 @@ def prefix_sentence(plan: Plan) -> str:
         )
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     share_words = f"{share_words} found in it{simulated_words}, {allowed} the traffic allows"
-    return f"{share_words}; the KV memory keeps unused prefixes for {keeps}.{tier_words}"
+    return f"{share_words}{f'; the KV memory keeps unused prefixes for {keeps}' * (not brief)}.{tier_words}"
 
 
 def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
@@ -285,7 +284,9 @@ def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
     nothing = "" if used else " The KV cache tier adds nothing here."
     service = " No deployment files start that store." if tier.get("shared") else ""
     gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
-    return f"{nothing} KV cache tier: {gpu_share}; its price is not counted.{service}"
+    usd = tier.get("price_per_gib", 0.0) * tier["capacity_per_gpu"] / GIB
+    price = f"it costs {hourly(usd)} beside every GPU" if usd else "its price is not counted"
+    return f"{nothing} KV cache tier: {gpu_share}; {price}.{service}"
 
 
 AS_GOOD: Final = 0.02
@@ -334,9 +335,9 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
 def router_sentence(plan: Plan) -> str:
     """Say what the fleet attains behind a least-requests router; empty where that was not simulated."""
     simulation = plan.simulation
-    if simulation is None or simulation.fewest_requests is None:
+    if simulation is None or simulation.behind_least_requests is None:
         return ""
-    fleet, router = simulation.fewest_requests, "behind a least-requests router (vLLM's default)"
+    fleet, router = simulation.behind_least_requests, "behind a least-requests router (vLLM's default)"
     share = kept_by_requests(simulation, fleet)
     if undecided(fleet, plan):
         return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
@@ -362,7 +363,7 @@ def search_outcome(plan: Plan) -> str:
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
         return "a cheaper fleet may exist"
     if plan.status is not Status.OPTIMAL:
-        return search_words(plan.status.value)
+        return "none found" if plan.status is Status.TIME_LIMIT else plan.status.value
     if plan.objective != "min_cost":
         return "best found"
     gap = gap_of_any_fleet(plan)
@@ -406,7 +407,13 @@ def _floor_dtypes(plan: Plan) -> str:
     search = plan.provenance.inputs.get("search")
     chosen = isinstance(search, Mapping) and any(len(search.get(key) or ()) > 1 for key in DTYPES)
     pool = plan.pools[0] if plan.pools and not chosen else None
-    return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV" if pool else ""
+    if pool is None:
+        return ""
+    return (
+        f" in {pool.weight_dtype}"
+        if pool.weight_dtype == pool.kv_dtype
+        else (f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV")
+    )
 
 
 def _goodput_proof(plan: Plan) -> str:

@@ -29,7 +29,7 @@ _HEAD_BYTES: Final = 200
 _PLAN_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.plan/')
 _EVALUATION_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.evaluation/')
 _PAGE_HEAD: Final = b"<!DOCTYPE html>"
-_PAGE_TWIN: Final = b'<script type="application/json" id="plan">{"schema":"pdplan.plan/'
+_PAGE_TWIN: Final = re.compile(rb'<script type="application/json" id="[a-z]+">\{"schema":"pdplan\.(plan|evaluation)/')
 
 
 def first_bytes(path: Path, most: int) -> bytes:
@@ -47,12 +47,12 @@ def is_plan(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """Whether the file is the page of a plan, which holds the plan too."""
+    """Whether the file is the page of a plan or of an evaluation, which holds its record too."""
     try:
         page = read_file(path, LARGEST_RESULTS)
     except InputError:
         return False
-    return page.startswith(_PAGE_HEAD) and _PAGE_TWIN in page
+    return page.startswith(_PAGE_HEAD) and _PAGE_TWIN.search(page) is not None
 
 
 def is_output(path: Path) -> bool:

@@ -35,6 +35,8 @@ from .text import clean, sentence
 MOST_POOLS_IN_WORDS: Final = 2
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
+FIRST_KINDS: Final = {"safe", "colocated_only", "disaggregated_only"}
+"""Kinds of alternatives that come first: the fleet whose price the risk states, and the other way to serve."""
 FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
 """Header of a column of `fleet_line` with limits."""
 LABEL_LIMIT: Final = 100
@@ -83,16 +85,13 @@ def constraint_words(name: str) -> str:
 
 
 def busiest_words(point: OperatingPoint) -> str:
-    """Say which resource of a pool is used most, and how much of it, such as "62 % of request slots in use".
+    """Say how much of a pool's busiest resource is used on average, such as "62 % (request slots)".
 
-    The time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
+    Prompt time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
     """
     used = {name: value for name, value in point.utilization.items() if is_number(value)}
-    if not used:
-        return MISSING
-    busiest = max(used, key=lambda name: used[name])
-    long = "of the time with prompts" if busiest == "time" else f"of {constraint_words(busiest)} in use"
-    return f"{percent(used[busiest])} {long}"
+    busiest = max(used, key=lambda name: used[name], default="")
+    return f"{percent(used[busiest])} ({constraint_words(busiest)})" if used else MISSING
 
 
 def is_overloaded(pool: Pool) -> bool:
@@ -154,11 +153,10 @@ def replica_words(pool: EnginePool) -> str:
 
 
 def fleet_words(plan: Plan) -> str:
-    """Write the fleet: pool by pool when few, else replicas and GPUs by type."""
+    """Write the fleet: pool by pool when few, else GPUs by type."""
     if 0 < len(plan.pools) <= MOST_POOLS_IN_WORDS:
         return join_words([pool_words(pool) for pool in plan.pools])
-    replicas = plural(sum(pool.replicas for pool in plan.pools), "replica")
-    return f"{replicas} in {plural(len(plan.pools), 'pool')} on {gpu_words(plan)}"
+    return f"{gpu_words(plan)} in {plural(len(plan.pools), 'pool')}"
 
 
 def gpu_words(plan: Plan) -> str:
@@ -227,60 +225,48 @@ def is_feasible(row: Alternative) -> bool:
     return row.status in {Status.OPTIMAL, Status.FEASIBLE} and is_number(row.cost_usd_per_hour)
 
 
-def same_fleets(plan: Plan) -> list[Alternative]:
-    """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
-    own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
-    rivals = [
-        row for row in plan.alternatives if row.kind not in {"recommended", "safe"} and is_feasible(row) and row.pools
-    ]
-    return sorted(
-        (row for row in rivals if engine_counts(row.pools) in own),
-        key=lambda row: (row.cost_usd_per_hour, row.kind, row.label),
-    )
-
-
 def own_pools(plan: Plan) -> list[EnginePool]:
     """The recommended fleet's pools as the alternatives state theirs."""
     return next((list(row.pools) for row in plan.alternatives if row.kind == "recommended"), [])
 
 
-def distinct_alternatives(plan: Plan, names: int = MOST_NAMES) -> list[Alternative]:
-    """The recommended fleet, the best of each restriction by price, then runners-up: in the order of their numbers.
+def alternative_groups(plan: Plan) -> list[list[Alternative]]:
+    """Alternatives by fleet, in the order of their numbers: the recommended one, FIRST_KINDS, others, runners-up.
 
-    A fleet that is the best under several restrictions stands once, under the names of all of them, roles first; that
-    it has other engines is then no news. names: how many beyond the first, 0: only that it is for slow GPUs, which it
-    may owe to its batch limits, so that they have to be the same too.
+    Within these by price. A fleet that is the best under several restrictions stands once, under the first of them;
+    that it has other engines is then no news. One for slow GPUs may owe that to its batch limits, so that they have to
+    be the same too.
     """
 
-    def order(row: Alternative) -> tuple[bool, bool, bool, float, bool, str]:
-        runner_up, dear = row.kind == "other_engines", row.cost_usd_per_hour or 0.0
-        return row.kind != "recommended", runner_up, not is_feasible(row), dear, row.kind == "single_type", row.label
+    def order(row: Alternative) -> tuple[bool, bool, bool, bool, float, bool, str]:
+        usual = row.kind not in FIRST_KINDS, not is_feasible(row), row.cost_usd_per_hour or 0.0
+        return row.kind != "recommended", row.kind == "other_engines", *usual, row.kind == "single_type", row.label
 
-    repeats = same_fleets(plan)
-    rows = sorted((row for row in plan.alternatives if row not in repeats), key=order)
+    own = engine_counts(own_pools(plan))
+    rows = sorted(plan.alternatives, key=order)
     groups: dict[object, list[Alternative]] = {}
     for number, row in enumerate(row for row in rows if row.kind != "safe"):
-        alike = row.kind != "recommended" and is_feasible(row) and row.pools
-        groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
+        counts = engine_counts(row.pools)
+        is_own = row.kind == "recommended" or (counts == own and is_feasible(row))
+        rival = (counts, row.cost_usd_per_hour) if is_feasible(row) and row.pools else number
+        groups.setdefault("own" if is_own else rival, []).append(row)
     for row in (row for row in rows if row.kind == "safe"):
-        rivals = ((key, members[0]) for key, members in groups.items() if members[0].kind != "recommended")
-        same = (key for key, rival in rivals if rival.pools == row.pools)
+        same = (key for key, rivals in groups.items() if key != "own" and rivals[0].pools == row.pools)
         groups.setdefault(next(same, "safe"), []).append(row)
+    return sorted((sorted(group, key=order) for group in groups.values()), key=lambda group: order(group[0]))
+
+
+def distinct_alternatives(plan: Plan) -> list[Alternative]:
+    """The first alternative of each fleet, in the order of their numbers, under the names of several restrictions."""
     distinct = []
-    for first, *rest in sorted(
-        (sorted(group, key=order) for group in groups.values()), key=lambda group: order(group[0])
-    ):
-        also = [alternative_name(row) for row in rest if row.kind == "safe" or (row.kind != "other_engines" and names)]
-        shown = max(names, 1)
-        more = [f"{len(also) - shown} more"] if len(also) > shown else []
-        label = ", ".join([alternative_name(first), *also[:shown], *more])
-        distinct.append(first.model_copy(update={"label": label}) if also else first)
+    for first, *rest in alternative_groups(plan):
+        also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
+        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
+        label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+        if first.kind == "recommended":
+            label = f"recommended (also cheapest for: {join_words(also)})" if also else "recommended"
+        distinct.append(first.model_copy(update={"label": label}))
     return distinct
-
-
-def search_words(status: str) -> str:
-    """Say how a search ended."""
-    return "none found" if status == Status.TIME_LIMIT.value else status
 
 
 def alternative_name(row: Alternative) -> str:

@@ -45,6 +45,7 @@ class Tool(StrEnum):
     LLMD = "llm-d benchmark report"
     INFERENCEX = "InferenceX"
     DYNAMO = "Dynamo self-benchmark"
+    LLMPERF = "LLMPerf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,9 @@ class ResultDocument:
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
+AS_JSON = "give the JSON file of the tool, such as of `vllm bench serve --save-result`, not what it prints"
+
+
 def documents(path: Path) -> Iterator[ResultDocument]:
     """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
@@ -284,7 +288,8 @@ def documents(path: Path) -> Iterator[ResultDocument]:
         except ValueError as error:
             line = text.count("\n", 0, getattr(error, "pos", place)) + 1
             reason = str(error).split(":", maxsplit=1)[0]
-            raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
+            hint = "" if text[place] in "{[" else f"; {AS_JSON}"
+            raise InputError(f"{name}:{line}: is not valid JSON ({reason}){hint}") from None
         place = after_space(text, end)
         alone = alone and place == len(text)
         label = "" if alone else f":{file.line()}"
@@ -308,10 +313,10 @@ def _as_number(value: object) -> float | None:
 
 STATISTICS = (
     ("mean", "avg"),
-    ("median", "p50", "percentiles.p50"),
-    ("p90", "percentiles.p90"),
-    ("p99", "percentiles.p99"),
-    ("p95", "percentiles.p95"),
+    ("median", "p50", "percentiles.p50", "quantiles_p50"),
+    ("p90", "percentiles.p90", "quantiles_p90"),
+    ("p99", "percentiles.p99", "quantiles_p99"),
+    ("p95", "percentiles.p95", "quantiles_p95"),
 )
 """What files call the mean and the quantiles that are read."""
 OTHER_COUNT = 0.25

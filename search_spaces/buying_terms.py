@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
@@ -348,7 +349,10 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
     )
     return Terms(
         forecast=forecast,
-        contracts=tuple(contracts),
+        contracts=tuple(
+            replace(contract, running=contract.running + problem.offers[contract.offer].tier_usd_per_hour)
+            for contract in contracts
+        ),
         draw=tuple(draw),
         decide_every=section.decide_every_months,
         grams_per_kwh=power.grams_co2_per_kwh,

@@ -212,14 +212,19 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
         return (
             f"{prompts} prompts at concurrency {limit:g} are one burst, not a steady state; send several times as many"
         )
+    return other_deployment(run, setup.model, [setup.accelerator.name], setup.catalog)
+
+
+def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
+    """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
     if run.stated is not None and run.stated.accelerator:
-        ran_on = _accelerator_named(run.stated.accelerator, setup.catalog)
-        if ran_on is not None and ran_on.name != setup.accelerator.name:
-            return f"it ran on {ran_on.name}, not on {setup.accelerator.name}"
+        ran_on = _accelerator_named(run.stated.accelerator, catalog)
+        if ran_on is not None and ran_on.name not in gpus:
+            return f"it ran on {ran_on.name}, not on {join_words(gpus)}"
     with suppress(InputError):
         ran_model = measured_model(run.model or "")
-        if ran_model.name != setup.model.name and ran_model.layers != setup.model.layers:
-            return f"it ran {ran_model.name}, not {setup.model.name}"
+        if ran_model.name != model.name and ran_model.layers != model.layers:
+            return f"it ran {ran_model.name}, not {model.name}"
     return ""
 
 

@@ -32,7 +32,7 @@ _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
     r"|(^|_)swa_|^hc_|per_layer_|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
-    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
+    r"|loop|ut_steps|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
     r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
@@ -253,7 +253,7 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
     family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
-    if section is not None:
+    if section is not None and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})
     elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}

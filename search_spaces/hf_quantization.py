@@ -75,6 +75,8 @@ IGNORE_FIELDS = (
     "skip_modules",
     "llm_int8_skip_modules",
 )
+ROOTS = ("model.", "language_model.model.", "model.language_model.")
+"""What begins the names of modules: of a language model alone, and of one beside a vision tower."""
 LONGEST_PATTERN = 2_000
 MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
@@ -431,7 +433,8 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     except re.error as error:
         raise ArchitectureError(f"{where}: a pattern in 'quantization_config' is malformed: {error}") from error
     return lambda module: bool(
-        (plain and re.search(plain, module)) or any(pattern.match(module) for pattern in patterns)
+        (plain and re.search(plain, module))
+        or any(pattern.match(root + module.removeprefix(ROOTS[0])) for pattern in patterns for root in ROOTS)
     )
 
 

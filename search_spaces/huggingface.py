@@ -28,6 +28,7 @@ from costmodel.transformer import (
 from search_spaces.hf_config import (
     OTHER_SECTIONS,
     SLIDING_HEADS,
+    UNKNOWN,
     ConfigFields,
     context_length,
     notation,
@@ -50,8 +51,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out, and `source` says so. Layers that attend images alone (Llama 3.2) count as weights that
-    no token of text is multiplied by. Raises ArchitectureError.
+    A vision tower is left out; `source` says so, and where the model_type is not known. Layers that attend images alone
+    (Llama 3.2) count as weights that no token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
@@ -68,20 +69,26 @@ def parse_config(
     of_images = fields.layer_numbers("cross_attention_layers", len(layers)) or frozenset()
     groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
-    sets = fields.optional("num_mem_blocks", low=1) or 0
+    sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
+    unknown = "model_type not known: read by its fields alone" if fields.family is UNKNOWN else ""
     model = Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
         layers=tuple(
-            LayerGroup(count, *layer, parallel=parallel, sets=sets if isinstance(layer[0], SoftmaxAttention) else 0)
+            LayerGroup(
+                loops * count,
+                *layer,
+                parallel=parallel,
+                sets=count if loops > 1 else sets if isinstance(layer[0], SoftmaxAttention) else 0,
+            )
             for layer, count in groups.items()
         ),
         tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
-        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers)))),
+        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers), unknown))),
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
@@ -621,11 +628,14 @@ def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> Compr
 
 
 def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
+    """The linear mixer whose fields the config has."""
     if fields.get("mamba_state") is not None:
         return state_space(fields, hidden)
     taps = fields.optional("conv_taps", low=1)
     if taps is not None:
-        return _short_convolution(hidden, taps)
+        # LFM2's gated short convolution, projections to three hidden widths and back: channels for heads, without q and
+        # k, and with a scalar for each
+        return LinearAttention(hidden, 0, hidden, key_dim=1, value_dim=1, conv_width=taps, scalars=1, products=2)
     if fields.get("linear_heads") is not None or fields.get("short_conv_kernel_size") is not None:
         return _kimi_delta(fields, hidden)
     if fields.flag("lightning_attention"):
@@ -643,57 +653,24 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
-    """Mamba-2: one step size per head, and B and C that the heads of a group share. Mamba-1: each channel is a head."""
+    """Mamba-2: one step size per head, and B and C that the heads of a group share.
+
+    Mamba-1: each inner channel is a head, and step sizes come by a rank. Falcon-Mamba's published `expand` is not that
+    of its inner width, which it states as if it were a feed-forward's.
+    """
+    widths = fields.widths("state_space")
     if fields.get("mamba_heads") is None or fields.flag("first_mamba"):
-        return _first_mamba(fields, hidden)
-    heads = fields.count("mamba_heads")
-    width = fields.get("mamba_head_dim")
-    if width in {None, "auto"}:
+        stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
+        inner = stated or fields.count("mamba_expand") * hidden
+        is_auto = fields.get("mamba_rank") in {None, "auto"}
+        rank = -(-hidden // 16) if is_auto else fields.count("mamba_rank")
+        return LinearAttention(hidden, 1, inner, value_dim=1, **widths, scalars=0, products=2, step_rank=rank)
+    heads, groups = fields.count("mamba_heads"), fields.optional("mamba_groups", low=1) or 1
+    if fields.get("mamba_head_dim") in {None, "auto"}:
         width = (fields.optional("mamba_d_ssm") or fields.count("mamba_expand") * hidden) // heads
     else:
         width = fields.count("mamba_head_dim")
-    return LinearAttention(
-        hidden=hidden,
-        key_heads=fields.optional("mamba_groups", low=1) or 1,
-        value_heads=heads,
-        value_dim=width,
-        **fields.widths("state_space"),
-        scalars=1,
-        products=2,
-    )
-
-
-def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
-    rank = fields.get("mamba_rank")
-    stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
-    inner = stated or fields.count("mamba_expand") * hidden  # Falcon-Mamba's published `expand` is another one
-    return LinearAttention(
-        hidden=hidden,
-        key_heads=1,
-        value_heads=inner,
-        value_dim=1,
-        **fields.widths("state_space"),
-        scalars=0,
-        products=2,
-        step_rank=-(-hidden // 16) if rank in {None, "auto"} else fields.count("mamba_rank"),
-    )
-
-
-def _short_convolution(hidden: int, taps: int) -> LinearAttention:
-    """LFM2's gated short convolution: projections to three hidden widths and back, and a state of its last inputs.
-
-    Counted as linear attention with channels for heads, without q and k, and with a scalar for each of them.
-    """
-    return LinearAttention(
-        hidden,
-        key_heads=0,
-        value_heads=hidden,
-        key_dim=1,
-        value_dim=1,
-        conv_width=taps,
-        scalars=1,
-        products=2,
-    )
+    return LinearAttention(hidden, groups, heads, value_dim=width, **widths, scalars=1, products=2)
 
 
 def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
@@ -702,16 +679,8 @@ def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
     Decays in full are projected as so many scalars of a head (Ling 3).
     """
     heads = fields.optional("linear_heads", low=1) or fields.count("num_attention_heads")
-    width = fields.optional("linear_head_dim", low=1) or fields.count("head_dim")
+    width, taps = fields.optional("linear_head_dim", low=1) or fields.count("head_dim"), fields.count("linear_taps")
     in_full = bool(fields.flag("no_kda_lora"))
-    return LinearAttention(
-        hidden=hidden,
-        key_heads=heads,
-        value_heads=heads,
-        key_dim=width,
-        value_dim=width,
-        conv_width=fields.count("linear_taps"),
-        scalars=1 + (width if in_full else 0),
-        decay_rank=0 if in_full else width,
-        gate_rank=0 if in_full or fields.flag("use_full_rank_gate") else width,
-    )
+    decays = {"scalars": 1 + width} if in_full else {"scalars": 1, "decay_rank": width}
+    gate = 0 if in_full or fields.flag("use_full_rank_gate") else width
+    return LinearAttention(hidden, heads, heads, width, width, conv_width=taps, gate_rank=gate, **decays)

@@ -19,6 +19,7 @@ from costmodel.cache_tier import CacheTier
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
+from costmodel.units import GIB
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
@@ -45,11 +46,13 @@ from .problem import (
     Slo,
     any_target,
     target_of,
+    undeployed,
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
 from .schema import (
+    ANY,
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
@@ -116,6 +119,7 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     Raises InputError with these and all others.
     """
     catalog, catalog_faults = _catalog(source.value, base)
+    source = _with_any_accelerator(source, catalog)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
         check_model=lambda name: load_model(name, base),
@@ -139,6 +143,26 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         refusal = problem.refusal(impossible)
         raise ImpossibleError(str(refusal)) if impossible[0].path[:1] == ("accelerators",) else refusal
     return problem
+
+
+def _with_any_accelerator(source: Source, catalog: AcceleratorCatalog) -> Source:
+    """Put names in the place of the word `any` among the accelerators; items that are stated keep their places."""
+    sections = source.value if isinstance(source.value, dict) else {}
+    entries = sections.get("accelerators")
+    entries = entries if isinstance(entries, list) else [entries]
+    if ANY not in entries:
+        return source
+    names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in entries]
+    stated = {catalog.spellings.get(normalized_name(name)) for name in names}
+    basis = basis_of(sections.get("prices"))
+    usual = [
+        accelerator.name
+        for accelerator in catalog.accelerators.values()
+        if (price := accelerator.price_on(basis)) is not None and not price.guessed and not undeployed(accelerator)
+    ]
+    first, *others = [name for name in usual if name not in stated]
+    accelerators = [first if entry == ANY else entry for entry in entries] + others
+    return replace(source, value=sections | {"accelerators": accelerators})
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
@@ -268,7 +292,11 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
     quote = accelerator.price_on(basis_of(file.prices)) or accelerator.price
     is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
     alias = entry.name if is_open else ""
-    offer = Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias)
+    tier = file.kv_cache_tier
+    beside = 0.0 if tier is None else tier.price_per_gib * tier.capacity_per_gpu / GIB
+    offer = Offer(
+        here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias, tier_usd_per_hour=beside
+    )
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
         offer = replace(offer, usd_per_hour=entry.price, quote=None)
     if not entry.owned:

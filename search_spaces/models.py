@@ -4,7 +4,6 @@ A catalog entry is one YAML file named after its model: `source`, `date`, `alias
 architecture), `variants` (names whose config differs, as fields to overlay), `served` (the checkpoint that serving
 means by a name that is no checkpoint's: the instruction-tuned one, of the same shapes by its model card; null where
 none was published) and `config` (Hugging Face's fields).
-Listing the names opens no file; an entry is parsed when it is asked for.
 
 `pdplan models CONFIG -o FILE` writes an architecture file; `model: {architecture: FILE}` plans with it. The keys of a
 mixer and of a feed-forward are the fields of `costmodel.attention` and `costmodel.transformer`, described there.
@@ -75,7 +74,7 @@ def model_names() -> list[str]:
     >>> "Llama-3.1-70B" in model_names()
     True
     """
-    return sorted(_files(), key=str.lower)
+    return list(_entries())
 
 
 def known_names() -> list[str]:
@@ -84,13 +83,13 @@ def known_names() -> list[str]:
     >>> "meta-llama/Llama-3.1-70B-Instruct" in known_names()
     True
     """
-    return [*model_names(), *_aliases()]
+    return list(_targets())
 
 
 def is_model(name_or_path: str) -> bool:
     """Whether a name means one model of the catalog, or is a path that exists."""
     try:
-        return _catalog_model(name_or_path.strip().lower()) is not None or Path(name_or_path).expanduser().exists()
+        return _catalog_model(name_or_path) is not None or Path(name_or_path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         return False
 
@@ -117,12 +116,12 @@ def served_checkpoint(name: str) -> str | None:
         return name
     lower = name.strip().lower()
     served_by_name = {
-        key.lower(): target for model in model_names() for key, target in _entry(model).get("served", {}).items()
+        key.lower(): target for entry in _entries().values() for key, target in entry.get("served", {}).items()
     }
     if lower in served_by_name:
         checkpoint: str | None = served_by_name[lower]
         return checkpoint
-    return next((alias for alias in _aliases() if "/" in alias and alias.lower().endswith(f"/{lower}")), None)
+    return next((alias for alias in known_names() if "/" in alias and alias.lower().endswith(f"/{lower}")), None)
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
@@ -138,7 +137,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     name = name_or_path.strip()
     explicit = name.startswith((".", "/", "~")) or name.lower().endswith((".json", *ARCHITECTURES))
     if not explicit:
-        model = _catalog_model(name.lower())
+        model = _catalog_model(name)
         if model is not None:
             return model
     try:
@@ -165,7 +164,7 @@ def catalog_model(name: str) -> Transformer:
     >>> catalog_model("QWEN/qwen3-32b").name
     'Qwen3-32B'
     """
-    model = _catalog_model(name.strip().lower())
+    model = _catalog_model(name)
     if model is None:
         raise _unknown(name)
     return model
@@ -190,8 +189,8 @@ def nearest_model(name: str) -> str | None:
 
     def likeness(candidate: str) -> tuple[int, int, str, str]:
         words = _words_of(candidate)
-        entry, _ = _aliases().get(candidate, (candidate, None))
-        return len(name_words & words), -len(words - name_words), str(_entry(entry)["date"]), candidate
+        date = _entries()[_targets()[candidate][0]]["date"]
+        return len(name_words & words), -len(words - name_words), str(date), candidate
 
     best = max((candidate for candidate in known_names() if "/" not in candidate), key=likeness)
     enough = likeness(best)[0] >= LEAST_SHARED
@@ -261,54 +260,45 @@ def attention_kind(attention: Attention) -> str:
 
 
 @cache
-def _files() -> tuple[str, ...]:
-    """Names of the catalog's models, which are those of its files."""
+def _entries() -> Mapping[str, Mapping[str, Any]]:
+    """The catalog's models by name, in alphabetical order; each is a file."""
     folder = resources.files("costmodel") / "catalog" / "models"
-    return tuple(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    files = sorted((item.name for item in folder.iterdir() if item.name.endswith(".yaml")), key=str.lower)
+    return {file.removesuffix(".yaml"): shipped_table("costmodel", f"catalog/models/{file}") for file in files}
 
 
 @cache
-def _entry(name: str) -> Mapping[str, Any]:
-    entry: Mapping[str, Any] = shipped_table("costmodel", f"catalog/models/{name}.yaml")
-    return entry
-
-
-@cache
-def _aliases() -> dict[str, tuple[str, str | None]]:
-    """Model and, where the config differs, variant of every other name; needs all entries."""
-    table: dict[str, tuple[str, str | None]] = {}
-    for name in model_names():
-        entry = _entry(name)
-        table.update(dict.fromkeys(entry.get("aliases", ()), (name, None)))
-        table.update({variant: (name, variant) for variant in entry.get("variants", {})})
+def _targets() -> Mapping[str, tuple[str, str | None]]:
+    """Model of every name, and its variant where the config differs: of models first, then of their other names."""
+    table: dict[str, tuple[str, str | None]] = {name: (name, None) for name in _entries()}
+    for name, entry in _entries().items():
+        table |= dict.fromkeys(entry.get("aliases", ()), (name, None))
+        table |= {variant: (name, variant) for variant in entry.get("variants", {})}
     return table
 
 
-def _catalog_model(model_name: str) -> Transformer | None:
-    """The catalog's model of that name in lower case, with the publisher of a checkpoint or without; or None."""
-    target = _target_of(model_name)
+@cache
+def _spellings() -> Mapping[str, tuple[str, str | None]]:
+    """The same by names in lower case, with the publisher of a checkpoint or without; of equals the first."""
+    rows = {name.lower(): target for name, target in reversed([*_targets().items()])}
+    return {spelling.rpartition("/")[2]: target for spelling, target in rows.items()} | rows
+
+
+def _catalog_model(name: str) -> Transformer | None:
+    """The catalog's model of a name or alias, in any case; or None."""
+    target = _spellings().get(name.strip().lower())
     return _build(*target) if target else None
-
-
-def _target_of(model_name: str) -> tuple[str, str | None] | None:
-    """Model of the catalog, and its variant, that a name in lower case means."""
-    exact = next((name for name in _files() if name.lower() == model_name), None)
-    if exact is not None:
-        return exact, None
-    spellings = {alias.lower(): target for alias, target in reversed(_aliases().items())}
-    checkpoints = {alias.rpartition("/")[2]: target for alias, target in spellings.items()}
-    return spellings.get(model_name) or checkpoints.get(model_name)
 
 
 @cache
 def _build(name: str, variant: str | None) -> Transformer:
-    entry = _entry(name)
+    entry = _entries()[name]
     model = parse_config(_catalog_config(name, variant), name, entry["source"], str(entry["date"]))
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
 
 
 def _catalog_config(name: str, variant: str | None) -> dict[str, Any]:
-    entry = _entry(name)
+    entry = _entries()[name]
     return {**entry["config"], **(entry["variants"][variant] if variant else {})}
 
 
@@ -316,7 +306,7 @@ def config_of(name_or_path: str) -> dict[str, Any]:
     """The config.json of a model of the catalog, or of a path; InputError for an architecture file, which has none."""
     if name_or_path.lower().endswith(ARCHITECTURES):
         raise InputError(f"model {shown(name_or_path)} is an architecture file; only a config.json can be counted anew")
-    target = _target_of(name_or_path.strip().lower())
+    target = _spellings().get(name_or_path.strip().lower())
     return _catalog_config(*target) if target else _named_config(Path(name_or_path).expanduser(), name_or_path)[0]
 
 

@@ -97,6 +97,7 @@ class Offer:
     still, power and hosting. A fleet takes these first.
     quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
     alias: how the user wrote the name if it leaves open what the catalog's says, such as A100 for A100-80; else empty.
+    tier_usd_per_hour: what the KV cache tier beside each GPU costs, owned or not.
     """
 
     accelerator: Accelerator
@@ -107,6 +108,7 @@ class Offer:
     owned_usd_per_hour: float = 0.0
     quote: Price | None = None
     alias: str = ""
+    tier_usd_per_hour: float = 0.0
 
     @property
     def stock(self) -> float:
@@ -115,8 +117,9 @@ class Offer:
 
     @property
     def least_usd_per_hour(self) -> float:
-        """What the cheapest GPU costs, an owned one where there are any [$/h]."""
-        return min(self.usd_per_hour, self.owned_usd_per_hour) if self.owned else self.usd_per_hour
+        """What the cheapest GPU costs with its share of the KV cache tier, an owned one where there are any [$/h]."""
+        least = min(self.usd_per_hour, self.owned_usd_per_hour) if self.owned else self.usd_per_hour
+        return least + self.tier_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)

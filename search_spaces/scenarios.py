@@ -25,7 +25,7 @@ from .fields import section_of
 from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
-from .schema import Diurnal
+from .schema import Diurnal, WorkloadFile
 from .yaml_source import parse_value, shipped_table
 
 Inputs = dict[str, Any]
@@ -461,6 +461,8 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
 
 
 def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
+    if key_path in WorkloadFile.model_fields:
+        return InputError(f"{key_path} is a whole section; change a value in it, such as {key_path}.KEY")
     near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")

@@ -524,6 +524,10 @@ class LinkSection(FileSection):
     """Time of an empty message [s]."""
 
 
+ANY = "any"
+"""Among the accelerators: all others that have a price of their own."""
+
+
 class AcceleratorSection(FileSection):
     """A GPU type that may be used; what is left out stays as in the catalog."""
 
@@ -616,6 +620,9 @@ class CacheTierSection(FileSection):
     shared: bool = False
     """false: each engine has its own, as host memory; true: all replicas of a pool read what any of them wrote, as with
     a Mooncake store or an LMCache server."""
+    price_per_gib: Annotated[float, quantity(Kind.PRICE, bounds.TIER_PRICE)] = 0.0
+    """Price of one GiB of it [$/h], paid for the capacity beside every GPU of the fleet, whatever its role. Default: it
+    is in the price of the GPUs, as host memory of rented nodes is."""
 
 
 class WorkloadFile(FileSection):
@@ -641,7 +648,8 @@ class WorkloadFile(FileSection):
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
         ONE_OR_MORE,
     ]
-    """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
+    """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog. `any`
+    stands for all others of the catalog that somebody quotes a price of and that a target can deploy."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
     """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
     without such a quote needs a price of its own. Or your own quotes: a CSV file, relative to this one, with the

@@ -76,7 +76,7 @@ def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
     """The plan with some simulation, which says this of a least-requests router."""
     shown = with_simulation(load("disaggregated")).simulation
     assert shown is not None
-    return plan.model_copy(update={"simulation": shown.model_copy(update={"fewest_requests": counted})})
+    return plan.model_copy(update={"simulation": shown.model_copy(update={"behind_least_requests": counted})})
 
 
 def judged(*, held: bool) -> JudgedFleet:
@@ -96,5 +96,5 @@ def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
     with pytest.raises(InputError, match=r"\(84 % of chat \(95 % asked\)\); .*; or choose --target llm-d, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
-    with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
+    with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize FILE --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))

@@ -159,32 +159,70 @@ def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, caps
 
 
 MET, MISSED = ExitCode.DONE, ExitCode.INFEASIBLE
-SAID: list[tuple[float, float, float | None, ExitCode, str]] = [
-    (0.2, 0.009, None, MET, "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT"),
-    (0.2, 0.031, None, MISSED, "misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %"),
-    (0.2, 0.012, None, MISSED, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
-    (0.2, 0.012, 0.97, MET, "meets the plan's SLO: 97 % of the requests are within all limits; the goal is"),
+GOALS = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}
+ALL = {"good_request_fraction": 0.97}
+"""What AIPerf counts itself, given the plan's limits."""
+SAID: list[tuple[float, float, dict[str, float], ExitCode, str]] = [
+    (0.2, 0.009, {}, MET, "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT"),
+    (
+        0.2,
+        0.031,
+        {},
+        MISSED,
+        "misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %; the goal is 95 %. Meas",
+    ),
+    (0.4, 0.009, {}, MISSED, "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %"),
+    (0.2, 0.012, {}, MISSED, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
+    (0.2, 0.012, ALL, MET, "meets the plan's SLO: 97 % of the requests are within all limits; the goal is"),
+    (
+        0.2,
+        0.031,
+        {"good_request_fraction": 0.4},
+        MISSED,
+        "by TPOT: 40 % of the requests are within all limits (TPOT wi",
+    ),
+    (
+        0.2,
+        0.012,
+        {**ALL, "request_count": 40.0},
+        MISSED,
+        "40 requests are too few, as chance alone moves the share by up to 6.8 %",
+    ),
+    (
+        0.2,
+        0.009,
+        {"completed_request_count": 3000.0},
+        MISSED,
+        "misses the plan's SLO by errors: no error for 75 %; the",
+    ),
+    (0.2, 0.009, {"request_throughput": 5.0}, MISSED, "does not tell whether the fleet meets the plan's SLO"),
+    (0.2, 0.031, {"request_throughput": 9.0}, MISSED, "It served 9 req/s, and the plan is for 7.5 req/s: replay"),
 ]
 
 
-@pytest.mark.parametrize(("ttft", "tpot", "attainment", "code", "sentence"), SAID)
+@pytest.mark.parametrize(("ttft", "tpot", "counted", "code", "sentence"), SAID)
 def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     ttft: float,
     tpot: float,
-    attainment: float | None,
+    counted: dict[str, float],
     code: ExitCode,
     sentence: str,
 ) -> None:
     """Of quantiles p50, p90 = 2 p50, p99 = 3 p50, or of AIPerf's own count where it had the plan's limits."""
     path = result(tmp_path, ttft=ttft, tpot=tpot)
-    if attainment is not None:
-        measured = json.loads(path.read_text("utf-8"))
-        measured["good_request_fraction"] = {"unit": "ratio", "avg": attainment}
-        measured["input_config"]["endpoint"]["use_server_token_count"] = True
-        measured["input_config"]["slos"] = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}
-        path.write_text(json.dumps(measured), "utf-8")
+    measured = json.loads(path.read_text("utf-8")) | {name: {"avg": value} for name, value in counted.items()}
+    measured["input_config"]["endpoint"]["use_server_token_count"] = True
+    measured["input_config"]["slos"] = GOALS
+    path.write_text(json.dumps(measured), "utf-8")
     assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == code
     shown = capsys.readouterr().out.rstrip().split("\n\n")
     assert sentence in " ".join(shown[-1].split())
+
+
+def test_a_run_of_another_model_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = result(tmp_path)
+    path.write_text(path.read_text("utf-8").replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"), "utf-8")
+    assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == ExitCode.BAD_INPUT
+    assert "it ran Qwen3-8B, not Llama-3.1-8B, so it did not measure the plan's fleet" in capsys.readouterr().err

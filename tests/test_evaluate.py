@@ -21,7 +21,7 @@ from optimizer.fleets.fleet import Fleet, prefill_seqs
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.engine_table import prompt_latency
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
-from optimizer.search.bound import HALF, keeping_up, late_first_tokens
+from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.verification.judge import judge
@@ -317,7 +317,7 @@ def test_half_are_late_where_the_mean_quiet_step_is(
     for engines in pools:
         steps = steps_of(pool_state(instance, engines, 10.0 ** (log_rate + 4.0)))
         assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
-        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
+        assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= LATE_BY_STEPS).all()
 
 
 # --- engines whose prompts go first and alone (SGLang) beside those that mix them with decodes
@@ -411,7 +411,7 @@ def test_prompts_that_fill_a_step_have_seats(
     buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
 ) -> None:
     instance = unit(*buckets)
-    found = [SEQS[prefill_seqs(instance, stages(instance, number))] for number in (1, 4)]
+    found = [SEQS[prefill_seqs(instance, stages(instance, number), -1)] for number in (1, 4)]
     assert found == [single, piped]
 
 
@@ -482,7 +482,7 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
     np.testing.assert_allclose(runs[0].e2e, runs[1].e2e + shift)
     cell = np.ones((1, 1))
     times = EngineTimes(
-        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, 0.0 * cell), lambda running: np.full_like(running, 0.01)
+        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, cell, cell), lambda running: np.full_like(running, 0.01)
     )
     load = ClosedLoad(cell, 1000.0 * cell, 101.0 * cell, 0.0 * cell, 10.0 * cell)
     pools = WorkerPools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == STAGES)

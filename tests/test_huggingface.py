@@ -174,6 +174,23 @@ def test_published_sizes(model_type: str) -> None:
     assert model.parameters == pytest.approx(published["parameters"], rel=5e-3)
 
 
+def test_layers_that_are_passed_several_times() -> None:
+    """Ouro: weights once, and KV and work of each pass; what passes share is not understood."""
+    once, thrice = parse(LLAMA), parse(LLAMA, total_ut_steps=3)
+    assert (thrice.parameters, thrice.kv_bytes_per_token("bf16")) == (
+        once.parameters,
+        3 * once.kv_bytes_per_token("bf16"),
+    )
+    head = once.hidden * once.vocab
+    assert thrice.matmul_parameters - head == 3 * (once.matmul_parameters - head)
+    assert "'loop_share_kv' = True" in error_of(LLAMA, num_loops=2, loop_share_kv=True)
+
+
+def test_a_model_type_that_is_not_known_is_said() -> None:
+    assert "model_type not known" in parse(LLAMA, model_type="brand_new").source
+    assert parse(LLAMA, model_type="ouro").source == ""
+
+
 def test_fields_that_differ_by_layer() -> None:
     """As a list for all layers, or as an object for some of them (transformers 5)."""
     model = parse(intermediate_size=[128] * 6 + [256] * 2, per_layer_config={"07": {"head_dim": 16}})

@@ -25,10 +25,11 @@ from costmodel.simulator.trace import draw_turns
 from costmodel.units import GIB
 from costmodel.workload import Sessions, Workload, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
+from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.precision import ALIKE
 from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
@@ -308,6 +309,23 @@ def test_a_tier_of_a_file_is_repeated_and_needs_sessions_or_an_interval(folder: 
     with pytest.raises(InputError, match=r"kv_cache_tier: keeps prompts .* state workload.sessions"):
         load(SESSIONS.replace("sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: "
              "500, answer_tokens: 100}", "{request_rate: 1/s, lengths: {isl: 500, osl: 100}}") + TIER)  # fmt: skip
+
+
+def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> None:
+    """100 GiB at $0.01/h: a dollar for each GPU, owned or rented, in whole nodes too; not in the GPU's own price."""
+    text = SESSIONS.replace("accelerators: H100", "accelerators: [{name: H100, price: 2, owned: 3, billing: node}]")
+    assert text != SESSIONS
+    plain, stated = load(text + TIER), load(text + TIER.replace("}", ", price_per_gib: $0.01/h}"))
+    gpus = np.array([[2], [3], [4]])
+    np.testing.assert_allclose(gpu_cost(stated, gpus) - gpu_cost(plain, gpus), [2.0, 3.0, 8.0])
+    assert stated.offers[0].usd_per_hour == plain.offers[0].usd_per_hour == 2.0
+    assert [make_instance(problem).tables.usd_per_hour[0] for problem in (plain, stated)] == pytest.approx(
+        [plain.offers[0].owned_usd_per_hour, plain.offers[0].owned_usd_per_hour + 1.0]
+    )
+    assert "It costs $1.00/h beside every GPU." in " ".join(assumptions(make_instance(stated)))
+    assert "No price is stated for it" in " ".join(assumptions(make_instance(plain)))
+    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
+    assert load_problem(folder / "again.yaml").offers == stated.offers
 
 
 LONG = {

@@ -16,8 +16,7 @@ from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, fleet_points, loads
-from reports.figures import length_map, routed
-from reports.sensitivity import moved_costs
+from reports.figures import length_map
 from reports.words import dearest_of_each_role, distinct_alternatives, tightest_limits
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
@@ -172,11 +171,15 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (attainable(pool.operating_point) for pool in plan.pools)
     load = plan.workload
     yield from length_map(load.isl, load.osl, load.share).shares.values()
-    shares: dict[tuple[str, str], float] = {}
-    for row in routed(plan):
-        yield from (row.share, row.attainment)
-        shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
-    yield from shares.values()
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for route in plan.routing:
+        for stage, fractions in {"prefill": route.prefill, "decode": route.decode}.items():
+            for pool, fraction in fractions.items():
+                for key in ((stage, pool), (stage, pool, route.slo_class)):
+                    share, met = sums.setdefault(key, [0.0, 0.0])
+                    weight = fraction * route.share
+                    sums[key] = [share + weight, met + weight * route.attainment]
+    yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
         routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
         met = [route.attainment * route.share for route in routes]
@@ -196,10 +199,9 @@ def derived(plan: Plan) -> Iterator[float]:
 def moved(plan: Plan) -> Iterator[float]:
     """Prices of the sensitivity over the price at hand, and costs at them over the cost at hand."""
     found = plan.sensitivity
-    for group in moved_costs(found) if found else ():
-        for row in group.levers:
-            for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
-                yield from (cost, cost / group.base - 1)
+    for row in found.levers if found else ():
+        for cost in filter(None, (row.usd_per_hour_low, row.usd_per_hour_high)):
+            yield from (cost, cost / found.usd_per_hour - 1)
     for item in found.break_even if found else ():
         yield from (end / item.usd_per_gpu_hour - 1 for piece in item.pieces for end in (piece.low, piece.high))
 

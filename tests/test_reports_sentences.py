@@ -15,7 +15,6 @@ from reports import next_steps, numbers, verdict, words
 from reports.answers.plan import plan_page
 from reports.deploy.files import SUMS, deployable
 from reports.next_steps import Deployability, deployment
-from reports.sensitivity import moved_costs
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import load, text_of, with_command, with_sensitivity
@@ -30,7 +29,7 @@ def test_proof(plan: Plan) -> None:
     dearer = "By formula a fleet for $48.34/h meets every SLO; the simulation confirmed none below this price."
     assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
-    least = "No fleet with bf16 weights and bf16 KV can cost less than $30.00/h."
+    least = "No fleet in bf16 can cost less than $30.00/h."
     assert verdict.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
     found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper."
@@ -41,9 +40,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.search_outcome(cheaper) == "a cheaper fleet may exist"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
-    assert verdict.proof_sentence(proved) == (
-        "Cheapest fleet possible: no fleet with bf16 weights and bf16 KV can cost less than $49.08/h."
-    )
+    assert verdict.proof_sentence(proved) == ("Cheapest fleet possible: no fleet in bf16 can cost less than $49.08/h.")
     assert verdict.search_outcome(proved) == "cheapest possible"
     assert verdict.proof_sentence(load("colocated")).startswith(found)
     unknown = plan.model_copy(update={"gap": None})
@@ -205,23 +202,14 @@ def test_a_plan_without_a_fleet_says_of_its_nearest_miss_alone_how_that_is_known
     assert "Latencies" not in text
 
 
-def test_prices_move_the_cost_of_the_recommended_fleet() -> None:
-    """The recommended fleet of three pools costs less than the fleets that are searched anew at each price."""
+def test_the_sensitivity_says_what_its_costs_are_of() -> None:
     known = with_sensitivity(PLAN).sensitivity
     assert known is not None
-    piece = known.break_even[1].pieces[1].model_copy(update={"usd_per_hour_low": 40.0, "usd_per_hour_high": 44.75})
-    h200 = known.break_even[1].model_copy(update={"pieces": [known.break_even[1].pieces[0], piece]})
-    prices, others = moved_costs(known.model_copy(update={"break_even": [h200]}))
-    assert prices.base == pytest.approx(41.0)  # at $4.00/h, of $3.60/h to $5.50/h
-    (row,) = prices.levers
-    assert (row.lever, row.usd_per_hour_high) == ("price.H200", pytest.approx(43.0))
-    assert others.base == known.usd_per_hour
-    assert {item.lever for item in others.levers} == {"rate_scale", "ttft_scale", "step_time_quantile"}
-    text = " ".join(
-        text_of(having(cost_usd_per_hour=41.0, sensitivity=known.model_copy(update={"break_even": [h200]}))).split()
-    )
-    assert "At each price, the cost is that of the recommended fleet, now $41.00/h, or of a cheaper fleet" in text
-    assert "of which the cheapest costs $47.11/h now. The recommended fleet is another, and is not moved." in text
+    own = known.usd_per_hour
+    text = " ".join(text_of(having(cost_usd_per_hour=own, sensitivity=known)).split())
+    assert f"Costs are of the cheapest fleet by formula, now the recommended one: ${own:.2f}/h." in text
+    text = " ".join(text_of(having(cost_usd_per_hour=own + 9.0, sensitivity=known)).split())
+    assert f"by formula, now ${own:.2f}/h. The recommended fleet costs ${own + 9.0:.2f}/h." in text
 
 
 def test_the_prefix_cache_says_what_the_tier_adds() -> None:

@@ -32,9 +32,9 @@ def test_golden_of_the_whole_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "infeasible"])
 def test_the_brief_answer_fits_a_screen(name: str) -> None:
-    for width, most in ((80, 29), (100, 25), (140, 25)):
+    for width in (80, 100, 140):
         lines = text_of(load(name), width, brief=True).splitlines()
-        assert len(lines) <= most
+        assert len(lines) <= 25
         assert all(display_width(line) <= width for line in lines[:-1])  # the last is a command, in one line
 
 
@@ -72,7 +72,7 @@ def test_the_brief_answer_keeps_the_fleet_for_slow_gpus() -> None:
     safe = plan.alternatives[0].model_copy(update={"kind": "safe", "label": "for slow GPUs", "cost_usd_per_hour": dear})
     text = text_of(plan.model_copy(update={"alternatives": [*plan.alternatives, safe]}), brief=True)
     assert "for slow GPUs" in text
-    assert "2 more with -v" in text
+    assert "2 more alternatives: -v." in text
 
 
 # --- tables on narrow terminals: every line within them, every number whole

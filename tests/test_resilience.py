@@ -186,33 +186,33 @@ def test_replicas_are_the_fewest_that_hold(volume: float) -> None:
 
 def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
     price = colocated_day()[0].problem.offers[0].usd_per_hour
-    low, high = int(day(0.0).need[0, 0]), int(day(0.0).need[12, 0])
+    low, high = (day(0.0).hours[hour].replicas["colocated-1"] for hour in (0, 12))
     assert 1 <= low < high
     base = 12 * (low + high) * price
-    assert day(0.0).ahead == pytest.approx(base)
-    assert day(900.0).ahead == pytest.approx(base + 0.25 * (high - low) * price)
-    assert day(9000.0).ahead == pytest.approx(base + 2.5 * (high - low) * price)
-    assert day(900.0).on_load == pytest.approx(base)
-    assert day(900.0).fixed == pytest.approx(24 * high * price)
-    assert day(900.0).saved == pytest.approx(day(900.0).fixed - day(900.0).ahead)
+    assert day(0.0).ahead_usd_per_day == pytest.approx(base)
+    assert day(900.0).ahead_usd_per_day == pytest.approx(base + 0.25 * (high - low) * price)
+    assert day(9000.0).ahead_usd_per_day == pytest.approx(base + 2.5 * (high - low) * price)
+    assert day(900.0).on_load_usd_per_day == pytest.approx(base)
+    assert day(900.0).fixed_usd_per_day == pytest.approx(24 * high * price)
+    assert day(900.0).saved_usd_per_day == pytest.approx(24 * high * price - day(900.0).ahead_usd_per_day)
 
 
 def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     """15 min at the high rate are late, and then the queue clears at what the larger fleet has to spare."""
     instance, fleet = colocated_day()
-    small = fleet.resized(day(0.0).need[0])
+    small = fleet.resized([*day(0.0).hours[0].replicas.values()])
 
     def most(one: Fleet) -> float:
         return largest_load(lambda volume: evaluate(instance, one, volume).stable)
 
     queue = 0.25 * (1.0 - most(small)) / (most(fleet) - 1.0)
     assert 0.0 < queue < 11.0
-    assert day(0.0).late == 0.0
-    assert day(900.0).late == pytest.approx((0.25 + queue) / 15.0)
+    assert day(0.0).late_share == 0.0
+    assert day(900.0).late_share == pytest.approx((0.25 + queue) / 15.0)
     low = float(evaluate(instance, small, 0.25).attainment[0])
     good = float(evaluate(instance, fleet, 1.0).attainment[0])
-    assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
-    assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
+    assert day(900.0).attainment_on_load["default"] == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
+    assert [hour.attainment["default"] for hour in day(900.0).hours] == pytest.approx([low] * 12 + [good] * 12)
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
@@ -227,10 +227,10 @@ def test_a_queue_loses_no_request(volume: float, most: float, time: float, backl
 
 
 def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
-    longest = day(0.0).longest
+    longest = day(0.0).longest_start_up_s
     assert 0.0 < longest < DAY
     goal = colocated_day()[0].problem.slos[0].attainment
-    assert float(day(longest).attainment[0]) >= goal - 1e-9
-    assert float(day(longest + 5.0).attainment[0]) < goal
+    assert day(longest).attainment_on_load["default"] >= goal - 1e-9
+    assert day(longest + 5.0).attainment_on_load["default"] < goal
     assert longest_start_up(lambda seconds: seconds <= 100.0) == pytest.approx(100.0, abs=1.0)
     assert longest_start_up(lambda _seconds: True) == DAY

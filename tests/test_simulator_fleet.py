@@ -255,6 +255,15 @@ def test_reads_of_an_engine_take_turns(nics: int, later: float) -> None:
     np.testing.assert_allclose(result.prompt_start[4:] - 3.0, [0.0064, max(later, 0.0064 + 0.006)])
 
 
+def test_a_preempted_request_reads_the_tier_again() -> None:
+    """The last prompt read 64 tokens of the tier; memory for long outputs runs out, and it starts over without them."""
+    ids = [[1, 2], list(range(3, 13)), [13, 14], [1, 2]]
+    trace = replace(paged([0.0, 1.0, 1.9, 2.0], [70, 300, 40, 70], ids), osl=np.array([1, 1, 280, 150]))
+    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=22), tier=replace(TIER, tokens=640.0)))
+    assert (result.restarts.tolist(), result.tier.tolist()) == ([0, 0, 0, 1], [0, 0, 0, 64])
+    np.testing.assert_allclose(result.finish, [0.070, 1.300, 4.726, 5.237])
+
+
 def test_a_trace_may_say_how_much_is_read() -> None:
     trace = trace_of([0.0, 1.0], 100, 1, cached=np.array([64, 64]), tier=np.array([0, 64]))
     pool = colocated(VLLM_V1, LINEAR, tier=TIER)

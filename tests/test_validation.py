@@ -232,6 +232,7 @@ SAMPLES: dict[str, Expected] = {
     "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
     "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
     "guidellm_benchmarks_0.3.json: benchmarks[0]": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
+    "llmperf_summary.json": (Tool.LLMPERF, 548.1, 149, 5, None, 310.0, 20.2027),
     "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
 }
 """Of each run, by its place: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""

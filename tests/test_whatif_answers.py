@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plans.records import Sensitivity
+from optimizer.loads.instance import planned_instance
+from optimizer.plans.records import Sensitivity, engine_counts
+from optimizer.recommend.explain import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan, answer_to
+from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan
 from optimizer.whatif.curves import break_even, frontier
-from optimizer.whatif.sensitivity import STEP_TIME, kind_of, sensitivity, shadow_prices
+from optimizer.whatif.sensitivity import STEP_TIME, kind_of, relaxation, sensitivity, shadow_prices
+from pdplan.cli import run
 from reports.answers.curves import frontier_record
-from search_spaces.loader import problem_of
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
 from tests.running import THREE_GPUS, demand
@@ -88,7 +91,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     assert bought == sorted(bought, reverse=True)
     for below, above in pairwise(steps):
         assert below.costs[1] == pytest.approx(above.costs[0], rel=1e-6)
-        left, at, right = (answer_to(problem, {key: below.end + move}) for move in (-hair, 0.0, hair))
+        left, at, right = (answer(problem, changes={key: below.end + move}) for move in (-hair, 0.0, hair))
         assert dict(left.gpus) != dict(right.gpus)
         assert dict(left.gpus) == dict(below.answer.gpus)
         assert dict(right.gpus) == dict(above.answer.gpus)
@@ -130,11 +133,16 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     ],
 )
 def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], limit: str, worth: str) -> None:
-    rows = {row.limit: row for row in shadow_prices(changed(small(), **changes))}
-    row = rows[limit]
+    limited, step = changed(small(), **changes), 2e-3
+    row = next(row for row in shadow_prices(limited) if row.limit == limit)
     assert row.dual > 0.0
     assert row.worth == worth
-    assert row.difference == pytest.approx(row.dual, rel=0.05)
+    values = []
+    for upper in (row.upper, row.upper * (1.0 + step)):
+        relaxed = relaxation(planned_instance(with_limit(limited, limit, upper)), limit, goodput=worth == "req/s")
+        assert relaxed is not None
+        values.append(relaxed[0])
+    assert (values[0] - values[1]) / (row.upper * step) == pytest.approx(row.dual, rel=0.05)
 
 
 # --- how the least cost moves: levers, where the kind of fleet changes, break-even prices
@@ -164,10 +172,28 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
     flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
     assert flips
     for key, flip in flips:
-        same, other = (answer_to(problem, {key: value}) for value in (flip.same_at, flip.other_at))
+        same, other = (answer(problem, changes={key: value}) for value in (flip.same_at, flip.other_at))
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
+
+
+def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Path) -> None:
+    """2 L40S and 1 H100 are cheaper than any fleet of one or two pools; re-planning beyond a price says the same."""
+    path = tmp_path / "workload.yaml"
+    assert run(["init", "-o", str(path)]) == 0
+    problem = load_problem(path)
+    plan = optimize(problem, level=Level.QUICK)
+    assert answer(problem).cost > plan.cost_usd_per_hour  # type: ignore[operator]
+    moved = sensitivity(problem, complete=False, plan=plan)
+    assert moved is not None
+    assert moved.usd_per_hour == pytest.approx(plan.cost_usd_per_hour)
+    ends = [(f"price.{row.accelerator}", *pair) for row in moved.break_even for pair in pairwise(row.pieces)]
+    assert len(ends) >= 3
+    for key, below, above in ends:
+        for factor, piece in ((0.99, below), (1.01, above)):
+            best = answer(problem, ScenarioEffort.FULL, changes={key: below.high * factor})
+            assert engine_counts(best.pools) == engine_counts(piece.pools)
 
 
 def test_break_even_prices_cover_a_quarter_to_four_times_and_meet(found: Sensitivity) -> None:

@@ -160,8 +160,12 @@ class MixedEngine:
 
     @cached_property
     def none_comes(self) -> FloatArray:
-        """Chance that no prompt comes in the n steps after one that leaves the engine without any, (flows,) [1]."""
-        return np.exp(-(self.steps - 1.0) * self.rate * self.quiet)
+        """Chance that no prompt comes in the n steps after one that leaves the engine without any, (flows,) [1].
+
+        Prompts come in bursts of b = 1 + (ca2 - 1) / 2c at one of c engines: the last of one is followed by no other.
+        """
+        burst = 1.0 + max(self.arrival_scv - 1.0, 0.0) / (2.0 * self.engines)
+        return np.exp(-(self.steps - 1.0) * self.rate * self.quiet / burst) / burst
 
 
 def work_dispersion(engine: MixedEngine) -> float:

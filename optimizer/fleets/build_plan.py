@@ -26,7 +26,7 @@ from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, factor_at, make_instance, slow_end, step_intervals
+from optimizer.loads.instance import Instance, factor_at, make_instance, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -55,7 +55,15 @@ from search_spaces.loader import problem_of
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import accuracy_records, assumptions, hardware_remarks, other_precisions, price_remarks, step_errors
+from .error_bars import (
+    accuracy_records,
+    assumptions,
+    class_error_bars,
+    hardware_remarks,
+    other_precisions,
+    price_remarks,
+    step_errors,
+)
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
@@ -165,7 +173,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     step = step_estimate(step_time(problem.model, engines, load), engines)
     intervals = step_intervals(problem, config)
     interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
-    slower = factor_at(interval, slow_end(problem.confidence))
+    slower = factor_at(interval, instance.quantile)
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),
@@ -328,21 +336,16 @@ def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
     return remarks
 
 
-def build_plan(
+def build_plan(  # noqa: PLR0917
     instance: Instance,
     fleet: Fleet,
-    *,
-    bars: list[ErrorBars],
     proof: Proof,
-    volume: float,
-    alternatives: list[Alternative],
-    shortfalls: list[Binding],
     origin: Provenance,
+    volume: float = 1.0,
+    alternatives: Sequence[Alternative] = (),
+    shortfalls: Sequence[Binding] = (),
 ) -> Plan:
-    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand.
-
-    bars: how wrong the predictions for each class may be.
-    """
+    """Assemble the plan of a fleet (empty when none was found) that serves `volume` times the demand."""
     problem = instance.problem
     load, demand = problem.workload, problem.workload.request_rate
     names = WorkloadSummary.model_fields.keys() - {"request_rate_rps"}
@@ -361,12 +364,12 @@ def build_plan(
         "gap": proof.gap,
         "floor_usd_per_hour": proof.floor,
         "demand_rps": demand,
-        "alternatives": alternatives,
+        "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
     }
     if not fleet.pools:
-        return Plan(**common, **NO_FLEET, binding=shortfalls)
+        return Plan(**common, **NO_FLEET, binding=list(shortfalls))
     evaluation = evaluate(instance, fleet, volume)
     cost = fleet_cost(instance, fleet)
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
@@ -405,7 +408,7 @@ def build_plan(
         ],
         prefix_cache=plan_prefix_cache(instance, fleet, evaluation.states),
         transfers=plan_transfers(instance, fleet, volume),
-        classes=class_results(instance, evaluation, bars),
+        classes=class_results(instance, evaluation, class_error_bars(instance, fleet, volume)),
         routing=plan_routes(instance, fleet, evaluation),
         binding=in_order(limits),
     )

@@ -15,7 +15,7 @@ from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.quoting import shown
 from costmodel.speculation import Speculation
 from costmodel.units import GIGA
-from costmodel.words import join_words, percentage
+from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
 from optimizer.plans.plan import ErrorBars, Range, StepError
@@ -78,10 +78,7 @@ def goal_quantile(goal: float) -> int:
 
 
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
-    """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged.
-
-    instance: with expected times.
-    """
+    """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
     return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
@@ -202,7 +199,7 @@ def assumptions(instance: Instance) -> list[str]:
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
     if problem.kv_cache_tier is not None:
-        sentences.append(_cache_tier(problem.kv_cache_tier))
+        sentences.append(_cache_tier(problem.kv_cache_tier, problem.offers[0].tier_usd_per_hour))
     if problem.speculation is not None:
         sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
@@ -244,12 +241,13 @@ def _prefix_hits(problem: Problem) -> str:
     return f"{share} of every prompt is found in the prefix cache, where that kept it for the reuse interval."
 
 
-def _cache_tier(tier: CacheTier) -> str:
-    """What the KV cache tier is, and that it costs nothing."""
+def _cache_tier(tier: CacheTier, usd: float) -> str:
+    """What the KV cache tier is, and what it costs beside each GPU [$/h]."""
     owner = "all replicas of a pool share" if tier.shared else "each replica has for itself"
     return (
         f"KV of all prompts is copied to {tier.capacity / GIGA:.3g} GB per GPU that {owner}, and read from there at "
-        f"{tier.bandwidth / GIGA:.3g} GB/s per GPU where GPU memory no longer has it. It has no price of its own."
+        f"{tier.bandwidth / GIGA:.3g} GB/s per GPU where GPU memory no longer has it. "
+        + (f"It costs {dollars(usd)}/h beside every GPU." if usd else "No price is stated for it, so none is counted.")
     )
 
 

@@ -179,8 +179,8 @@ class Evaluation:
         """
         scope, flows = METRICS[metric].scope, self.instance.flows
         rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
-        first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0
-        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 2e-3  # [s], beyond the longest step
+        first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0  # [s], beyond the longest
+        later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1.0
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
         shares, alike = np.unique(rows, axis=0, return_inverse=True)
         total = shares.sum(axis=1)
@@ -375,7 +375,9 @@ def _first_to_give(
     pool, state = fleet.pools[index], after.states[index]
     if pool.role is Role.PREFILL:
         return Resource.TIME
-    growth = {fuller(instance, pool, state): grown("full"), Resource.ATTENTION_TIME: grown("late_later")}
+    memory_is_less = state.memory >= state.running / instance.tables.seqs[pool.seqs]
+    fuller = Resource.KV_MEMORY if memory_is_less else Resource.SLOTS  # of which less is left
+    growth = {fuller: grown("full"), Resource.ATTENTION_TIME: grown("late_later")}
     if pool.role is Role.COLOCATED:
         growth[Resource.TIME] = grown("late_first")
     return max(growth, key=lambda resource: growth[resource])
@@ -394,11 +396,6 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
         kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
         used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
     return {str(resource): float(use) for resource, use in used.items()}
-
-
-def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
-    """What a pool that generates has less of left: KV memory or slots."""
-    return Resource.KV_MEMORY if state.memory >= state.running / instance.tables.seqs[pool.seqs] else Resource.SLOTS
 
 
 def _class_shares(instance: Instance) -> FloatArray:

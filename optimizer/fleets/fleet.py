@@ -80,10 +80,11 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
     return engine_config(instance.problem, tables.shapes[pool.shape], pool.role, seqs, budget)
 
 
-def prefill_seqs(instance: Instance, shape: int) -> int:
+def prefill_seqs(instance: Instance, shape: int, chunk: int) -> int:
     """Index of the batch limit of a prefill engine: seats for the prompts that fill a step in every stage and rank.
 
-    The formulas take steps to be limited by their token budget alone; a seat that is not taken costs nothing.
+    The formulas take steps to be limited by their token budget alone; a seat that is not taken costs nothing but the
+    memory that engines lay aside for it, of which the longest request must be left what it needs.
     """
     flows, tables = instance.flows, instance.tables
     order = np.argsort(flows.new_tokens)
@@ -91,7 +92,8 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
     place = int(np.searchsorted(tables.seqs[tables.limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
-    return int(tables.limits[min(place, tables.limits.size - 1)])
+    fitting = np.flatnonzero(tables.roomy[shape, tables.limits, chunk])
+    return int(tables.limits[min(place, fitting.max(initial=0))])
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArray:
@@ -169,9 +171,9 @@ def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
     owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
-    prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
-    own, rent = np.array(list(prices)).reshape(-1, 2).T
-    return np.asarray(owned_gpus * own + rented_gpus * rent)
+    columns = ((offer.owned_usd_per_hour, offer.usd_per_hour, offer.tier_usd_per_hour) for offer in problem.offers)
+    own, rent, tier = np.array(list(columns)).reshape(-1, 3).T
+    return np.asarray(owned_gpus * (own + tier) + rented_gpus * (rent + tier))
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:

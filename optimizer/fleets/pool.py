@@ -158,12 +158,6 @@ class _Engines:
         """KV reads of one running request of each flow in a step, (flows,) [s]."""
         return np.asarray(self.tables.attention_slope[self.pool.shape])
 
-    @property
-    def saved_alone(self) -> float:
-        """By how much a step of the smallest batch limit is longer than one of one request, KV reads apart [s]."""
-        shape = self.pool.shape
-        return float(self.tables.decode_base[shape, 0] * (1.0 - self.tables.decode_alone[shape]))
-
     def base(self, running: float) -> float:
         return decode_base(self.instance, self.pool, running)
 
@@ -515,8 +509,9 @@ def _company_of_requests(engines: _Engines, running: float, base: float) -> tupl
     more = 1.0 + (burst - 1.0) / replicas
     longer = engines.base(running + more) - base + more * mean
     variance = running * (burst / replicas * (longer / more) ** 2 + spread)
-    own = longer + (slope - mean)
-    return own - np.minimum(engines.saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
+    own, shape, tables = longer + (slope - mean), engines.pool.shape, engines.tables
+    saved_alone = float(tables.decode_base[shape, 0] * (1.0 - tables.decode_alone[shape]))
+    return own - np.minimum(saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -718,9 +713,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
     last = flows.new_tokens - whole * mixed.room
     square = (whole * mixed.room**2 + last**2) / flows.new_tokens**2
     spans = np.maximum(mixed.spans / stages, 1.0)
-    batch, near = max(mean.batch, 1e-9), max(max(mean.batch, 1e-9) / 16.0, 0.25)
-    more, less = batch + near, max(batch - near, 0.0)
-    grown = engines.base(more) - engines.base(less)
+    batch = max(mean.batch, 1e-9)
     typical = float(engines.work @ slope) / float(engines.work.sum())
     lanes = stages * engines.ranks
     return MixedEngine(
@@ -731,7 +724,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
         square=mixed.extra**2 * np.maximum(square, 1.0 / spans),
         steps=np.maximum(flows.osl - 1.0, 1.0),
         quiet=mean.quiet,
-        slope=mean.attention / batch + grown / (more - less),
+        slope=mean.attention / batch + engines.base(batch + 1.0) - engines.base(batch),
         busy=_any_busy(busy, engines.ranks),
         sent=min(all_busy / max(busy, 1e-12), 1.0),
         mixed_steps=spans,

@@ -37,9 +37,6 @@ from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
 
-REFERENCE_BATCH = 32.0
-"""Decode attention is affine in requests x context; its slope is read between no context and this batch."""
-
 LINK_UTILIZATION = 0.7
 """Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
 
@@ -152,10 +149,6 @@ class EngineTable:
         senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
         return self.talks[np.ix_(senders, takers)]
 
-    def of_flows(self, members: BoolArray) -> EngineTable:
-        """The table for some of the flows, (flows,)."""
-        return replace(self, **{name: getattr(self, name)[..., members] for name in BY_FLOW})
-
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
         """The table at other prices of one GPU of each offer (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
@@ -176,11 +169,6 @@ class EngineTable:
     def limits_below(self, seqs: int) -> list[int]:
         """Indices of the batch limits below another one, the smallest first."""
         return [int(limit) for limit in self.limits if limit < seqs]
-
-    def limit_above(self, seqs: int, places: int) -> int:
-        """Index of the batch limit so many places above another one, or of the largest."""
-        place = int(np.searchsorted(self.limits, seqs)) + places
-        return int(self.limits[min(place, self.limits.size - 1)])
 
     @cached_property
     def verified(self) -> IntArray:
@@ -323,9 +311,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
     steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
     whole = steps.times(decodes=seqs / pipeline[:, None])[0]
     base = steps.by_token(whole, whole)
-    reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
+    largest = np.full((1, flows.isl.size), seqs[-1])  # every rank and stage has its part of such a batch
     with_context, without_context = (
-        steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0)
+        steps.times(decodes=largest, context=context)[2] for context in (flows.mean_context, 0.0)
     )
     slope = steps.by_token(with_context - without_context, with_context - without_context)
 
@@ -367,7 +355,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
         prefill_shared=prefills.shared(),
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
-        attention_slope=slope / REFERENCE_BATCH / pipeline[:, None],
+        attention_slope=slope / seqs[-1] / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),

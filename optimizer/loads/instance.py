@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -94,15 +95,24 @@ class Brake:
         return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instance:
-    """A problem with all that a search computes from it once; policy: of its engine, with the user's host times."""
+    """A problem with all that a search computes from it once.
+
+    policy: of its engine, with the user's host times; quantile: of the step times in the tables [1], 0.5: as expected.
+    """
 
     problem: Problem
     flows: Flows
     enumeration: Enumeration
     tables: EngineTable
     policy: ServingPolicy
+    quantile: float = 0.5
+
+    @cached_property
+    def on_slow_gpus(self) -> Instance:
+        """The same at the slow end of the error bars, or as it is where it is slower already."""
+        return at_quantile(self, max(self.quantile, ENDS[1]))
 
 
 def make_instance(problem: Problem) -> Instance:
@@ -157,18 +167,25 @@ def slow_end(confidence: float) -> float:
 
 
 def at_quantile(instance: Instance, probability: float) -> Instance:
-    """The same instance with every step as slow as it is at most with `probability`; 0.5 leaves it as it is."""
-    if probability == 0.5:
+    """The same instance with every step as slow as it is at most with `probability`; 0.5: as expected."""
+    if probability == instance.quantile:
         return instance
     intervals = [step_intervals(instance.problem, config) for config in shape_configs(instance)]
-    prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])
-    decode = np.array([factor_at(interval.decode, probability) for interval in intervals])
-    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
+    prefill, decode = (
+        np.array([factor_at(ends, probability) / factor_at(ends, instance.quantile) for ends in column])
+        for column in ([row.prefill for row in intervals], [row.decode for row in intervals])
+    )
+    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode), quantile=probability)
+
+
+def as_planned(instance: Instance) -> Instance:
+    """The instance that is planned on: with step times at the confidence that its problem asks for."""
+    return at_quantile(instance, slow_end(instance.problem.confidence))
 
 
 def planned_instance(problem: Problem) -> Instance:
-    """The instance that is planned on: with step times at the confidence that the problem asks for."""
-    return at_quantile(make_instance(problem), slow_end(problem.confidence))
+    """The instance of a problem as it is planned on."""
+    return as_planned(make_instance(problem))
 
 
 def shape_configs(instance: Instance) -> list[EngineConfig]:

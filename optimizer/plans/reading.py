@@ -49,7 +49,7 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
         _move_e2e(record)
-        _rename_inputs(record)
+        _rename(record)
         return Plan.model_validate(record)
     except ValidationError as error:
         fault = faults_of(error)[0]
@@ -72,8 +72,11 @@ def _move_e2e(record: dict[str, Any]) -> None:
             row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
 
 
-def _rename_inputs(record: dict[str, Any]) -> None:
-    """Name targets and routers in the inputs as today: older plans have other names of the same."""
+def _rename(record: dict[str, Any]) -> None:
+    """Name what was simulated, and targets and routers in the inputs, as today: older plans have other names."""
+    simulation = record.get("simulation")
+    if isinstance(simulation, dict) and "fewest_requests" in simulation:
+        simulation["behind_least_requests"] = simulation.pop("fewest_requests")
     provenance = record.get("provenance")
     inputs = provenance.get("inputs") if isinstance(provenance, dict) else None
     if not isinstance(inputs, dict):

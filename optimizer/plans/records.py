@@ -382,7 +382,7 @@ class Simulation(Record):
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
-    fewest_requests: JudgedFleet | None = None
+    behind_least_requests: JudgedFleet | None = None
     """The plan's fleet behind a least-requests router; null where that is the plan's own or chooses alike, where time
     ran out, and in plans of older versions."""
     recorded: RecordedRun | None = None

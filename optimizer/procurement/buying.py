@@ -28,14 +28,13 @@ from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.instance import (
     Instance,
     Progress,
-    at_quantile,
+    as_planned,
     at_volume,
     make_instance,
     make_settings,
     silent,
-    slow_end,
 )
-from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, QUICK_CANDIDATES, ROUNDING
+from optimizer.plans.precision import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
 from optimizer.plans.records import EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -84,9 +83,8 @@ class FleetCheck:
 class BuyingPlan:
     """The answer: commitments of the first month, and an outcome for every path of the forecast.
 
-    bound: least expected cost of any choice; for_expected: of the first month if the expected path were sure, and
-    for_expected_cost: what they cost on average; fixed: the expected path on demand at each month's peak all day [$];
-    fleets: that it counts on; looks: those that were simulated, and others that it does without therefore.
+    bound: least expected cost of any choice [$]; fleets: that it counts on; looks: those that were simulated, and
+    others that it does without therefore.
     """
 
     problem: Problem
@@ -95,9 +93,6 @@ class BuyingPlan:
     now: tuple[ContractedGpus, ...]
     outcomes: tuple[Bill, ...]
     bound: float
-    for_expected: tuple[ContractedGpus, ...]
-    for_expected_cost: float
-    fixed: float
     fleets: int = 0
     looks: tuple[FleetCheck, ...] = ()
 
@@ -216,45 +211,30 @@ def _serving(outcomes: Sequence[Bill]) -> dict[tuple[object, ...], SizedFleet]:
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
     """The same with the fleets of every level given."""
-    tell = progress or silent
+    (progress or silent)("choosing commitments", 0.5)
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
     prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
-    middle, now = terms.forecast.expected, prospect.first
-    tell("choosing commitments", 0.5)
     joint, bound = prospect.plan()
-    sure = [_Prospect(prospect.dispatcher, [path], np.ones(1)) for path in paths]
-    alone = [joint if len(paths) == 1 else case.plan()[0] for case in sure]
-    tell("the same for the expected growth", 0.5)
-    expected_plan = alone[middle][0]
-    mean = joint if (expected_plan[now] == joint[0, now]).all() else prospect.plan(expected_plan)[0]
-    plans = [joint, mean, np.zeros_like(joint)]
-    costs = [prospect.cost(plan) for plan in plans]
-    best = plans[int(np.argmin(costs))]
-    renter = replace(
-        terms, contracts=tuple(contract for contract in terms.contracts if contract.tier is Tier.ON_DEMAND)
-    )
-    rent = Dispatcher(renter, levels)
+    nothing = np.zeros_like(joint)
+    best = min((joint, nothing), key=prospect.cost)
+    renter = tuple(contract for contract in terms.contracts if contract.tier is Tier.ON_DEMAND)
+    rent = Dispatcher(replace(terms, contracts=renter), levels)
     sunk = sum(contract.held * contract.monthly * terms.forecast.months for contract in terms.contracts)
     outcomes = []
-    for number, (path, counts) in enumerate(zip(paths, best, strict=True)):
+    for path, counts in zip(paths, best, strict=True):
         bill = prospect.dispatcher.bill(path, prospect.commitments(counts))
-        hindsight = min(bill.total, *(sure[number].cost(plan[:1]) for plan in (alone[number], plans[-1])))
-        later = prospect.commitments(np.where(now, 0, counts))
-        all_rented = rent.bill(path, ()).total + sunk
-        outcomes.append(replace(bill, later=later, best=hindsight, all_rented=all_rented))
-    path = paths[middle]  # all hours of each month at its highest level:
-    highest = path.shape[1] - 1 - np.argmax(path[:, ::-1] > 0.0, axis=1)
-    at_peak = np.where(np.arange(path.shape[1]) == highest[:, None], path.sum(axis=1, keepdims=True), 0.0)
+        sure = _Prospect(prospect.dispatcher, [path], np.ones(1))
+        plans = () if len(paths) == 1 else (sure.plan()[0], nothing[:1])
+        hindsight = min(bill.total, *map(sure.cost, plans)) if plans else bill.total
+        later = prospect.commitments(np.where(prospect.first, 0, counts))
+        outcomes.append(replace(bill, later=later, best=hindsight, all_rented=rent.bill(path, ()).total + sunk))
     return BuyingPlan(
         problem=problem,
         terms=terms,
         levels=levels,
-        now=prospect.commitments(np.where(now, best[0], 0)),
+        now=prospect.commitments(np.where(prospect.first, best[0], 0)),
         outcomes=tuple(outcomes),
-        bound=min(bound + sunk, *costs),
-        for_expected=prospect.commitments(np.where(now, mean[0], 0)),
-        for_expected_cost=costs[1],
-        fixed=rent.bill(at_peak, ()).total + sunk,
+        bound=min(bound + sunk, prospect.cost(best)),
     )
 
 
@@ -292,8 +272,8 @@ class _Prospect:
         rows = zip(self.paths, map(self.commitments, plan), strict=True)
         return float(self.probabilities @ np.array([self.dispatcher.bill(*row).total for row in rows]))
 
-    def plan(self, now: IntArray | None = None) -> tuple[IntArray, float]:
-        """The programme's plan, and the least that any would cost [$]; now (starts,): of the first month, if given.
+    def plan(self) -> tuple[IntArray, float]:
+        """The programme's plan, and the least that any would cost [$].
 
         The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
         without spot too, and the exact cost decides. The bound leaves out what owned GPUs cost in use or not.
@@ -302,29 +282,13 @@ class _Prospect:
         firm = replace(terms, contracts=tuple(contract for contract in terms.contracts if contract.spot is None))
         plans, bounds = [], []
         for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
-            program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities, now)
-            solution = solve(program, gap=ALIKE / 2.0, nodes=MOST_LOOKS)
-            none = np.tile(np.where(self.first, 0 if now is None else now, 0), (len(self.paths), 1))
-            plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else none
-            plans.append(self._lean(plan, keep_first=now is not None))
+            program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities)
+            solution = solve(program, gap=OPTIMAL_GAP, nodes=MOST_LOOKS)
+            shape = len(self.paths), self.first.size
+            plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else np.zeros(shape, np.int64)
+            plans.append(plan)
             bounds.append(max(solution.bound, 0.0))
         return min(plans, key=self.cost), bounds[0]
-
-    def _lean(self, plan: IntArray, *, keep_first: bool) -> IntArray:
-        """The plan less the GPUs without which it costs no more: the search may stop a hair above the best."""
-        paths = np.arange(len(plan))
-        places = [] if keep_first else [(paths, start) for start in np.flatnonzero(self.first).tolist()]
-        places += [(paths[[path]], start) for path in paths for start in np.flatnonzero(~self.first).tolist()]
-        least = self.cost(plan)
-        for rows, start in places:
-            while plan[rows, start].any():
-                fewer = plan.copy()
-                fewer[rows, start] -= 1
-                price = self.cost(fewer)
-                if price > least:
-                    break
-                plan, least = fewer, price
-        return plan
 
 
 def starts_of(terms: Terms) -> list[ContractedGpus]:
@@ -338,11 +302,7 @@ def starts_of(terms: Terms) -> list[ContractedGpus]:
 
 
 def buying_program(
-    terms: Terms,
-    levels: Levels,
-    paths: Sequence[FloatArray],
-    probabilities: FloatArray,
-    now: IntArray | None = None,
+    terms: Terms, levels: Levels, paths: Sequence[FloatArray], probabilities: FloatArray
 ) -> tuple[Program, IntArray]:
     """What to reserve and buy while the growth is not known: a two-stage stochastic integer programme.
 
@@ -355,11 +315,11 @@ def buying_program(
     Birge and Louveaux, Introduction to Stochastic Programming, section 1.1. Spot GPUs need the least headroom of any
     number that a level uses here, so that the bound is one.
 
-    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month, if
-    given. Returns the programme and its commitments, (paths, starts).
+    paths: hours at each level in each month, (months, levels) [h]. Returns the programme and its commitments, (paths,
+    starts).
     """
     builder, starts = Builder(), starts_of(terms)
-    commitments = _commitments(builder, terms, levels, probabilities, now)
+    commitments = _commitments(builder, terms, levels, probabilities)
     running = _running(terms, levels)
     for path, (hours, chance) in enumerate(zip(paths, probabilities.tolist(), strict=True)):
         for month, level in np.argwhere(hours).tolist():
@@ -375,9 +335,7 @@ def buying_program(
     return builder.build(), commitments
 
 
-def _commitments(
-    builder: Builder, terms: Terms, levels: Levels, probabilities: FloatArray, now: IntArray | None
-) -> IntArray:
+def _commitments(builder: Builder, terms: Terms, levels: Levels, probabilities: FloatArray) -> IntArray:
     """Variables of the commitments, (paths, starts): of the first month the same on every path."""
     starts, months, most = starts_of(terms), terms.forecast.months, levels.most.max(axis=0)
     cost = np.array([commitment_cost(start.contract, start.month, months) for start in starts])
@@ -389,9 +347,6 @@ def _commitments(
     for path, chance in enumerate(probabilities.tolist()):
         later = [f"{name}_{path}" for name in names[~first]]
         variables[path, ~first] = builder.variables(later, chance * cost[~first], upper[~first], whole=True)
-    if now is not None:
-        rows = builder.rows([f"now{k}" for k in np.flatnonzero(first)], now[first], now[first])
-        builder.entries(rows, variables[0, first], 1.0)
     return variables
 
 
@@ -710,7 +665,10 @@ def search_levels(
 
 def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
     """The problem with all offers at some prices, then with each alone."""
-    offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
+    offers = [
+        replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0)
+        for offer, usd in zip(problem.offers, prices, strict=True)
+    ]
     yield replace(problem, offers=tuple(offers))
     if len(offers) > 1:
         for alone in offers:
@@ -726,7 +684,7 @@ def _groups(problem: Problem) -> list[Instance]:
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
     groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
-    return [at_quantile(group, slow_end(problem.confidence)) for group in groups]
+    return [as_planned(group) for group in groups]
 
 
 def _cheapest(group: int, search: FleetSearch, market: Problem, known_misses: Sequence[Engines]) -> Option | None:

@@ -26,7 +26,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import plural
-from optimizer.fleets.evaluate import evaluate, keeps_goals, largest_load, replicas_at
+from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.precision import SHORT_RUNS
@@ -280,39 +280,44 @@ DAY = 24 * SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
-    """A fleet scaled over a day; requests: that were simulated for each rate and fleet, 0: all is by formula.
+class Hour:
+    """One hour of a day: what the fleet needs then, as the JSON document has it.
 
-    volume (hours,): rate of each hour over the rate of the plan [1]; need (hours, pools): replicas.
-    start_up [s]; fixed, ahead, on_load: cost of a day [$].
-    hourly (hours, classes): attainment with the replicas needed [1]; low, high: its 95 % interval, itself by formula.
-    attainment (classes,): over the day, on load [1].
-    late: share of the day's requests that meet a fleet smaller than their hour needs, or its queue [1].
-    longest: start-up time up to which scaling on load keeps every goal over the day [s].
-    short: hours whose rate even the whole fleet does not carry; unsure: of which the runs of the whole fleet do not
-    tell, as a goal lies within its interval.
+    replicas: of each pool; attainment: of each class with these [1]; low, high: its 95 % interval, itself by formula.
+    carried: whether the whole fleet may meet every goal at this rate; settled: whether its runs tell.
     """
 
-    volume: FloatArray
-    need: IntArray
-    start_up: float
-    fixed: float
-    ahead: float
-    on_load: float
-    hourly: FloatArray
-    low: FloatArray
-    high: FloatArray
-    attainment: FloatArray
-    late: float
-    longest: float
-    short: tuple[int, ...]
-    unsure: tuple[int, ...]
-    requests: int
+    hour: int
+    rate_rps: float
+    replicas: dict[str, int]
+    usd_per_hour: float
+    attainment: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+    carried: bool
+    settled: bool
 
-    @property
-    def saved(self) -> float:
-        """What scaling ahead saves in a day [$]."""
-        return self.fixed - self.ahead
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A fleet scaled over a day, as the JSON document has it.
+
+    simulated_requests: for each rate and fleet, 0: all is by formula. fixed, ahead, on_load, saved: cost of a day kept
+    whole, scaled ahead and on load, and what scaling ahead saves [$]. late_share: of the day's requests, those that
+    meet a fleet smaller than their hour needs, or its queue [1]. longest_start_up_s: up to which scaling on load keeps
+    every goal over the day; attainment_on_load: of each class over the day [1].
+    """
+
+    start_up_s: float
+    simulated_requests: int
+    fixed_usd_per_day: float
+    ahead_usd_per_day: float
+    on_load_usd_per_day: float
+    saved_usd_per_day: float
+    late_share: float
+    longest_start_up_s: float
+    attainment_on_load: dict[str, float]
+    hours: tuple[Hour, ...]
 
 
 def autoscale(
@@ -340,28 +345,25 @@ def autoscale(
     need = np.array([needs[level] for level in volume.tolist()])
     attainment, late = scaler.over(_stretches(need, start_up, ahead=False), need)
     tell("longest start-up time", 1.0)
-    intervals = np.array([scaler.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
-    hourly, low, high = intervals.transpose(1, 0, 2)
-    proven, possible = (np.array([keeps_goals(instance, row) for row in rows]) for rows in (low, high))
+    fixed, ahead = fleet_cost(instance, fleet) * volume.size, scaler.cost(_stretches(need, start_up, ahead=True))
     return Day(
-        volume=volume,
-        need=need,
-        start_up=start_up,
-        fixed=fleet_cost(instance, fleet) * volume.size,
-        ahead=scaler.cost(_stretches(need, start_up, ahead=True)),
-        on_load=scaler.cost(_stretches(need, 0.0, ahead=True)),
-        hourly=hourly,
-        low=low,
-        high=high,
-        attainment=attainment,
-        late=late,
-        longest=longest_start_up(
+        start_up_s=start_up,
+        simulated_requests=requests,
+        fixed_usd_per_day=fixed,
+        ahead_usd_per_day=ahead,
+        on_load_usd_per_day=scaler.cost(_stretches(need, 0.0, ahead=True)),
+        saved_usd_per_day=fixed - ahead,
+        late_share=late,
+        longest_start_up_s=longest_start_up(
             lambda time: keeps_goals(instance, scaler.over(_stretches(need, time, ahead=False), need)[0])
         ),
-        short=tuple(np.flatnonzero(~possible).tolist()),
-        unsure=tuple(np.flatnonzero(possible & ~proven).tolist()),
-        requests=requests,
+        attainment_on_load=_by_class(instance, attainment),
+        hours=tuple(scaler.hour(number, need[number]) for number in range(volume.size)),
     )
+
+
+def _by_class(instance: Instance, shares: FloatArray) -> dict[str, float]:
+    return dict(zip((slo.name for slo in instance.problem.slos), shares.tolist(), strict=True))
 
 
 def _stretches(need: IntArray, start_up: float, *, ahead: bool) -> Iterator[Stretch]:
@@ -397,6 +399,24 @@ class _Scaled:
         while (replicas < full).any() and not keeps_goals(self.instance, self.attained(volume, replicas)[1]):
             replicas = np.minimum(replicas + 1, full)
         return replicas
+
+    def hour(self, number: int, replicas: IntArray) -> Hour:
+        """An hour with the replicas that it needs."""
+        volume, fleet = float(self.volume[number]), self.fleet.resized(replicas)
+        shares = self.attained(volume, replicas)
+        attainment, low, high = (_by_class(self.instance, row) for row in shares)
+        proven, possible = keeps_goals(self.instance, shares[1]), keeps_goals(self.instance, shares[2])
+        return Hour(
+            hour=number,
+            rate_rps=volume * self.instance.problem.workload.request_rate,
+            replicas={pool.name: pool.replicas for pool in fleet.pools},
+            usd_per_hour=fleet_cost(self.instance, fleet),
+            attainment=attainment,
+            low=low,
+            high=high,
+            carried=possible,
+            settled=proven or not possible,
+        )
 
     def attained(self, volume: float, replicas: IntArray) -> FloatArray:
         """Attainment in the long run and its interval, (3, classes): share, low, high; the same by formula [1]."""
@@ -460,10 +480,4 @@ def queue_share(volume: float, most: float, time: float, backlog: float) -> tupl
 
 def longest_start_up(good: Callable[[float], bool]) -> float:
     """The longest start-up time that is good, up to a day [s], to a second; 0 where none is."""
-    low, high = 0.0, DAY
-    if good(high):
-        return high
-    while high - low > 1.0:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if good(middle) else (low, middle)
-    return low
+    return float(bisection(0, int(DAY) + 1, good)[0])

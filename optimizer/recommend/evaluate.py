@@ -13,12 +13,19 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
 from costmodel.quoting import shown
 from costmodel.simulator import prepare
-from optimizer.fleets.build_plan import engines_of, fleet_of_plan, planned_volume, problem_of_plan, with_latencies
+from optimizer.fleets.build_plan import (
+    build_plan,
+    engines_of,
+    fleet_of_plan,
+    planned_volume,
+    problem_of_plan,
+    with_latencies,
+)
 from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, Progress, at_quantile, make_instance, silent, slow_end
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provisioning, Status
+from optimizer.loads.instance import Instance, Progress, as_planned, planned_instance, silent
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provenance, Provisioning, Status
 from optimizer.plans.precision import HALVINGS
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
@@ -30,7 +37,7 @@ from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
-from .optimize import PlanDraft, optimize, origin_of
+from .optimize import optimize, origin_of
 from .search import Level
 
 
@@ -149,12 +156,10 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
 class Subject:
     """A fleet to evaluate.
 
-    expected: its instance with expected step times; instance: with those at the problem's confidence; resize: the same
-    fleet with other replicas, routed as it would be; wanted: the problem whose cheapest fleet is set beside it; volume:
-    multiple of the demand that it serves.
+    resize: the same fleet with other replicas, routed as it would be; wanted: the problem whose cheapest fleet is set
+    beside it; volume: multiple of the demand that it serves.
     """
 
-    expected: Instance
     instance: Instance
     fleet: Fleet
     resize: Callable[[tuple[int, ...]], Fleet]
@@ -168,8 +173,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected_instance = make_instance(stated_fleet.problem)
-    instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
+    instance = planned_instance(stated_fleet.problem)
     masks = [_served(instance, pool) for pool in stated_fleet.pools.values()]
     _check_served(instance, stated_fleet, masks)
 
@@ -184,18 +188,18 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
         raise InputError(
             f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
         )
-    return Subject(expected_instance, instance, fleet, resize, stated_fleet.wanted, stated_fleet.name)
+    return Subject(instance, fleet, resize, stated_fleet.wanted, stated_fleet.name)
 
 
 def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     """The fleet of a plan with its spares, routed as the plan has it; base: see `problem_of_plan`."""
     expected_instance, serving = fleet_of_plan(plan, base)
-    instance = at_quantile(expected_instance, slow_end(expected_instance.problem.confidence))
+    instance = as_planned(expected_instance)
     spares = {pool.id: pool.spare_replicas for pool in plan.pools}
     fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
-    problem = expected_instance.problem
+    problem = instance.problem
     volume = 1.0 if problem.objective.goal is Goal.MIN_COST else planned_volume(plan)
-    return Subject(expected_instance, instance, fleet, fleet.resized, problem, plan.name, volume)
+    return Subject(instance, fleet, fleet.resized, problem, plan.name, volume)
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
@@ -208,8 +212,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
-    expected_instance = make_instance(problem)
-    instance = at_quantile(expected_instance, slow_end(problem.confidence))
+    instance = planned_instance(problem)
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))
     if routes.shape != (len(row.pools), flows):
@@ -223,7 +226,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    chosen = _stated_plan(PlanDraft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    chosen = _stated_plan(plan.provenance, instance, fleet, f"{plan.name}: {row.label}")
     if row.latencies:
         chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
     own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
@@ -277,11 +280,11 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
 
 def plan_of(subject: Subject) -> Plan:
     """The plan of a fleet that was stated, by formula: nothing is said of other fleets."""
-    draft = PlanDraft(subject.expected, origin_of(subject.instance, {}))
-    return _stated_plan(draft, subject.instance, subject.fleet, subject.name, subject.volume)
+    origin = origin_of(subject.instance, {})
+    return _stated_plan(origin, subject.instance, subject.fleet, subject.name, subject.volume)
 
 
-def _stated_plan(draft: PlanDraft, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
+def _stated_plan(origin: Provenance, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
     """The plan by formula of a fleet that no search came to."""
-    plan = draft.plan(instance, fleet, Proof(Status.STATED, None, None), volume)
+    plan = build_plan(instance, fleet, Proof(Status.STATED, None, None), origin, volume)
     return plan.model_copy(update={"name": name})

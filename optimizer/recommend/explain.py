@@ -32,16 +32,15 @@ from optimizer.loads.instance import (
     ROLES,
     EngineSettings,
     Instance,
-    at_quantile,
+    as_planned,
     make_instance,
     make_settings,
     planned_instance,
-    slow_end,
 )
 from optimizer.plans.plan import Alternative, Binding, Worth
 from optimizer.plans.precision import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
 from optimizer.plans.records import EnginePool
-from optimizer.search.bound import check_floors, check_shapes, most_of_demand, with_looser_slos, without_limits
+from optimizer.search.bound import check_floors, check_shapes, most_volume, with_looser_slos, without_limits
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
@@ -233,11 +232,11 @@ def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
-        expected_instance = make_instance(problem)
-        check_floors(expected_instance)
+        instance = make_instance(problem)
+        check_floors(instance)
     except InputError:  # no engine of what is left is possible at all
         return None
-    solution = by_formula(at_quantile(expected_instance, slow_end(problem.confidence)))
+    solution = by_formula(as_planned(instance))
     return None if solution is None else fleet_cost(solution.instance, solution.fleet)
 
 
@@ -279,7 +278,9 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
     """The nearest miss where the floor shows that no fleet meets the SLOs, and how much the limits let any serve."""
     miss = describe_miss(instance, effort)
     limits = _limit_words(instance.problem)
-    share = most_of_demand(instance, make_settings(instance)) if miss.shortfalls and limits else None
+    share = (
+        most_volume(instance, make_settings(instance), least=1.0 / MOST_MORE) if miss.shortfalls and limits else None
+    )
     if share is None:
         return miss
     worst, *other_shortfalls = miss.shortfalls
@@ -422,7 +423,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     if not limits or free.problem.constraints.budget is not None:
         return free  # prices in dollars say it all, whole nodes included
     if budget is not None:
-        limits.append((budget, np.array([offer.usd_per_hour for offer in limited.offers])))
+        limits.append((budget, np.array([offer.usd_per_hour + offer.tier_usd_per_hour for offer in limited.offers])))
     share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * ALIKE * usd / usd.max()

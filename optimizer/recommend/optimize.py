@@ -23,7 +23,6 @@ from costmodel.errors import InputError
 from costmodel.simulator import prepare
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
-from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
 from optimizer.loads.instance import (
@@ -31,12 +30,12 @@ from optimizer.loads.instance import (
     Instance,
     Late,
     Progress,
-    at_quantile,
+    as_planned,
     make_instance,
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import Alternative, Binding, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
+from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.precision import CANDIDATES, NO_DEARER, NOTABLE, ROUNDING
 from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.bound import check_floors, check_shapes, floors
@@ -121,37 +120,6 @@ class Stopwatch:
             self.progress(label, STAGES.index(label) / (len(STAGES) - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDraft:
-    """What the plans of one search share; expected: the instance with expected step times."""
-
-    expected: Instance
-    origin: Provenance
-    effort: Effort = field(default_factory=lambda: Effort(Level.QUICK, Brake()))
-
-    def plan(  # noqa: PLR0917
-        self,
-        instance: Instance,
-        fleet: Fleet,
-        proof: Proof,
-        volume: float = 1.0,
-        rows: Sequence[Alternative] = (),
-        shortfalls: Sequence[Binding] = (),
-    ) -> Plan:
-        """The plan of a fleet, or of none, by formula."""
-        expected_instance = replace(instance, tables=self.expected.tables)
-        return build_plan(
-            instance,
-            fleet,
-            bars=class_error_bars(expected_instance, fleet, volume) if fleet.pools else [],
-            proof=proof,
-            volume=volume,
-            alternatives=list(rows),
-            shortfalls=list(shortfalls),
-            origin=self.origin,
-        )
-
-
 def optimize(
     problem: Problem,
     progress: Progress | None = None,
@@ -187,10 +155,10 @@ def optimize(
     expected_instance = make_instance(problem)
     check_floors(expected_instance)
     first = brake if effort_level is Level.QUICK else brake.part(0.5)  # half of the time is for simulations
-    space = evaluated(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
+    space = evaluated(as_planned(expected_instance), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
-    plan = _plan(PlanDraft(expected_instance, origin, effort), result)
+    plan = _plan(origin, effort, result)
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     plan = as_cut(plan, brake)
@@ -211,12 +179,12 @@ def _option(name: str, reader: Reader, value: object) -> Any:
 # --- the stages -----------------------------------------------------------------------------------------------------
 
 
-def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
+def _plan(origin: Provenance, effort: Effort, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
-    effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
+    explain = without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
         cost = fleet_cost(result.instance, result.fleet)
-        plan = _formula_plan(draft, result, result.fleet)
+        plan = _formula_plan(origin, result, result.fleet)
         plan = _with_extras(plan, result.instance, result.fleet, cost, effort)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
@@ -226,23 +194,24 @@ def _plan(draft: PlanDraft, result: FormulaResult) -> Plan:
         result = replace(result, rivals=tuple(Rival((fleet,)) for fleet in near))
     if not result.rivals:
         describe = describe_impossible if impossible else describe_miss
-        return _without_fleet(draft, result, describe(result.instance, effort))
+        return _without_fleet(origin, effort, result, describe(result.instance, effort))
     effort.report("simulating fleets")
     bench, best = simulated(result, effort)
     if best.winner is not None:
-        return _confirmed_plan(draft, result, bench, best, best.winner)
+        return _confirmed_plan(origin, effort, result, bench, best, best.winner)
     if best.undecided is not None and holds_at(result.instance, best.undecided, result.volume):
-        return _formula_plan(draft, result, best.undecided)
+        return _formula_plan(origin, result, best.undecided)
     nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
     miss = explain(result.instance, effort) or Miss()
     none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
     rows, shortfalls = [*miss.rows, *nearest.rows], miss.shortfalls or nearest.shortfalls
-    return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
+    return _without_fleet(origin, effort, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
+def _confirmed_plan(  # noqa: PLR0917
+    origin: Provenance, effort: Effort, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict
+) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
-    effort = draft.effort
     effort.brake.armed = True
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
@@ -252,7 +221,7 @@ def _confirmed_plan(draft: PlanDraft, result: FormulaResult, bench: Bench, best:
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
-    plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
+    plan = build_plan(result.instance, winner.fleet, proof, origin, bench.volume, rows)
     effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, best)
     return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
@@ -281,32 +250,33 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
     return plan.model_copy(update=changes)
 
 
-def _formula_plan(draft: PlanDraft, result: FormulaResult, fleet: Fleet) -> Plan:
+def _formula_plan(origin: Provenance, result: FormulaResult, fleet: Fleet) -> Plan:
     """The plan by formula of the best fleet, or of the best that no simulation refuted before the time was up."""
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - ROUNDING)]
     rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
-    return draft.plan(instance, fleet, proof, result.volume, rows)
+    return build_plan(instance, fleet, proof, origin, result.volume, rows)
 
 
-def _without_fleet(draft: PlanDraft, result: FormulaResult, miss: Miss) -> Plan:
+def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, miss: Miss) -> Plan:
     """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
     if miss.kept is None:
-        return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
-    solution, effort = miss.kept, draft.effort
+        return build_plan(result.instance, Fleet(()), result.proof, origin, result.volume, miss.rows, miss.shortfalls)
+    solution = miss.kept
     instance = replace(solution.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(solution.instance.problem))
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
-        plan = draft.plan(instance, solution.fleet, proof, rows=comparison_rows(instance, solution.fleet, proof))
+        plan = build_plan(
+            instance, solution.fleet, proof, origin, alternatives=comparison_rows(instance, solution.fleet, proof)
+        )
         return _with_extras(plan, instance, solution.fleet, cost, effort)
     winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, late=effort.brake.stopped)
     rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
-    plan = draft.plan(instance, solution.fleet, proof, rows=rows)
+    plan = build_plan(instance, solution.fleet, proof, origin, alternatives=rows)
     effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, SearchResult(winner))
     return _with_extras(plan, instance, winner.fleet, cost, effort)
@@ -352,8 +322,8 @@ def plan_below_floor(problem: Problem) -> Plan:
         limit = slo.limit(floor.limit)
         rows.append(binding(floor.limit, slo.name, floor.least, limit, "s", f"{floor.limit.upper()}: {floor.why}."))
     shortfalls = sorted(rows, key=lambda row: row.slack)
-    draft, nothing = PlanDraft(instance, origin_of(instance, {})), Proof(Status.INFEASIBLE, None, None)
-    return draft.plan(instance, Fleet(()), nothing, volume=0.0, shortfalls=shortfalls)
+    nothing = Proof(Status.INFEASIBLE, None, None)
+    return build_plan(instance, Fleet(()), nothing, origin_of(instance, {}), 0.0, shortfalls=shortfalls)
 
 
 # --- rivals ---------------------------------------------------------------------------------------------------------
@@ -452,14 +422,14 @@ def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -
 def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
     """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
 
-    The first is None when stopped, the second where nothing was found. instance: the instance that the plan's own
-    `fleet` was found in, with expected step times.
+    The first is None when stopped, the second where nothing was found. instance: that the plan's own `fleet` was found
+    in.
     """
     is_stopped = effort.brake.stopped
     if is_stopped():
         return None, None
     problem = replace(instance.problem, confidence=CONFIDENCE)
-    slow = at_quantile(replace(instance, problem=problem), slow_end(CONFIDENCE))
+    slow = as_planned(replace(instance, problem=problem))
     by_formula = effort.level is Level.QUICK
     verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
     own = Solution(slow, fleet, verdict)
@@ -468,14 +438,10 @@ def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Soluti
 
 
 def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
-    """The alternative that survives slow GPUs, as it does at expected speeds like every other; cost: the plan's [$/h].
-
-    instance: with expected step times.
-    """
-    expected = replace(survivor.instance, problem=instance.problem, tables=instance.tables)
-    verdict = None if survivor.verdict is None else sure_verdict(make_bench(expected), survivor.fleet)
+    """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
+    verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
     why_not = SAME if survivor.cost <= cost * (1.0 + ROUNDING) else f"costs {dearer(survivor.cost, cost)}"
-    return fleet_row(expected, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
+    return fleet_row(instance, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
 
 
 def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:

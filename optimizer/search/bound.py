@@ -40,7 +40,7 @@ from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.words import percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance, at_volume
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance
 from optimizer.plans.precision import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
@@ -50,7 +50,6 @@ from search_spaces.problem import Problem, Slo, over_tokens
 from .program import (
     Aim,
     Matrices,
-    WorkLimit,
     aim_of,
     cheapest,
     engine_cost,
@@ -60,7 +59,7 @@ from .program import (
     write_model,
 )
 
-HALF = 0.5 - ROUNDING
+LATE_BY_STEPS = 0.5 - ROUNDING
 """Share of requests that is late at steps longer than the limit [1]."""
 
 HANDED = 1.0 - 2.0 * UNMATCHED
@@ -180,7 +179,7 @@ def late_tokens(instance: Instance, settings: EngineSettings, above: float) -> F
     flows, step = instance.flows, instance.tables.decode_base.min(axis=1)[settings.shape][:, None]
     limit = flows.tpot * (1.0 + ROUNDING)
     late = ((step > limit) | (above >= limit)) & (flows.osl > 1.0)
-    return np.where(late & (settings.role != PREFILL)[:, None], HALF, 0.0)
+    return np.where(late & (settings.role != PREFILL)[:, None], LATE_BY_STEPS, 0.0)
 
 
 def late_first_tokens(instance: Instance, settings: EngineSettings) -> FloatArray:
@@ -229,7 +228,7 @@ def least_cost(
     seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    bound = cheapest(matrices, aim, WorkLimit(time_limit=seconds), ceiling * aim.cost_weight).bound
+    bound = cheapest(matrices, aim, ceiling * aim.cost_weight, time_limit=seconds).bound
     return bound / aim.cost_weight if math.isfinite(bound) else None
 
 
@@ -243,26 +242,16 @@ def least_per_demand(instance: Instance, settings: EngineSettings) -> float | No
     return None if solution is None or not solution.x.size else solution.objective / aim.cost_weight
 
 
-def most_volume(instance: Instance, settings: EngineSettings, seconds: float = math.inf) -> float | None:
-    """Multiple of the demand, from once to MOST_MORE times, that no fleet within the limits exceeds; None if unknown.
+def most_volume(
+    instance: Instance, settings: EngineSettings, seconds: float = math.inf, least: float = 1.0
+) -> float | None:
+    """Multiple of the demand, from `least` to MOST_MORE times as many, that no fleet within the limits exceeds.
 
-    seconds: that it may take; it holds wherever the work ends.
+    None if unknown. seconds: that it may take; it holds wherever the work ends.
     """
-    work = WorkLimit(time_limit=seconds)
-    most = -cheapest(floor_matrices(instance, settings), Aim(0.0, 1.0, 1.0, MOST_MORE), work).bound
-    return float(most) if 1.0 - ROUNDING <= most < MOST_MORE else None
-
-
-def most_of_demand(instance: Instance, settings: EngineSettings) -> float | None:
-    """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
-
-    Looked for from a thousandth of it (MOST_MORE) downwards, to a billionth.
-    """
-    for share in (1.0 / MOST_MORE**step for step in (1, 2, 3)):
-        more = most_volume(at_volume(instance, share), settings)
-        if more is not None:
-            return more * share
-    return None
+    aim = Aim(0.0, 1.0 / least, least, least * MOST_MORE)
+    most = -cheapest(floor_matrices(instance, settings), aim, time_limit=seconds).bound * least
+    return float(most) if 1.0 - ROUNDING <= most / least < MOST_MORE else None
 
 
 def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
@@ -299,7 +288,7 @@ class _Unpriced:
     settings: EngineSettings = field(compare=False)
 
 
-@lru_cache(maxsize=6)  # large ones; scenarios come back to few of them
+@lru_cache(maxsize=1)  # a large one, for scenarios that differ in prices alone
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
     parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
@@ -362,7 +351,8 @@ def check_floors(instance: Instance) -> None:
 
 def floors(instance: Instance) -> list[Floor]:
     """Every limit on latency that no engine can keep."""
-    prompt, step = fastest_prompt(instance), fastest_step(instance)
+    # A batch limit bounds the requests that run from above alone, so one may run by itself whatever the limits are.
+    prompt, step = fastest_prompt(instance), float(instance.tables.decode_base.min())
     return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
 
 
@@ -390,15 +380,6 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
             scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
             why = f"{limit * scale:,.4g} {unit} of class {slo.name} is not possible: the fastest engine, idle, needs "
             yield Floor(k, metric, floor, f"{why}{floor * scale:,.4g} {unit} for {work}")
-
-
-def fastest_step(instance: Instance) -> float:
-    """Shortest decode step of any engine of the space, its KV reads apart [s].
-
-    A batch limit bounds the requests that run from above alone, so one request may run by itself whatever the limits
-    are: the table begins there.
-    """
-    return float(instance.tables.decode_base.min())
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:

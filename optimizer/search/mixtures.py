@@ -45,6 +45,7 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.loads.engine_table import BY_FLOW
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
 from optimizer.plans.precision import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
@@ -435,7 +436,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
     rate = problem.workload.request_rate * slo.share
     flows = instance.flows.take(members)
     flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
-    tables = instance.tables.of_flows(members)
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),
@@ -443,7 +444,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
         offers=_offers_left(instance, earlier_fleet),
         constraints=_limits_left(instance, earlier_fleet, later),
     )
-    return Instance(alone, flows, instance.enumeration, tables, instance.policy)
+    return replace(instance, problem=alone, flows=flows, tables=tables)
 
 
 def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:
@@ -531,7 +532,7 @@ def _between(low: float, high: float) -> float:
     """A volume within an interval of which an end may be open."""
     if math.isinf(high):
         return 2.0 * low or 1.0
-    return math.sqrt(low * high) or high / 4.0  # above none, the geometric mean is none
+    return math.sqrt(low * high) or high / 2.0  # above none, the geometric mean is none
 
 
 def _by_price(instance: Instance) -> bool:

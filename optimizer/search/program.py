@@ -28,7 +28,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
-from optimizer.plans.precision import OPTIMAL_GAP
+from optimizer.plans.precision import MOST_LOOKS, OPTIMAL_GAP
 from search_spaces.problem import Billing, Offer, Problem
 
 if TYPE_CHECKING:  # to import it takes a second and a half
@@ -283,11 +283,6 @@ class Matrices:
         own = np.eye(int(self.domain.max(initial=0)) + 1, dtype=np.bool_)
         return own if self.talks is None else self.talks
 
-    @property
-    def counts_pools(self) -> bool:
-        """Whether it matters how many pools there are."""
-        return self.spares > 0 or bool(self.pool_limits)
-
     @cached_property
     def possible(self) -> BoolArray:
         """Whether each flow can run on each column, shape (C, F)."""
@@ -321,7 +316,8 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
     for index, offer in enumerate(problem.offers):
         if _by_stock(offer):
             size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-            prices = size, size * offer.usd_per_hour, offer.owned, offer.owned_usd_per_hour
+            own, rent = (usd + offer.tier_usd_per_hour for usd in (offer.owned_usd_per_hour, offer.usd_per_hour))
+            prices = size, size * rent, offer.owned, own
             limits.append(Limit(f"nodes {offer.accelerator.name}", 0.0, tables.gpus * (tables.offer == index), *prices))
     if budget is not None:
         limits.append(Limit("budget", budget, engine_cost(instance)))
@@ -373,7 +369,7 @@ def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> Flee
     attainment = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
     builder.entries(attainment[matrices.slo[flow]], variables, matrices.late[column, flow])
     builder.entries(attainment, volume, -matrices.permitted)
-    used = _pool_switches(matrices, builder, engines, aim) if matrices.counts_pools else None
+    used = _pool_switches(matrices, builder, engines, aim) if matrices.spares or matrices.pool_limits else None
     limits = _limit_rows(matrices, builder, engines, used, aim)
     if math.isfinite(ceiling):
         builder.entries(builder.rows(["ceiling"], -np.inf, ceiling), np.arange(len(builder.cost)), builder.cost)
@@ -462,47 +458,23 @@ def _limit_rows(
 # --- its cheapest fleet ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WorkLimit:
-    """How much work a search may do.
+def cheapest(
+    matrices: Matrices,
+    aim: Aim,
+    ceiling: float = math.inf,
+    *,
+    time_limit: float = math.inf,
+    gap: float = OPTIMAL_GAP / 2.0,
+    nodes: int = MOST_LOOKS,
+) -> ProgramSolution:
+    """The best fleet of an objective up to the ceiling, x its engines of each column; its bound is the ceiling at most.
 
-    nodes: of the search tree; columns: up to which whole engines are looked for, more are only bounded by fractions of
-    engines; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
+    Where nothing is asked for, it is none at all. time_limit, gap, nodes: see `solve`.
     """
-
-    nodes: int = 200
-    columns: int = 1000
-    gap: float = OPTIMAL_GAP / 2.0
-    time_limit: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
-
-    outcome: SolveStatus
-    objective: float
-    bound: float
-    index: IntArray
-    count: IntArray
-
-
-def cheapest(matrices: Matrices, aim: Aim, work: WorkLimit, ceiling: float = math.inf) -> Engines:
-    """The best fleet of an objective up to the ceiling, and what no fleet's objective is below, up to the ceiling.
-
-    Where nothing is asked for, it is none at all.
-    """
-    none = np.zeros(0, dtype=np.int64)
+    nothing = np.zeros(0)
     if not matrices.flows:
-        return Engines(SolveStatus.OPTIMAL, 0.0, 0.0, none, none)
-    whole = matrices.size <= work.columns
-    model = write_model(matrices, aim, ceiling if whole else math.inf)
-    solution = solve(model.program, relaxed=not whole, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
-    if not whole or not solution.x.size:
-        outcome = SolveStatus.NOTHING_FOUND if solution.x.size else solution.outcome
-        bound = solution.objective if solution.x.size else solution.bound
-        return Engines(outcome, math.inf, min(bound, ceiling), none, none)
-    count = np.rint(solution.x[model.engines]).astype(np.int64)
-    index = np.flatnonzero(count)
-    bound = min(solution.bound, solution.objective, ceiling)
-    return Engines(solution.outcome, solution.objective, bound, index, count[index])
+        return ProgramSolution(SolveStatus.OPTIMAL, 0.0, 0.0, np.zeros(matrices.size), nothing)
+    model = write_model(matrices, aim, ceiling)
+    solution = solve(model.program, time_limit=time_limit, gap=gap, nodes=nodes)
+    engines = np.rint(solution.x[model.engines]) if solution.x.size else nothing
+    return replace(solution, bound=min(solution.bound, solution.objective, ceiling), x=engines)

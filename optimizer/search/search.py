@@ -5,17 +5,17 @@ first that holds is the cheapest of one pool or a pair, as more engines in a poo
 up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
-Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
-keep up with the demand, late or not, with a replica fewer in any pool. Of what is left the one with the most room for
-more load; then the first, which has the fewest pools.
+Of several fleets of one cost those are taken first that some target of the engine can route; of these the ones that
+keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too; then the
+ones without pipelines, which are the hardest to foresee, and not every target hands over from their stages. Of what is
+left the one with the most room for more load; then the one with the fewest pools.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -108,10 +108,6 @@ class FleetSearch:
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
         return cls(instance, settings, least, late=late, hopeless=hopeless)
 
-    def restricted(self, usable: BoolArray) -> FleetSearch:
-        """The search among some of the settings (settings,), nothing evaluated yet."""
-        return FleetSearch.of(self.instance, self.settings.take(usable), self.late)
-
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
         """The search without refuted fleets; the states of pools stay known."""
         return replace(self, pool_sizes={}, reached={}, misses=tuple(misses)) if misses else self
@@ -120,9 +116,10 @@ class FleetSearch:
         """So many engines of a setting as a pool that serves all of its stage."""
         settings, route = self.settings, np.ones(self.instance.flows.isl.size)
         role, shape = ROLES[int(settings.role[setting])], int(settings.shape[setting])
-        seqs = prefill_seqs(self.instance, shape) if role is Role.PREFILL else int(settings.seqs[setting])
+        seqs, chunk = int(settings.seqs[setting]), int(settings.chunk[setting])
+        seqs = prefill_seqs(self.instance, shape, chunk) if role is Role.PREFILL else seqs
         counts = engines, self.instance.problem.constraints.spare_replicas
-        return FleetPool(f"{role.value}-1", role, shape, seqs, int(settings.chunk[setting]), *counts, route)
+        return FleetPool(f"{role.value}-1", role, shape, seqs, chunk, *counts, route)
 
     def fleet(self, picks: Picks) -> Fleet:
         """The fleet of these pools."""
@@ -236,18 +233,12 @@ def cheapest_held(
         return None
     least = min(cost for _, cost in candidates)
     cheapest = [picks for picks, cost in candidates if cost <= least * (1.0 + ROUNDING)]
-    cheapest.sort(key=lambda picks: (_names(search, picks), picks))
+    offers, shapes = search.instance.problem.offers, search.instance.tables.offer[search.settings.shape]
+    cheapest.sort(key=lambda picks: ([offers[shapes[setting]].accelerator.name for setting, _ in picks], picks))
     fleets = [search.fleet(picks) for picks in cheapest]
     best = preferred(search.instance, fleets)
     picks = next(picks for picks, fleet in zip(cheapest, fleets, strict=True) if fleet is best)
     return picks, _price(search, problem, picks)
-
-
-def _names(search: FleetSearch, picks: Picks) -> tuple[str, ...]:
-    """The GPU types of the pools."""
-    tables, offers = search.instance.tables, search.instance.problem.offers
-    offer = (int(tables.offer[int(search.settings.shape[setting])]) for setting, _ in picks)
-    return tuple(offers[place].accelerator.name for place in offer)
 
 
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
@@ -418,8 +409,10 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
 
     usable: which engines in which roles, (roles, shapes); None: all.
     """
-    search = FleetSearch.of(instance, make_settings(instance), late)
-    return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
+    settings = make_settings(instance)
+    if usable is not None:
+        settings = settings.take(usable[settings.role, settings.shape])
+    return FleetSearch.of(instance, settings, late)
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
@@ -455,17 +448,21 @@ def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
 
 def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals."""
+    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals.
 
-    def stages(fleet: Fleet) -> float:
-        return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
-
+    A rule that no fleet keeps is passed over.
+    """
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
-    able = [fleet for fleet in fleets if gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools])]
-    able = sorted(able or fleets, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    able = [fleet for fleet in able if stages(fleet) == len(fleet.pools)] or able
-    survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
-    return roomiest(instance, survivors or able)
+    rules: tuple[Callable[[Fleet], bool], ...] = (
+        lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
+        lambda fleet: all(pool_survives(instance, pool) for pool in fleet.pools),
+        lambda fleet: holds_at(instance.on_slow_gpus, fleet),
+        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
+    )
+    for rule in rules:
+        if len(fleets) > 1:
+            fleets = [fleet for fleet in fleets if rule(fleet)] or fleets
+    return roomiest(instance, sorted(fleets, key=lambda fleet: len(fleet.pools)))
 
 
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:

@@ -26,7 +26,7 @@ from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import Instance, Late, never, slow_end
+from optimizer.loads.instance import Instance, Late, never
 from optimizer.plans.precision import NOTABLE, SHORT_RUNS, TOLERANCE
 from optimizer.plans.records import ClassJudgement, Outcome
 
@@ -45,7 +45,6 @@ from .judge import (
     judge_until,
     pool_steps,
     pools_to_blame,
-    preempting_pools,
     simulated_pool,
     until_decided,
 )
@@ -61,9 +60,12 @@ RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
 and a half of them long."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SHORT_RUNS
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
-HALF = 0.5
-"""Occupancy of the fullest engine up to which memory is no concern; share of a run in which a crowd must be over; and
-what a crowd has beyond the requests that fill the memory, as some end before all are in [1]."""
+HALF_FULL = 0.5
+"""Occupancy of the fullest engine up to which memory is no concern [1]."""
+CROWD = 1.5
+"""Requests of a crowd over those that fill the memory, as some end before all are in [1]."""
+DRAINED = 0.5
+"""Share of a run in which its crowd must be over [1]."""
 
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
@@ -186,7 +188,7 @@ class Slice:
 
         runs: of the same fleet. Memory that was never more than half full in them is no concern.
         """
-        if fullest(self.engines, runs) <= HALF:
+        if fullest(self.engines, runs) <= HALF_FULL:
             return None
         count = crowd_of(self.instance, self.fleet, self.engines)
         demand = crowded(self.drawn(max(self.requests, math.ceil(LIFETIMES * count)), number), count)
@@ -247,14 +249,9 @@ class Verdict:
         return sum(item.attainment * item.counted for item in classes) / max(sum(item.counted for item in classes), 1)
 
     @property
-    def shortfall(self) -> float:
-        """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
-        return max(item.attainment_goal - item.attainment for item in self.judgement.classes)
-
-    @property
     def distance(self) -> Distance:
         """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
-        return self.judgement.overloaded, self.shortfall
+        return self.judgement.overloaded, max(item.attainment_goal - item.attainment for item in self.judgement.classes)
 
 
 Tried = tuple[str, Verdict]
@@ -265,15 +262,14 @@ Tried = tuple[str, Verdict]
 class Bench:
     """Judges fleets of one instance, each once.
 
-    seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
-    multiple of the demand; late: whether no more runs are to be made. Kept are the verdicts on all fleets, looks of a
-    short run each, trials at other rates, replays of recorded requests, and step times.
+    seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
+    more runs are to be made. Kept are the verdicts on all fleets, looks of a short run each, trials at other rates,
+    replays of recorded requests, and step times.
     """
 
     instance: Instance
     seed: int
     requests: int
-    probability: float = 0.5
     volume: float = 1.0
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
@@ -306,7 +302,7 @@ class Bench:
             clear = (
                 judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
                 and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
-                and fullest(portion.engines, runs) <= HALF
+                and fullest(portion.engines, runs) <= HALF_FULL
             )
             self.looks[key] = self.verdict_of(fleet, judgement, held=clear)
         return self.looks[key]
@@ -339,7 +335,7 @@ class Bench:
         return replace(
             verdict,
             judgement=replace(judgement, runs=()),
-            blamed=pools_to_blame(self.instance, judgement) if stuck is None else preempting_pools(judgement),
+            blamed=pools_to_blame(self.instance, judgement) if stuck is None else stuck.preempting,
             stuck=stuck is not None,
             replayed=is_replayed,
         )
@@ -353,7 +349,7 @@ class Bench:
         def engines(pool: FleetPool) -> SimulatedPool:
             key = pool.role, pool.shape, pool.seqs, pool.chunk
             if key not in self.steps:
-                self.steps[key] = pool_steps(self.instance, pool, self.probability)
+                self.steps[key] = pool_steps(self.instance, pool)
             return simulated_pool(self.instance, pool, balancing, self.steps[key])
 
         return tuple(map(engines, fleet.pools))
@@ -399,9 +395,8 @@ class Bench:
 
 
 def make_bench(instance: Instance, volume: float = 1.0, late: Late = never) -> Bench:
-    """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
-    problem, requests = instance.problem, run_length(instance, volume)
-    return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, late=late)
+    """A bench for the demand times `volume`, with the problem's seed."""
+    return Bench(instance, instance.problem.seed, run_length(instance, volume), volume, late=late)
 
 
 def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = True) -> Goodput:
@@ -454,7 +449,7 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
             room += engine.replicas * engine.limits.kv_blocks * engine.limits.block_size / tokens
-    return max(1, math.ceil((1.0 + HALF) * room))
+    return max(1, math.ceil(CROWD * room))
 
 
 def crowded(demand: Demand, count: int) -> Demand:
@@ -466,10 +461,8 @@ def crowded(demand: Demand, count: int) -> Demand:
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
     """What the second half of a run says that began with a crowd, if its engines preempted and it still misses."""
-    if not any(use.preemptions for use in run.result.engines):
-        return None
-    late = judge_runs(instance, engines, [run], warm_up=HALF)
-    return late if late.refuted else None
+    late = judge_runs(instance, engines, [run], warm_up=DRAINED)
+    return late if late.preempting and late.refuted else None
 
 
 # --- confirmation -----------------------------------------------------------------------------------------------------
@@ -515,8 +508,8 @@ def confirmed(
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
 
-    It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
-    decided of the winner.
+    It does not for one engine, and for those of a problem whose own router counts requests. The fleet holds by the
+    interval that decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
     if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):

@@ -114,21 +114,21 @@ class Judgement:
         return Outcome.MEETS if self.proven else Outcome.UNDECIDED
 
     @property
+    def preempting(self) -> tuple[int, ...]:
+        """Pools whose engines preempted."""
+        return tuple(sorted({use.pool for run in self.runs for use in run.result.engines if use.preemptions}))
+
+    @property
     def deciding(self) -> float:
         """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
         lacking = max((item.lacking for item in self.classes if item.outcome is Outcome.UNDECIDED), default=1.0)
         return lacking * max(run.demand.trace.size for run in self.runs)
 
 
-def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) -> SimulatedFleet:
-    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
-
-    probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
-    """
+def simulated_fleet(instance: Instance, fleet: Fleet) -> SimulatedFleet:
+    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out."""
     balancing = balancing_of(instance, fleet)
-    return tuple(
-        simulated_pool(instance, pool, balancing, pool_steps(instance, pool, probability)) for pool in fleet.pools
-    )
+    return tuple(simulated_pool(instance, pool, balancing, pool_steps(instance, pool)) for pool in fleet.pools)
 
 
 def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
@@ -199,16 +199,15 @@ def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, st
     )
 
 
-def pool_steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
-    """Step times of one engine of a pool at a quantile; they depend on its role, shape and batch limits alone."""
+def pool_steps(instance: Instance, pool: FleetPool) -> GridSteps:
+    """Step times of one engine of a pool; they depend on its role, shape and batch limits alone."""
     config = pool_config(instance, pool)
     expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
-    if probability == 0.5:
+    if instance.quantile == 0.5:
         return expected_steps
     intervals = step_intervals(instance.problem, config)
-    return expected_steps.scaled(
-        factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability)
-    )
+    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
+    return expected_steps.scaled(factor_at(interval, instance.quantile))
 
 
 def judge(
@@ -428,12 +427,6 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
         np.add.at(late, _pools(run)[1][late_next], 1.0)
     share = late / max(late.sum(), 1.0)
     return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
-
-
-def preempting_pools(judgement: Judgement) -> tuple[int, ...]:
-    """Pools whose engines preempted."""
-    uses = [use for run in judgement.runs for use in run.result.engines]
-    return tuple(sorted({use.pool for use in uses if use.preemptions}))
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:

@@ -19,7 +19,7 @@ from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import ENDS, Instance
+from optimizer.loads.instance import ENDS, Instance, at_quantile
 from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
 from optimizer.plans.records import (
     JudgedFleet,
@@ -201,7 +201,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         goodput_by_formula_rps=plan.goodput_rps,
         **rates,
         one_replica_less=[judged_fleet(instance, label, verdict) for label, verdict in result.one_less],
-        fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
+        behind_least_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
         tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
@@ -263,7 +263,8 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = portion.drawn(portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recording, bench.volume)
-    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
+    ends = (simulated_fleet(at_quantile(instance, end), portion.fleet) for end in ENDS)
+    quick, slow = (judge_demands(instance, engines, [demand]) for engines in ends)
     return bars_between(instance, quick.classes, slow.classes, stable=not slow.overloaded)
 
 
@@ -333,17 +334,16 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)
 
-    def refuted(row: Binding) -> bool:
-        return row in pools and (row.used * load_factor > 1.0 or (row.used == fullest and row.used * fails < 1.0))
+    more = percentage(load_factor - 1.0)
 
-    return [_pool_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
+    def simulated_row(row: Binding) -> Binding:
+        if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):
+            return row
+        why = MEANING[Resource(row.constraint)]  # what gives out first is known by formula alone
+        sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
+        return binding(row.constraint, row.where, 1.0 / load_factor, 1.0, row.unit, sentence)
 
-
-def _pool_as_simulated(row: Binding, reached: float) -> Binding:
-    """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
-    more, why = percentage(reached - 1.0), MEANING[Resource(row.constraint)]
-    sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
-    return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
+    return list(map(simulated_row, rows))
 
 
 @dataclass(frozen=True, slots=True)

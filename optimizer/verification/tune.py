@@ -4,7 +4,7 @@ Knobs of each pool: max_num_seqs, max_num_batched_tokens, one replica more or le
 decode). A look simulates one short run, whose requests all looks share. Its value is smooth, also where every goal is
 met or missed (a share in time alone gives a sampler nothing to follow):
 
-    value = cost / cost of the start + TAIL min(s, 1) + MISS log max(s, 1)
+    value = cost / cost of the start + TAIL_WEIGHT min(s, 1) + MISS_WEIGHT log max(s, 1)
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
 s <= 1 says that the class keeps its goal. For a front, cost and s are two objectives instead. What looks best is then
@@ -39,8 +39,8 @@ from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 if TYPE_CHECKING:
     import optuna
 
-TAIL, MISS = TOLERANCE, 5.0
-"""Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
+TAIL_WEIGHT, MISS_WEIGHT = TOLERANCE, 5.0
+"""Of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`Search`)."""
 LOOKS = 2 * QUICK_CANDIDATES
@@ -176,7 +176,7 @@ class Tuner:
 
     def worth(self, look: ShortRun) -> float:
         """Cost over that of the start, and what the tail adds."""
-        tail = TAIL * min(look.distance, 1.0) + MISS * math.log(max(look.distance, 1.0))
+        tail = TAIL_WEIGHT * min(look.distance, 1.0) + MISS_WEIGHT * math.log(max(look.distance, 1.0))
         return look.cost / self._cost + tail
 
     @property
@@ -196,7 +196,7 @@ class Tuner:
     def name(self) -> str:
         """Of the study: after all that its looks depend on."""
         bench = self.bench
-        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.probability
+        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.instance.quantile
         demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
         axes = {knob.name: knob.shown for knob in self.knobs}
         basis = digest_of(bench.instance.tables), runs, demand, fleet_key(self.fleet), axes
@@ -216,7 +216,7 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
         search.attributes, search.recall = tuner.attributes, tuner.recall
     search.looks_of(tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
-    enough, most = tuner.worth(looks[0]) - TAIL * LESS, looks[0].cost * NO_DEARER
+    enough, most = tuner.worth(looks[0]) - TAIL_WEIGHT * LESS, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
     verdicts = (
         bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:CANDIDATES] if not bench.late()

@@ -77,47 +77,6 @@ class SearchResult:
     tuning: Tuned | None = None
 
 
-@dataclass(slots=True)
-class Waiting:
-    """Fleets that wait to be simulated; what those were called that were taken before; replicas of those refuted."""
-
-    instance: Instance
-    candidates: list[Candidate] = field(default_factory=list)
-    past: dict[Key, str] = field(default_factory=dict)
-    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
-
-    def add(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
-        """Let a fleet wait; see `Candidate`."""
-        self.candidates.append(Candidate(fleet_cost(self.instance, fleet), fleet, label, rounds, fewer))
-
-    def next(self, below: float = math.inf) -> Candidate | None:
-        """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
-
-        Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
-        """
-        self.candidates = [candidate for candidate in self.candidates if not self.dominated(candidate.fleet)]
-        self.candidates.sort(key=lambda candidate: candidate.cost)
-        if not self.candidates or self.candidates[0].cost >= below:
-            return None
-        most = self.candidates[0].cost * (1.0 + ALIKE)
-        fleets = [candidate.fleet for candidate in self.candidates if candidate.cost <= most]
-        best = preferred(self.instance, fleets)
-        candidate = next(candidate for candidate in self.candidates if candidate.fleet is best)
-        self.past[fleet_key(best)] = candidate.what
-        return candidate
-
-    def refute(self, fleet: Fleet) -> None:
-        """Leave fleets of the same engines out that have no more replicas in any pool."""
-        engines, counts = _apart(fleet)
-        self.misses.setdefault(engines, []).append(counts)
-
-    def dominated(self, fleet: Fleet) -> bool:
-        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
-        engines, counts = _apart(fleet)
-        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
-        return fleet_key(fleet) in self.past or any(worse)
-
-
 def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
     """The pools of a fleet without their numbers of replicas, and these."""
     counts = tuple(pool.replicas for pool in fleet.pools)
@@ -129,9 +88,10 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
-    by formula; eligible: which fleets may be looked at; on_held: called once the first holds. standing: fleets that
-    hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other
-    shapes already.
+    by formula; eligible: which fleets may be looked at; on_held: called once the first holds. waiting: to be simulated;
+    past: what those were called that were taken before; misses: replicas of those refuted, by their engines; standing:
+    fleets that hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in
+    other shapes already.
     """
 
     bench: Bench
@@ -145,12 +105,13 @@ class Loop:
     undecided: Fleet | None = None
     fewer: int = 1
     wider: bool = False
-    waiting: Waiting = field(init=False)
+    waiting: list[Candidate] = field(default_factory=list)
+    past: dict[Key, str] = field(default_factory=dict)
+    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.waiting = Waiting(self.bench.instance)
         for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
-            self.waiting.add(fleet)
+            self.wait(fleet)
 
     @property
     def best(self) -> Verdict | None:
@@ -176,10 +137,36 @@ class Loop:
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
         while (best := self.best) is None or not self.bench.late():
-            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - ROUNDING))
+            candidate = self.cheapest(math.inf if best is None else best.cost * (1.0 - ROUNDING))
             if candidate is not None or not self._further():
                 return candidate
         return None
+
+    def wait(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
+        """Let a fleet wait; see `Candidate`."""
+        self.waiting.append(Candidate(fleet_cost(self.bench.instance, fleet), fleet, label, rounds, fewer))
+
+    def cheapest(self, below: float = math.inf) -> Candidate | None:
+        """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
+
+        Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
+        """
+        self.waiting = [candidate for candidate in self.waiting if not self._dominated(candidate.fleet)]
+        self.waiting.sort(key=lambda candidate: candidate.cost)
+        if not self.waiting or self.waiting[0].cost >= below:
+            return None
+        most = self.waiting[0].cost * (1.0 + ALIKE)
+        equals = [candidate for candidate in self.waiting if candidate.cost <= most]
+        best = preferred(self.bench.instance, [candidate.fleet for candidate in equals])
+        candidate = next(candidate for candidate in equals if candidate.fleet is best)
+        self.past[fleet_key(best)] = candidate.what
+        return candidate
+
+    def _dominated(self, fleet: Fleet) -> bool:
+        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
+        engines, counts = _apart(fleet)
+        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
+        return fleet_key(fleet) in self.past or any(worse)
 
     def take(self, verdict: Verdict, fewer: int = 1) -> None:
         """A fleet holds: the best waits with `fewer` replicas, more at once the more it could spare before."""
@@ -192,7 +179,7 @@ class Loop:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
         key = fleet_key(miss.fleet)
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
-        self._miss(Candidate(miss.cost, miss.fleet, self.waiting.past.get(key, CANDIDATE)), miss)
+        self._miss(Candidate(miss.cost, miss.fleet, self.past.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
@@ -200,20 +187,21 @@ class Loop:
         instance, best, self.fewer, self.wider = self.bench.instance, self.best, fewer, False
         for label, fleet in fewer_replicas(instance, best.fleet, fewer) if best is not None else ():
             if allowed(instance, fleet):
-                self.waiting.add(fleet, label, fewer=fewer)
+                self.wait(fleet, label, fewer=fewer)
 
     def _miss(self, candidate: Candidate, miss: Verdict) -> None:
         """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted:
-            self.waiting.refute(miss.fleet)
+            engines, counts = _apart(miss.fleet)
+            self.misses.setdefault(engines, []).append(counts)
         fleet, center = self._settings(miss)
         if fleet is not None:
-            self.waiting.add(fleet, REPAIRED, candidate.rounds, candidate.fewer)
+            self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
             return
         for fleet in more_replicas(self.bench.instance, center, candidate.rounds):
-            self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
+            self.wait(fleet, REPAIRED, candidate.rounds + 1)
 
     def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
         """The fleet with other settings that seem to hold in a short run, None where none do; and what came nearest.
@@ -225,7 +213,7 @@ class Loop:
         options, looks = other_settings(bench, miss), set[Key]()
         while options and not bench.late():
             fleet = options.pop(0)
-            if fleet_key(fleet) in looks or fleet_key(fleet) in self.waiting.past:
+            if fleet_key(fleet) in looks or fleet_key(fleet) in self.past:
                 continue
             looks.add(fleet_key(fleet))
             look = bench.look(fleet)
@@ -248,7 +236,7 @@ class Loop:
         near = [("near by formula", fleet) for fleet in self.fleets]
         for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
             if allowed(instance, fleet):
-                self.waiting.add(fleet, label)
+                self.wait(fleet, label)
         return True
 
     def result(self, winner: Verdict | None) -> SearchResult:
@@ -341,7 +329,9 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
         less = replace(pool, seqs=seqs)
         if promise(instance, _changed(fleet, {index: less}), MORE) >= enough:
             return less
-    return replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
+    limits = instance.tables.limits
+    place = int(np.searchsorted(limits, pool.seqs)) + PLACES
+    return replace(pool, seqs=int(limits[min(place, limits.size - 1)]))
 
 
 def other_shapes(

@@ -26,7 +26,7 @@ from optimizer.fleets.build_plan import engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.loads.instance import Brake, Instance, at_quantile, make_instance, slow_end
+from optimizer.loads.instance import Brake, Instance, as_planned, make_instance
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.precision import CANDIDATES
 from optimizer.plans.records import EnginePool, pool_records, read_pools
@@ -120,28 +120,23 @@ class Answer:
             "pools": pool_records(self.pools),
             "simulated": self.attainment is not None,
             "simulated_attainment": self.attainment,
-            "refuted": [miss.refuted_row for miss in self.refuted],
-        }
-
-    @property
-    def refuted_row(self) -> dict[str, Any]:
-        """The fleet as one that a simulation refuted, ready for JSON."""
-        names = {"cost_usd_per_hour": self.cost, "pools": pool_records(self.pools)}
-        return names | {"attainment": self.attainment, "fault": self.fault}
+            "refuted": [miss.row for miss in self.refuted],
+        } | ({"fault": self.fault} if self.fault else {})
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Answer:
-        """The answer that a row states, by `row` or by `refuted_row`."""
+        """The answer that a row states."""
         return cls(
-            Status(row.get("status", Status.FEASIBLE)),
+            Status(row["status"]),
             cost=row["cost_usd_per_hour"],
-            gap=row.get("gap"),
-            goodput=row.get("goodput_rps", 0.0),
-            gpus=row.get("gpus", {}),
+            bound=row["bound_usd_per_hour"],
+            gap=row["gap"],
+            goodput=row["goodput_rps"],
+            gpus=row["gpus"],
             pools=tuple(read_pools(row["pools"])),
-            binding=row.get("binding", ""),
-            attainment=row.get("simulated_attainment"),
-            refuted=tuple(map(cls.of_row, row.get("refuted", ()))),
+            binding=row["binding"],
+            attainment=row["simulated_attainment"],
+            refuted=tuple(map(cls.of_row, row["refuted"])),
             fault=row.get("fault", ""),
         )
 
@@ -163,15 +158,21 @@ def answer(
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     known_misses: Sequence[Engines] = (),
     *,
+    changes: Mapping[str, Any] | None = None,
     simulated: bool = False,
     proven: bool = False,
+    name: str = "",
 ) -> Answer:
-    """The best fleet for a problem.
+    """The best fleet for a problem with some levers or values changed; none where no engine can exist then.
 
     Goals other than the least cost, and pools for each class, take the whole search, by formula at least. known_misses:
     fleets that are known to miss, and are no answer by formula; simulated: whether a fleet by formula has to hold when
-    it is simulated; proven: whether the whole search by formula states a bound.
+    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one.
     """
+    try:
+        problem = scenario_problem(problem, changes, name) if changes is not None else problem
+    except ImpossibleError as error:  # the message begins with the scenario's name
+        return nothing(str(error).splitlines()[0].partition(": ")[2])
     try:
         if effort is ScenarioEffort.SIMULATED:
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
@@ -182,27 +183,6 @@ def answer(
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
     return confirmed(problem, best) if simulated and is_simple(problem) else best
-
-
-def answer_to(
-    problem: Problem,
-    changes: Mapping[str, Any],
-    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    known_misses: Sequence[Engines] = (),
-    *,
-    simulated: bool = False,
-    proven: bool = False,
-    name: str = "",
-) -> Answer:
-    """The best fleet with some levers or values changed; none where no engine can exist then. See `answer`.
-
-    name: of the scenario, if it has one.
-    """
-    try:
-        there = scenario_problem(problem, changes, name)
-    except ImpossibleError as error:  # the message begins with the scenario's name
-        return nothing(str(error).splitlines()[0].partition(": ")[2])
-    return answer(there, effort, known_misses, simulated=simulated, proven=proven)
 
 
 def own_value(problem: Problem, key: str) -> float | None:
@@ -291,7 +271,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
     expected_instance = make_instance(demand.problem)
     check_floors(expected_instance)
-    return at_quantile(expected_instance, slow_end(demand.problem.confidence))
+    return as_planned(expected_instance)
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
@@ -301,19 +281,19 @@ def free_search(demand: UnpricedProblem) -> FleetSearch:
 
 
 def _whole(problem: Problem, *, proven: bool) -> Answer:
-    """The best fleet of any number of pools; proven: with a bound on its cost."""
+    """The best fleet of any number of pools; proven: with a bound on its cost, which takes as long as the fleet."""
     demand = demand_of(problem)
     space = evaluated(priced(slow_instance(demand), problem))
-    goal, floor = problem.objective.goal, None
-    if proven or goal is not Goal.MIN_COST:
-        result = search_by_formula(space, Brake())
-        fleet, proof, floor = result.fleet, result.proof, result.proof.floor
-    else:
+    cheapest = problem.objective.goal is Goal.MIN_COST
+    if cheapest and not proven:
         fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
+    else:
+        result = search_by_formula(space, Brake())
+        fleet, proof = result.fleet, result.proof
     if not fleet.pools:
         return why_none(problem, proof.status)
     best = _answer_of(problem, _case(demand.key, space.instance, fleet))
-    return with_floor(best, floor) if goal is Goal.MIN_COST else replace(best, gap=proof.gap)
+    return with_floor(best, proof.floor) if cheapest else replace(best, gap=proof.gap)
 
 
 def with_floor(best: Answer, floor: float | None) -> Answer:

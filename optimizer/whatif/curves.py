@@ -36,7 +36,7 @@ from optimizer.verification.judge import MOST_RUNS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
 
-from .answer import Answer, Case, ScenarioEffort, answer, answer_to, is_simple, own_value, unproven
+from .answer import Answer, Case, ScenarioEffort, answer, is_simple, own_value, unproven
 
 MOST_STEPS: Final = 300
 """Of a curve; more are a range too wide."""
@@ -76,9 +76,10 @@ OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end by formula.
+    """Steps from the easiest value to the hardest; of break-even values, in ascending order.
 
-    refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
+    tolerance: of each step's end by formula, relative; of break-even values, in units of the lever. refuted: fleets
+    that hold by formula somewhere in the range, and that did not when simulated; by_budget: whether it is over the rate
     to be read the other way, as what each budget buys; here: the problem's own value, where the range has it; own: what
     the whole search finds there, with its simulation, where it was made and found a fleet.
     """
@@ -104,7 +105,7 @@ class Ramp:
 
     def answer(self, value: float, known_misses: Sequence[Engines] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        return answer_to(self.problem, {self.key: value}, ScenarioEffort.FULL, known_misses)
+        return answer(self.problem, ScenarioEffort.FULL, known_misses, changes={self.key: value})
 
     def _instance(self, case: Case, value: float) -> Instance:
         """The instance of a fleet at a value."""
@@ -178,44 +179,35 @@ def frontier(
 ) -> Frontier:
     """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
 
-    looks: steps that are simulated at most, those in place of others
-    apart: the step at the own value, the ends of the curve, then those before its largest jumps. Raises InputError for
-    a goal other than the least cost.
+    looks: steps that are simulated at most, those in place of others apart, the easiest first. Raises InputError for a
+    goal other than the least cost.
     """
     if problem.objective.goal is not Goal.MIN_COST:
         raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
-    tell = progress or silent
-    ramp, budgets = ramp_of(problem, name), bounds if name == "budget" else None
+    tell, by_budget = progress or silent, name == "budget"
+    ramp = ramp_of(problem, name)
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
-    if budgets is not None:
-        low, high = rates_for(ramp, budgets)
-    own = own_value(problem, ramp.key)
-    here = own if own is not None and low <= own <= high else None
     ends = (low, high) if ramp.upwards else (high, low)
-    stairs = Stairs(ramp, ends, lambda label, share: tell(label, share * (0.5 if looks else 1.0)))
-    steps = stairs.climb()
-    if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
+    if by_budget and bounds is not None:
+        affordable = _within(_rising(Stairs(ramp, rates_for(ramp, bounds), tell).climb()), bounds)
+        if not affordable:
+            return Frontier(ramp.key, ramp.unit, (), OPTIMAL_GAP, by_budget=True)
+        ends = affordable[0].start, affordable[-1].end
+    stairs = Stairs(ramp, ends, tell, looks)
+    steps = _rising(stairs.climb())
+    if by_budget and bounds is None:  # it buys all that its last fleet serves, also beyond the range
         steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
-    steps = _within(_rising(steps), budgets)
-    curve = Frontier(ramp.key, ramp.unit, tuple(steps), OPTIMAL_GAP, by_budget=name == "budget", here=here)
-    if not looks or not steps:
-        return curve
-    chosen_fleets = {*list(dict.fromkeys(_fleet(step.answer) for step in _simulation_order(steps, ramp, here)))[:looks]}
-    again = Stairs(
-        ramp,
-        (steps[0].start, steps[-1].end),
-        lambda label, share: tell(label, 0.5 + 0.5 * share),
-        trusted={_fleet(step.answer) for step in steps} - chosen_fleets,
-        further=[step.start for step in steps],
-        answers=stairs.answers,
+    steps = _within(steps, (0.0, bounds[1])) if by_budget and bounds is not None else steps
+    own = own_value(problem, ramp.key)
+    here = own if own is not None and min(ends) <= own <= max(ends) else None
+    refuted = {engine_counts(miss.pools): miss for miss in stairs.refuted}
+    curve = Frontier(
+        ramp.key, ramp.unit, tuple(steps), OPTIMAL_GAP, tuple(refuted.values()), by_budget=by_budget, here=here
     )
-    best = _within(_rising(again.climb()), (0.0, steps[-1].answer.cost or math.inf) if budgets else None)
-    misses = {fleet: miss for miss in again.refuted if (fleet := engine_counts(miss.pools)) in chosen_fleets}
-    curve = replace(curve, steps=tuple(best), refuted=tuple(misses.values()))
-    if here is None:
+    if here is None or not looks or not steps:
         return curve
     tell("searching at the file's own value", 1.0)
     return _with_own(ramp, curve, answer(problem, ScenarioEffort.SIMULATED))
@@ -229,25 +221,18 @@ def _check_range(name: str, low: float, high: float) -> None:
         raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{hint}")
 
 
-def _fleet(best: Answer) -> object:
-    """What tells a fleet from others, whatever the demand."""
-    return engine_counts(best.pools)
-
-
 @dataclass(slots=True)
 class Stairs:
     """The staircase of a lever between two values, the easiest first.
 
-    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where CANDIDATES fleets
-    missed; answers: by formula at each value, as no fleet is refuted; refuted: fleets without a step that did not hold.
+    looks: steps that are simulated at most, those in place of others apart; refuted: fleets without a step that did not
+    hold.
     """
 
     ramp: Ramp
     ends: tuple[float, float]
     tell: Progress
-    trusted: set[object] | None = None
-    further: Sequence[float] = ()
-    answers: dict[float, Answer] = field(default_factory=dict)
+    looks: int = 0
     refuted: list[Answer] = field(default_factory=list)
 
     def climb(self) -> list[Step]:
@@ -255,50 +240,49 @@ class Stairs:
         ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
         width = ramp.hardness(hard) - ramp.hardness(easy)
         value = at = easy
-        refuted, misses = list[Engines](), list[Answer]()
+        misses, missed_until = list[Answer](), easy
         while ramp.hardness(value) < ramp.hardness(hard):
             if len(steps) >= MOST_STEPS:
                 raise InputError(f"--over {ramp.key}: more than {MOST_STEPS} fleets; narrow the range with --between")
-            step = self._step(value, at, refuted)
+            cut = [miss for before in steps for miss in before.answer.refuted]
+            step = self._step(value, at, [*self.refuted, *cut], in_place=bool(misses))
             if step.answer.fault:
+                missed_until = step.end if not misses else missed_until
                 misses.append(step.answer)
                 self.refuted.append(step.answer)
-                refuted += [step.answer.case.engines] if step.answer.case is not None else []
                 if len(misses) > CANDIDATES:
-                    beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
-                    if not beyond:
-                        return [*steps, Step.of(at, hard, unproven(misses))]
-                    at, misses = beyond[0], []
+                    at = ramp.beyond(missed_until, RESOLUTION)
+                    if ramp.hardness(at) >= ramp.hardness(hard):
+                        return [*steps, Step.of(value, hard, unproven(misses))]
+                    misses.clear()
                 continue
             if step.answer.case is None:
                 last_misses = misses or [miss for before in steps[-1:] for miss in before.answer.refuted]
                 return [*steps, replace(step, answer=unproven(last_misses)) if last_misses else step]
             misses.clear()
             steps.append(step)
-            refuted += [step.answer.case.engines] if step.missed is not None else []
             at = ramp.easiest(ramp.beyond(step.end, RESOLUTION), ramp.hardest(hard, step.end))
             value = ramp.easiest(at, ramp.beyond(step.end, OPTIMAL_GAP))
             label = f"{plural(len(steps), 'fleet')}, at {value:.4g}"
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
 
-    def _step(self, easy: float, at: float, known_misses: Sequence[Engines]) -> Step:
+    def _step(self, easy: float, at: float, misses: Sequence[Answer], *, in_place: bool) -> Step:
         """The step from `easy` on of the cheapest fleet at one value, as far as it holds; of a fault, if nowhere.
 
-        Where there is no fleet, there is none further on, and the step begins there.
+        Where there is no fleet, there is none further on, and the step begins there. in_place: of a fleet that missed.
         """
-        if known_misses:
-            best = self.ramp.answer(at, known_misses)
-        else:
-            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at)
+        best = self.ramp.answer(at, [miss.case.engines for miss in misses if miss.case is not None])
         case, hard = best.case, self.ends[1]
         if case is None:
             return Step.of(at, hard, best)
         if not self.ramp.holds(case, hard):
             hard = self.ramp.last(at, hard, lambda value: self.ramp.holds(case, value), ROUNDING)[0]
         step = Step.of(easy, hard, best)
-        is_trusted = self.trusted is None or _fleet(best) in self.trusted
-        return step if is_trusted else self._as_seen(step, case)
+        if self.looks <= 0 and not in_place:
+            return step
+        self.looks -= 0 if in_place else 1
+        return self._as_seen(step, case)
 
     def _as_seen(self, step: Step, case: Case) -> Step:
         """A step as far as its fleet holds when simulated; with its fault, where that is hardly anywhere.
@@ -361,24 +345,12 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
     return low, max(high, low * 2.0)
 
 
-def _within(steps: Sequence[Step], budgets: tuple[float, float] | None) -> list[Step]:
+def _within(steps: Sequence[Step], budgets: tuple[float, float]) -> list[Step]:
     """The steps between two budgets [$/h]: from what the first one buys to what the last one does."""
-    if budgets is None:
-        return list(steps)
     low, high = (budget * (1.0 + ROUNDING) for budget in budgets)
     affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
     return affordable[max(below - 1, 0) :]
-
-
-def _simulation_order(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:
-    """The steps that have a fleet: at the own value, the last and the first, then before the largest jumps in cost."""
-    having = [step for step in steps if step.answer.case is not None]
-    jumps = [
-        (float(after.answer.cost or 0.0) - float(step.answer.cost or 0.0), step) for step, after in pairwise(having)
-    ]
-    own = [step for step in having if here is not None and ramp.hardness(here) <= ramp.hardness(step.end)][:1]
-    return [*own, *having[-1:], *having[:1], *(step for _, step in sorted(jumps, key=lambda jump: -jump[0]))]
 
 
 def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
@@ -410,34 +382,19 @@ STARTS: Final = 2**HALVINGS
 Point = tuple[float, Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEvens:
-    """Steps in ascending order of a lever, and how exactly their ends are known (in units of the lever).
-
-    refuted: fleets that hold by formula somewhere in the range and that did not when simulated.
-    """
-
-    key: str
-    steps: tuple[Step, ...]
-    tolerance: float
-    refuted: tuple[Answer, ...] = ()
-
-
 def break_even(  # noqa: PLR0917
     problem: Problem,
     key: str,
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    own: Answer | None = None,
     looks: int = 0,
     tolerance: float | None = None,
-) -> BreakEvens:
+) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
-    own: a fleet for the problem as it is, whatever found it, that is taken along a price where none is cheaper and the
-    budget allows it; looks: fleets along a price that are simulated at most, apart from those in place of others;
-    tolerance: how exactly changes are found, as a share of the range; None: prices, where lines
-    cross, to ROUNDING. Raises InputError for a key without an order.
+    looks: fleets along a price that are simulated at most, apart from those in place of others; tolerance: how exactly
+    changes are found, as a share of the range; None: prices, where lines cross, to ROUNDING. Raises InputError for a
+    key without an order.
     """
     _check_order(key)
     low, high = bounds or usual_range(problem, key)
@@ -445,7 +402,7 @@ def break_even(  # noqa: PLR0917
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = tolerance or (OPTIMAL_GAP if price is None else ROUNDING)
-    along = Along(problem, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
+    along = Along(problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -455,7 +412,7 @@ def break_even(  # noqa: PLR0917
     steps = along.joined(along.wide(along.joined(steps)))
     if len(steps) > MOST_STEPS:
         raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
-    return BreakEvens(key, tuple(steps), along.least, tuple(along.missed.values()))
+    return Frontier(key, "", tuple(steps), along.least, tuple(along.missed.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,26 +427,19 @@ class Along:
     effort: ScenarioEffort
     least: float
     price: float | None
-    own: Answer | None
     looks: int
     tried: set[str] = field(default_factory=set)
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value."""
-        best = answer_to(self.problem, {self.key: value}, self.effort)
+        best = answer(self.problem, self.effort, changes={self.key: value})
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
-            best = answer_to(self.problem, {self.key: value}, self.effort, simulated=True)
+            best = answer(self.problem, self.effort, changes={self.key: value}, simulated=True)
             self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
-        if self.own is None or self.own.cost is None or self.price is None:
-            return best
-        cost = self.own.cost + self.bought(self.own) * (value - self.price)
-        budget = self.problem.constraints.budget
-        affordable = budget is None or cost <= budget * (1.0 + ROUNDING)
-        cheap = best.cost is None or cost <= best.cost + ROUNDING * abs(cost)
-        return replace(self.own, cost=cost) if affordable and cheap else best
+        return best
 
     def bought(self, best: Answer) -> float:
         """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""

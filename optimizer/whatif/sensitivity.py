@@ -1,7 +1,7 @@
 """What the least cost hangs on: the tornado, the sensitivity of a plan, near-optimal fleets and shadow prices.
 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
-(`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
+(`dual`), and in whole engines (`whole`). A budget never makes the fleet
 that meets a demand cheaper; what it is worth is how much more demand could be served.
 
 What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import ALIKE, CANDIDATES, HALVINGS, MOST_MORE, ROUNDING
+from optimizer.plans.precision import CANDIDATES, HALVINGS, MOST_MORE, ROUNDING
 from optimizer.plans.records import (
     BreakEven,
     ClassLatencies,
@@ -44,7 +44,7 @@ from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
 
-from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, answer_to, break_of, is_simple, own_value
+from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, is_simple, own_value
 from .curves import break_even
 
 STEP_TIME: Final = "step_time_quantile"
@@ -153,7 +153,7 @@ def moved(
 ) -> MovedLever:
     """A lever with the answers at both ends; here: at its value at hand."""
     ends = (
-        here if end == lever.value else answer_to(problem, {lever.key: end}, effort, simulated=simulated)
+        here if end == lever.value else answer(problem, effort, changes={lever.key: end}, simulated=simulated)
         for end in (lever.low, lever.high)
     )
     return replace(lever, answers=(here, *ends))
@@ -175,19 +175,22 @@ def sensitivity(
     brake: Brake | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity | None:
-    """How the least cost moves with prices and limits and, if complete, with everything else.
+    """How the least cost moves with prices and limits and, if complete, with everything else, by formula.
 
     Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
-    left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
-    than the least cost, pools for each class).
+    left out. None where no fleet holds, or for another goal than the least cost or pools for each class.
 
-    plan: whose own fleet counts too; brake: once it is pulled, the
-    levers that are left are left out; progress: called with a label and the share of the levers that is done.
+    plan: where its own fleet is cheaper than any of one pool or two, fleets of more pools are searched too; brake: once
+    it is pulled, the levers that are left are left out; progress: called with a label and the share of the levers that
+    is done.
     """
-    here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
-    own = answer_of_plan(plan) if plan is not None and plan.pools else None
-    own = own if own is not None and own.pools else None
-    if here is None or here.cost is None:
+    if not is_simple(problem):
+        return None
+    brake, effort, here = brake or Brake(), ScenarioEffort.SIMPLE, answer(problem)
+    own = answer_of_plan(plan) if plan is not None else None
+    if own is not None and own.cost is not None and (here.cost is None or own.cost < here.cost * (1.0 - ROUNDING)):
+        effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL)
+    if here.cost is None:
         return None
     moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[MovedLever]()
     for number, lever in enumerate(moved_levers):
@@ -196,18 +199,18 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            rows.append(moved(problem, lever, here))
+            rows.append(moved(problem, lever, here, effort))
     break_evens = []
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, offer, own))
-    own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
+            break_evens.append(_break_even(problem, offer, effort))
+    is_own = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
     return Sensitivity(
         share=SHARE,
         complete=complete,
         usd_per_hour=here.cost,
-        pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, row) for row in by_swing(rows)],
+        pools=list(own.pools if own is not None and is_own else here.pools),
+        levers=[row.record(_flips(problem, row, effort)) for row in by_swing(rows)],
         break_even=break_evens,
     )
 
@@ -217,8 +220,8 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _lever_record(problem: Problem, lever: MovedLever) -> LeverSensitivity:
-    """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
+def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[Flip]:
+    """Where a lever changes the kind of fleet; along a price break-even prices say that exactly.
 
     The way from the value at hand to an end with a fleet of another kind is halved.
     """
@@ -230,17 +233,17 @@ def _lever_record(problem: Problem, lever: MovedLever) -> LeverSensitivity:
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = answer_to(problem, {lever.key: middle})
+            there = answer(problem, effort, changes={lever.key: middle})
             if kind_of(there.pools) == own:
                 inside = middle
             else:
                 beyond, best = middle, there
         flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
-    return lever.record(flips)
+    return flips
 
 
-def _break_even(problem: Problem, offer: Offer, own: Answer | None) -> BreakEven:
-    """The cheapest fleet at any price of one accelerator, the plan's own among them."""
+def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort) -> BreakEven:
+    """The cheapest fleet at any price of one accelerator."""
     pieces = [
         PricePiece(
             low=step.start,
@@ -249,7 +252,7 @@ def _break_even(problem: Problem, offer: Offer, own: Answer | None) -> BreakEven
             usd_per_hour_high=step.costs[1],
             pools=unpriced(step.answer.pools),
         )
-        for step in break_even(problem, f"price.{offer.accelerator.name}", own=own).steps
+        for step in break_even(problem, f"price.{offer.accelerator.name}", effort=effort).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
 
@@ -333,7 +336,6 @@ class ShadowPrice:
     unit: str
     worth: str
     dual: float
-    difference: float
     wider: float | None
     whole: float | None
 
@@ -354,19 +356,16 @@ def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMP
 
 def _shadow_price(instance: Instance, effort: ScenarioEffort, name: str, upper: float, unit: str) -> ShadowPrice | None:
     """What one limit is worth; None where the relaxation has no fleet."""
-    problem, step = instance.problem, ALIKE * upper
+    problem = instance.problem
     goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
-    now = _relax(instance, name, goodput=goodput)
-    wider = _relax(replace(instance, problem=with_limit(problem, name, upper + step)), name, goodput=goodput)
-    if now is None or wider is None:
+    now = relaxation(instance, name, goodput=goodput)
+    if now is None:
         return None
-    saving = now[0] - wider[0]
-    difference = saving / step if abs(saving) > 1e-9 * abs(now[0]) else 0.0
     more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
-    return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], difference, more, whole)
+    return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], more, whole)
 
 
-def _relax(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, float] | None:
+def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, float] | None:
     """The linear relaxation of the floor, for the least cost or the most goodput: its value, and the dual of a limit.
 
     [$/h] saved or [req/s] served, and per unit.
@@ -405,21 +404,21 @@ MOST_TIMES: Final = 2**HALVINGS
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """A fleet whose engines that take prompts have one chunk [token].
+    """A fleet whose engines that take prompts have one chunk, as the JSON document has it.
 
     classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
-    simulated: whether both come from a simulation, else by formula; goodput: the highest rate within the SLOs by
-    formula [1/s]; replicas, cost: of the first pool that takes prompts, and of the whole fleet [$/h], where as many of
-    them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
+    simulated: whether both come from a simulation, else by formula; goodput_rps: the highest rate within the SLOs by
+    formula; replicas_needed, cost_needed_usd_per_hour: of the first pool that takes prompts, and of the whole fleet,
+    where as many of them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
     """
 
-    chunk: int
-    classes: list[ClassLatencies]
+    chunk_tokens: int
     outcome: Outcome
     simulated: bool
-    goodput: float
-    replicas: int | None
-    cost: float | None
+    classes: list[ClassLatencies]
+    goodput_rps: float
+    replicas_needed: int | None
+    cost_needed_usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +488,7 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
     enough = _fewest_replicas(instance, fleet, first)
     replicas = None if enough is None else enough.pools[first].replicas
     cost = None if enough is None else fleet_cost(instance, enough)
-    return ChunkRow(size, classes, outcome, simulated, goodput, replicas, cost)
+    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost)
 
 
 def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
-from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
+from optimizer.loads.instance import Progress
 from optimizer.plans.precision import CANDIDATES
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
-from .answer import ScenarioEffort, answer_to
+from .answer import ScenarioEffort, answer
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
-Progress = Callable[[int, int, float], None]
-"""(finished, all, seconds left)."""
+PROVING = 0.7
+"""Share of a sweep's work that is done when simulations begin."""
 
 MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
@@ -67,10 +67,10 @@ class Solver:
         number, scenario = numbered
         row = {"number": number} | ({"scenario": scenario.name} if scenario.name else {})
         row |= {key: scenario.changes[key] for key in self.shown}
-        best = answer_to(
+        best = answer(
             self.problem,
-            scenario.changes,
             self.effort,
+            changes=scenario.changes,
             simulated=number >= self.count,
             proven=self.proven,
             name=scenario.name,
@@ -142,8 +142,11 @@ def run_sweep(
     """
     known, count = {} if journal is None else journal.begin(), len(sweep.scenarios)
 
-    def solved(tasks: Sequence[tuple[int, Scenario]], total: int) -> dict[int, Row]:
-        """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker."""
+    def solved(tasks: Sequence[tuple[int, Scenario]], noun: str, begin: float, end: float) -> dict[int, Row]:
+        """The rows of some scenarios; neighbors of what is not known yet are solved by the same worker.
+
+        begin, end: shares of the work that is done before and after.
+        """
         open_tasks, begun = [(number, task) for number, task in tasks if number not in known], time.monotonic()
         # each worker takes some again, so that none idles long
         size = min(max(len(open_tasks) // (CANDIDATES * workers), 1), MOST_FULL)
@@ -153,10 +156,12 @@ def run_sweep(
             known[row["number"]] = row
             if progress is not None:
                 waiting = len(open_tasks) - done_count
-                progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
+                seconds = (time.monotonic() - begun) / done_count * waiting
+                label = f"{len(tasks) - waiting:,} of {len(tasks):,} {noun}, {seconds:,.0f} s left"
+                progress(label, end - (end - begin) * waiting / len(tasks))
         return {number: known[number] for number, _ in tasks}
 
-    rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), count)
+    rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), "scenarios", 0.0, PROVING)
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
     again, shares = sorted(first[fleet] for fleet, _ in fleets.most_common(sweep.looks)), dict[str, float]()
@@ -164,7 +169,7 @@ def run_sweep(
     while again:
         solved_again.update(again)
         tasks = [(number + count, sweep.scenarios[number]) for number in again]
-        for number, row in solved(tasks, count + len(solved_again)).items():
+        for number, row in solved(tasks, "simulated fleets", PROVING, 1.0).items():
             rows[number - count] = row | {"number": number - count}
             refuted_fleets.update(row["refuted_fleets"])
             if row["simulated"]:
@@ -292,11 +297,10 @@ def all_cores() -> int:
 # --- the journal ------------------------------------------------------------------------------------------------------
 
 SCHEMA = "pdplan.sweep/3"
-LONGEST_LINE = MIB
-"""A row has a few kB; a longer line is none [byte]."""
 DIGEST = "sha256"
 """Last key of every row."""
-MEND = "remove the line, and its scenario is solved again"
+LONGEST_HEADER = MIB
+"""A file whose first line is longer is no journal [byte]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,41 +324,30 @@ class Journal:
 
         Raises InputError for a file that is no journal, for that of another sweep, and for a row that is damaged.
         """
-        rows, whole = dict[int, Row](), 0
-        for number, line in enumerate(self._lines(), start=1):
-            whole += len(line)
-            if number > 1:
-                row = self._row(line, f"{self.where}:{number}")
-                rows[row["number"]] = row
+        rows, whole = dict[int, Row](), len(self._header)
         try:
-            if whole:
-                os.truncate(self.path, whole)
-            else:
-                with self.path.open("xb") as file:
-                    file.write(self._header)
+            if not os.path.lexists(self.path):
+                self.path.write_bytes(self._header)
+                return rows
+            with open_file(self.path, "a journal of a sweep") as stream:
+                self._check_header(stream.readline(LONGEST_HEADER))
+                for number, line in enumerate(stream, start=2):
+                    if line.endswith(b"\n"):
+                        row = self._row(line, number)
+                        rows[row["number"]] = row
+                        whole += len(line)
+            os.truncate(self.path, whole)
         except OSError as error:
             raise self._unwritable(error) from error
         return rows
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: Row) -> None:
         """Add a line; those before it stay whatever happens."""
         try:
             with self.path.open("ab", buffering=0) as file:
                 file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")
         except OSError as error:
             raise self._unwritable(error) from error
-
-    def _lines(self) -> Iterator[bytes]:
-        """The lines that end, header and rows; none where there is no file."""
-        if not os.path.lexists(self.path):
-            return
-        with open_file(self.path, "a journal of a sweep") as stream:
-            self._check_header(line := stream.readline(LONGEST_LINE))
-            while line.endswith(b"\n"):
-                yield line
-                line = stream.readline(LONGEST_LINE)
-            if len(line) == LONGEST_LINE:
-                raise InputError(f"{self.where} has a line of over {LONGEST_LINE:,} bytes, and no row has; {MEND}")
 
     def _check_header(self, line: bytes) -> None:
         if line == self._header:
@@ -365,17 +358,17 @@ class Journal:
             )
         raise InputError(f"{self.where} is no journal of a sweep, and is left as it is; choose another file")
 
-    def _row(self, line: bytes, where: str) -> Row:
+    def _row(self, line: bytes, number: int) -> Row:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        digest = row.pop(DIGEST, "missing") if isinstance(row, dict) else "missing"
+            row: Row = json.loads(line)
+            digest = row.pop(DIGEST)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            row, digest = {}, ""
         if digest != self._digest(row):
-            raise InputError(f"{where}: is not a row as this sweep wrote it, its {DIGEST} is {shown(digest)}; {MEND}")
-        return dict(row)
+            raise InputError(f"{self.where}:{number}: is damaged; remove the line, and its scenario is solved again")
+        return row
 
-    def _digest(self, row: object) -> str:
+    def _digest(self, row: Row) -> str:
         return hashlib.sha256(f"{self.key} {json.dumps(row)}".encode()).hexdigest()
 
     def _unwritable(self, error: OSError) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import check_files, read_fleet, read_plan, show_view, view_of, view_options
+from pdplan.files import View, read_fleet, read_plan, view_options
 from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console
 from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
 
@@ -24,14 +25,8 @@ MOST_STRAYS = 5
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
-@view_options
-@alternative_option
-@force_option
-@console_options
-@pass_console
-def report(
-    console: Console, /, *, file: Path, output: Path | None, view: str | None, alternative: int, force: bool
-) -> None:
+@view_options("its view")
+def report(console: Console, /, *, file: Path, view: View, alternative: int) -> None:
     """Examples:
 
     \b
@@ -45,27 +40,21 @@ def report(
     from reports.answers.plan import plan_document
     from reports.json_text import plan_record
 
-    view = view or view_of(output)
-    rival = "" if view == "json" else "its view"
-    check_files({"-o": output}, {"FILE": file}, force=force, rival=rival)
+    if view.form == "json":
+        view = replace(view, rival="")
+    view.check(FILE=file)
     plan = read_plan(file, alternative)
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
-    brief = view == "text" and output is None and not console.verbose
-    document = plan_document(plan, brief=brief, next_step=following if view == "text" else "")
-    show_view(console, view, document, plan_record(plan), output, name="plan", force=force, rival=rival)
+    brief = view.is_screen and not console.verbose
+    document = plan_document(plan, brief=brief, next_step=following if view.form == "text" else "")
+    view.show(console, document, plan_record(plan), "plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH, required=False)
-@alternative_option
-@view_options
-@force_option
-@console_options
-@pass_console
-def compare(
-    console: Console, /, *, before: Path, after: Path | None, alternative: int, view: str | None, **options: Any
-) -> None:
+@view_options("the comparison")
+def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: View) -> None:
     """Examples:
 
     \b
@@ -80,14 +69,11 @@ def compare(
     from reports.answers.comparison import compare as compare_plans
     from reports.answers.comparison import comparison_document, comparison_record
 
-    output, force = options["output"], options["force"]
-    view, rival = view or view_of(output), "the comparison"
-    check_files({"-o": output}, {"BEFORE": before, "AFTER": after}, force=force, rival=rival)
+    view.check(BEFORE=before, AFTER=after)
     if after is None and alternative == 1:
         raise InputError("AFTER: name a second plan, or one of BEFORE's own alternatives with --alternative N")
     comparison = compare_plans(read_plan(before), read_plan(after or before, alternative))
-    document, record = comparison_document(comparison), comparison_record(comparison)
-    show_view(console, view, document, record, output, name="comparison", force=force, rival=rival)
+    view.show(console, comparison_document(comparison), comparison_record(comparison), "comparison")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")

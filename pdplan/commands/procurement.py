@@ -133,7 +133,7 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    return output.show(console, autoscale_document(instance, fleet, day), autoscale_dict(instance, fleet, day))
+    return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))
 
 
 def _rates(text: str) -> list[float]:

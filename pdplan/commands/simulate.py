@@ -104,6 +104,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "--window", callback=seconds, metavar="TIME", default="30s", show_default=True,
     help="Length of the timeline, such as 30s.",
 )  # fmt: skip
+@click.option("--html", type=PATH, metavar="FILE", help="Write the answer as one page, offline.")
 @alternative_option
 @json_option
 @force_option
@@ -134,8 +135,9 @@ def simulate(
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
     from reports.rows import columns_csv, columns_parquet, request_columns
+    from reports.views.html import render_document
 
-    files: dict[str, Path | None] = {f"--{name}": options.pop(name) for name in ("csv", "parquet", "timeline")}
+    files: dict[str, Path | None] = {f"--{name}": options.pop(name) for name in ("csv", "parquet", "timeline", "html")}
     request = SimulationRequest(**options)
     request.check()
     check_files(files, {"FILE": file, "--trace": request.trace}, force=force)
@@ -152,12 +154,13 @@ def simulate(
         "--csv": lambda: columns_csv(rows),
         "--parquet": lambda: columns_parquet(rows),
         "--timeline": lambda: timeline_json(simulation, window),
+        "--html": lambda: render_document(document, record, "simulation"),
     }
+    chosen = f" --alternative {alternative}" if alternative > 1 else ""
+    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
+    document, record = simulation_document(simulation, next_step=following), simulation_json(simulation)
     for flag, path in files.items():
         if path is not None:
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.write(path, makers[flag](), force=force, hint=hint)
-    chosen = f" --alternative {alternative}" if alternative > 1 else ""
-    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
-    document = simulation_document(simulation, next_step=following)
-    return console.answer(document, simulation_json(simulation), as_json=as_json)
+    return console.answer(document, record, as_json=as_json)

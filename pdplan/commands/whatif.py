@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from costmodel.metric import METRICS, Metric
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 JOBS = Bounds(1, 4096, "jobs")
 MOST_UNLOGGED = 10_000
 """More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
-PROVING = 0.7
-"""Share of a sweep's work that is done when simulations begin."""
 
 
 def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None, text: str | None) -> tuple[int, ...]:
@@ -182,7 +179,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
     """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
 
     options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
-    Whole searches simulate no fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
     """
     if (options["address"] is None) == (options["backend"] == "dask"):
         raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
@@ -193,12 +189,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
     if table and not (sweeps or options["chunks"]):
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
-    verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    if verifies and options["looks"] and options["simulated"] and (sweeps or options["swing"]):
-        raise InputError(
-            f"--verify {options['looks']} simulates fleets found by formula, so it does not go with --simulate; "
-            "--simulate alone simulates every fleet"
-        )
     if options["between"] is not None and not key:
         raise InputError("--between is the range of --break-even, which is not stated")
 
@@ -219,8 +209,8 @@ def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, opt
             f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
-    stated_effort, looks = effort if options["full"] or options["simulated"] else None, options["looks"]
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], 0 if options["simulated"] else looks)
+    stated_effort = effort if options["full"] or options["simulated"] else None
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], options["looks"])
     rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
     return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 
@@ -232,25 +222,14 @@ def swept(
     from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
 
     log = None if journal is None else Journal(journal, sweep.key)
-    first = len(sweep.scenarios)
-    workers = min(jobs or all_cores(), first)
+    workers = min(jobs or all_cores(), len(sweep.scenarios))
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
         if address is None:
             executor = stack.enter_context(local_executor(workers))
         else:
             executor, workers = stack.enter_context(dask_executor(address))
-
-        def tell(share: int, total: int, seconds: float) -> None:
-            if progress is None:
-                return
-            if total == first:
-                progress(f"{share:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * share / total)
-            else:
-                more = f"{share - first:,} of {total - first:,} simulated fleets"
-                progress(more, PROVING + (1.0 - PROVING) * (share - first) / (total - first))
-
-        return run_sweep(sweep, executor, workers, log, tell)
+        return run_sweep(sweep, executor, workers, log, progress)
 
 
 # --- questions about the best fleet ---------------------------------------------------------------------------------
@@ -271,7 +250,7 @@ def answers(
     if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
         bounds = bounds_of(options["between"], key) if options["between"] else None
-        curve = break_even(problem, key, bounds, effort, looks=0 if options["simulated"] else looks)
+        curve = break_even(problem, key, bounds, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
         yield "break_even", curves.break_even_record(curve), document
     if options["shadow"]:
@@ -362,10 +341,10 @@ def frontier(
     0.01 %; a step shorter than 1 % may be left out. With several SLO classes, all their
     limits are scaled together. Over the budget, it shows the most demand that each budget serves.
 
-    Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
-    largest jumps. Where a fleet misses there, its step is cut back to where it meets the SLO in
-    simulation, to 1 %, and the next fleet takes over. At the value in FILE the whole search of pdplan
-    optimize runs, so the curve is never above its answer there.
+    Up to --verify steps are simulated where they end, the easiest first. Where a fleet misses there, its
+    step is cut back to where it meets the SLO in simulation, to 1 %, and the next fleet takes over. At
+    the value in FILE the whole search of pdplan optimize runs, so the curve is never above its answer
+    there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """

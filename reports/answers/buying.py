@@ -12,7 +12,7 @@ from costmodel.units import KILO
 from costmodel.words import join_words, plural
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck, Hours
+from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import (
@@ -70,17 +70,12 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "all_on_demand_usd": purchase.on_demand,
         "known_before_usd": purchase.hindsight,
         "now": _commitment_records(purchase, purchase.now),
-        "for_expected_growth_alone": {
-            "now": _commitment_records(purchase, purchase.for_expected),
-            "expected_usd": purchase.for_expected_cost,
-        },
         "paths": [
             _path(purchase, path, outcome)
             for path, outcome in zip(terms.forecast.paths, purchase.outcomes, strict=True)
         ],
         "expected_path": terms.forecast.paths[terms.forecast.expected].name,
         "by_month": _months(purchase),
-        "fixed_on_demand_usd": purchase.fixed,
         "contracts": _contracts(purchase),
         "energy_kwh": purchase.energy,
         "carbon_kg": carbon(purchase),
@@ -135,21 +130,21 @@ def _path(purchase: BuyingPlan, path: DemandPath, bill: Bill) -> dict[str, Any]:
 def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
     """The months of the expected path."""
     terms, bill = purchase.terms, purchase.expected
+    names, records = [offer.accelerator.name for offer in purchase.problem.offers], []
     rates = terms.forecast.rates(terms.forecast.paths[terms.forecast.expected].growth).max(axis=1).tolist()
-    return [
-        {
-            "month": month + 1,
-            "peak_rps": peak,
-            "usd": {
-                contract_name(purchase, item): usd
-                for item, usd in zip(terms.contracts, bill.by_month[month].tolist(), strict=True)
-                if usd
-            },
-            "peak_fleet": pool_records(peak_hours(purchase, month).option.pools),
-            "peak_gpus": dict(zip(types(purchase), peak_hours(purchase, month).option.gpus, strict=True)),
-        }
-        for month, peak in enumerate(rates)
-    ]
+    for month, (peak, costs) in enumerate(zip(rates, bill.by_month.tolist(), strict=True)):
+        hours = max((hours for hours in bill.hours if hours.month == month), key=lambda hours: hours.level)
+        usd = zip(terms.contracts, costs, strict=True)
+        records.append(
+            {
+                "month": month + 1,
+                "peak_rps": peak,
+                "usd": {contract_name(purchase, item): cost for item, cost in usd if cost},
+                "peak_fleet": pool_records(hours.option.pools),
+                "peak_gpus": dict(zip(names, hours.option.gpus, strict=True)),
+            }
+        )
+    return records
 
 
 def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
@@ -199,11 +194,6 @@ def buying_document(purchase: BuyingPlan) -> Document:
         positive=not purchase.missed,
         about=("What to reserve, buy and rent?", purchase.problem.name),
     )
-
-
-def types(purchase: BuyingPlan) -> list[str]:
-    """Names of the offers."""
-    return [offer.accelerator.name for offer in purchase.problem.offers]
 
 
 def _card(purchase: BuyingPlan, contract: Contract) -> str:
@@ -283,17 +273,16 @@ def paths_table(purchase: BuyingPlan) -> Table:
 
 def months_table(purchase: BuyingPlan) -> Table:
     """A row for each month of the expected path: its cost, and what each tier is of that, all types together."""
-    forecast = purchase.terms.forecast
     tiers, cost = costs_by_tier(purchase)
-    peaks = forecast.rates(forecast.paths[forecast.expected].growth).max(axis=1).tolist()
-    rows = [
-        (str(month + 1), significant(peak), peak_gpus(purchase, month), *map(whole_dollars, (sum(row), *row)))
-        for month, (peak, row) in enumerate(zip(peaks, cost.tolist(), strict=True))
-    ]
+    rows = []
+    for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
+        gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
+        costs = map(whole_dollars, (sum(usd), *usd))
+        rows.append((str(record["month"]), significant(record["peak_rps"]), gpus, *costs))
     sums = cost.sum(axis=0).tolist()
     rows.append(("all", MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
-    gpus = Column("GPUs at the peak", shrink=True, lines=2)
-    return table_of(("month", "#req/s", gpus, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
+    peak = Column("GPUs at the peak", shrink=True, lines=2)
+    return table_of(("month", "#req/s", peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
 
 
 def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]]:
@@ -318,17 +307,6 @@ def terms_table(purchase: BuyingPlan) -> Table:
 def rents(purchase: BuyingPlan) -> dict[int, float]:
     """What a GPU of each offer costs on demand [$/h]."""
     return {item.offer: item.running for item in purchase.terms.contracts if item.tier is Tier.ON_DEMAND}
-
-
-def peak_gpus(purchase: BuyingPlan, month: int) -> str:
-    """GPUs of the fleet at the peak of a month of the expected path."""
-    needs = zip(types(purchase), peak_hours(purchase, month).option.gpus, strict=True)
-    return " + ".join(f"{need} {name}" for name, need in needs if need)
-
-
-def peak_hours(purchase: BuyingPlan, month: int) -> Hours:
-    """The hours of the highest level of a month of the expected path."""
-    return max((hours for hours in purchase.expected.hours if hours.month == month), key=lambda hours: hours.level)
 
 
 # --- sentences ------------------------------------------------------------------------------------------------------
@@ -391,42 +369,28 @@ def value_left(purchase: BuyingPlan) -> list[str]:
     )
     if not book:
         return []
+    counted = "the difference and interest" if any(item.contract.interest for item in commitments) else "the difference"
     return [
         f"If the demand grows as expected, the GPUs that are bought cost {money(paid)}. After month {months} they are "
-        f"still worth {money(book)} (straight-line depreciation). The cost above counts only the difference."
+        f"still worth {money(book)} (straight-line depreciation). The cost above counts only {counted}."
     ]
 
 
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
-    terms, bill, average = purchase.terms, purchase.expected, " on average" if len(purchase.outcomes) > 1 else ""
-    saving = 1.0 - bill.all_rented / purchase.fixed if purchase.fixed else 0.0
+    terms, average = purchase.terms, " on average" if len(purchase.outcomes) > 1 else ""
     kilograms = carbon(purchase)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
-        *value_of_information(purchase),
-        f"With everything on demand, scaling by the hour saves {percent(saving)}: {money(bill.all_rented)} instead of "
-        f"{money(purchase.fixed)} for the largest fleet of each month kept all day (start-up times: pdplan autoscale).",
+        "The growth is taken as sure; with --low and --high the choice allows for a band."
+        if len(purchase.outcomes) == 1
+        else f"Knowing the growth beforehand would save {money(purchase.total - purchase.hindsight)} on average.",
         f"No other commitments and fleets of the {count(float(purchase.levels.rates.size))} request rates that were "
         f"searched cost less than {money(purchase.bound)}{average} (gap {percent(purchase.gap)}).",
         f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh"
         f"{carbon_words}{average}.",
         *_assumptions(purchase),
         *_simulation_sentences(purchase),
-    ]
-
-
-def value_of_information(purchase: BuyingPlan) -> list[str]:
-    """What planning for the band is worth over planning for the expected growth, and what knowing would be worth."""
-    if len(purchase.outcomes) == 1:
-        return ["The growth is taken as sure; with --low and --high the choice allows for a band."]
-    surplus = purchase.for_expected_cost - purchase.total
-    plan = signature_words(purchase, purchase.for_expected) or "sign nothing"
-    same_commitments = set(purchase.for_expected) == set(purchase.now)
-    action = "do the same now" if same_commitments else f"{plan} now, which costs {money(surplus)} more on average"
-    return [
-        f"Planned for the expected growth alone: {action}. Knowing the growth beforehand would save "
-        f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
 

@@ -35,7 +35,7 @@ QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the
 """Sections of the inputs that say what is to be served, and their names."""
 CATALOG_PRICE: Final = "catalog_price"
 """What the catalog asks for a GPU, which is no input of a user's."""
-TIER_UNITS: Final = {"capacity_per_gpu": "byte", "bandwidth": "byte/s", "latency": "s"}
+TIER_UNITS: Final = {"capacity_per_gpu": "byte", "bandwidth": "byte/s", "latency": "s", "price_per_gib": "$/h"}
 """Of the inputs of a KV cache tier."""
 MOST_VALUES: Final = 8
 """Of a list of numbers that is written out."""

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.records import ClassLatencies, Outcome, pool_records, unpriced
+from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step
-from optimizer.whatif.sensitivity import ChunkCurve
+from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
+from optimizer.whatif.sensitivity import ChunkCurve, ChunkRow
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.figures import TONES, goal_label
@@ -248,7 +248,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
 # --- break-even values ------------------------------------------------------------------------------------------------
 
 
-def break_even_record(curve: BreakEvens) -> dict[str, Any]:
+def break_even_record(curve: Frontier) -> dict[str, Any]:
     """The pieces and the values at which the best fleet changes."""
     changes = [
         {
@@ -273,18 +273,18 @@ def break_even_record(curve: BreakEvens) -> dict[str, Any]:
         }
         for step in curve.steps
     ]
-    record = {"lever": curve.key, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
+    record = {"lever": curve.over, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
     return record | {"refuted": [miss.row for miss in curve.refuted]}
 
 
-def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
+def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
     answers = [step.answer for step in curve.steps]
     notes = simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
-        notes = (_not_simulable(curve.key),)
+        notes = (_not_simulable(curve.over),)
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.key, value, EXACT_DIGITS))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.over, value, EXACT_DIGITS))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )
@@ -295,24 +295,24 @@ def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
     )
 
 
-def _changes_sentence(curve: BreakEvens) -> str:
+def _changes_sentence(curve: Frontier) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
-        value_words(curve.key, value, EXACT_DIGITS)
+        value_words(curve.over, value, EXACT_DIGITS)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
-        return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
+        return f"From {low} to {high}, {curve.over} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = value_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
-    exact = "" if curve.key.startswith("price.") else f" (exact to {tolerance})"
-    return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where}{exact}."
+    tolerance = value_words(curve.over, curve.tolerance, 2).removeprefix(FACTOR)
+    exact = "" if curve.over.startswith("price.") else f" (exact to {tolerance})"
+    return f"From {low} to {high}, {curve.over} changes the cheapest fleet {times}{where}{exact}."
 
 
-def _pieces_table(curve: BreakEvens) -> Table:
+def _pieces_table(curve: Frontier) -> Table:
     """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    by_price, name = curve.key.startswith("price."), curve.key.partition(".")[2]
+    by_price, name = curve.over.startswith("price."), curve.over.partition(".")[2]
 
     def gpus(best: Answer) -> int:
         cards = best.gpus.items()
@@ -320,13 +320,13 @@ def _pieces_table(curve: BreakEvens) -> Table:
 
     rows = [
         (
-            _span([value_words(curve.key, value, STEP_DIGITS) for value in (step.start, step.end)]),
+            _span([value_words(curve.over, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
             _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )
         for step in curve.steps
     ]
-    columns = (f"#{curve.key}", f"#{name}" if by_price else "#GPUs", "#cost")
+    columns = (f"#{curve.over}", f"#{name} GPUs" if by_price else "#GPUs", "#cost")
     return fleet_table(columns, rows, [step.answer for step in curve.steps])
 
 
@@ -346,7 +346,7 @@ def _not_simulable(key: str) -> str:
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
-CLASSES: Final = TypeAdapter(list[ClassLatencies])
+CHUNK_ROWS: Final = TypeAdapter(tuple[ChunkRow, ...])
 
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
@@ -356,37 +356,26 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
         "own_chunk": curve.own,
         "cost_usd_per_hour": curve.answer.cost,
         "pools": pool_records(curve.answer.pools),
-        "rows": [
-            {
-                "chunk_tokens": row.chunk,
-                "outcome": row.outcome,
-                "simulated": row.simulated,
-                "classes": CLASSES.dump_python(row.classes, mode="json"),
-                "goodput_rps": row.goodput,
-                "replicas_needed": row.replicas,
-                "cost_needed_usd_per_hour": row.cost,
-            }
-            for row in curve.rows
-        ],
+        "rows": CHUNK_ROWS.dump_python(curve.rows, mode="json"),
         "without_memory": list(curve.without_memory),
     }
 
 
 def chunk_document(curve: ChunkCurve) -> Document:
     """What each chunk makes of the fleet, for the class with the least room: latencies, goodput, and what it costs."""
-    own, slos = next(row for row in curve.rows if row.chunk == curve.own), curve.problem.slos
+    own, slos = next(row for row in curve.rows if row.chunk_tokens == curve.own), curve.problem.slos
     used = [misses_used(item.attainment, slo.attainment) for item, slo in zip(own.classes, slos, strict=True)]
     k = used.index(max(used))
     label, cost = goal_label(slos[k].attainment), curve.answer.cost
     metrics = [metric for metric in Metric if metric in {*OWN_FIELDS, *slos[k].limits}]
     cells = [
         (
-            f"{count(row.chunk)}{' (own)' if row.chunk == curve.own else ''}",
+            f"{count(row.chunk_tokens)}{' (own)' if row.chunk_tokens == curve.own else ''}",
             *(duration(getattr(row.classes[k].quantiles[metric], label)) for metric in metrics),
             marked(row.outcome, row.classes[k].attainment),
-            rate(row.goodput),
-            MISSING if row.replicas is None else str(row.replicas),
-            hourly(row.cost),
+            rate(row.goodput_rps),
+            MISSING if row.replicas_needed is None else str(row.replicas_needed),
+            hourly(row.cost_needed_usd_per_hour),
         )
         for row in curve.rows
     ]
@@ -408,12 +397,13 @@ def chunk_document(curve: ChunkCurve) -> Document:
 
 def _range_sentence(curve: ChunkCurve) -> str:
     """From what to what the goodput of the same fleet goes, and with which chunks."""
-    worst, best = (pick(curve.rows, key=lambda row: row.goodput) for pick in (min, max))
-    if worst.goodput >= best.goodput:
-        return f"With any of these chunks its goodput is {rate(best.goodput)}."
+    worst, best = (pick(curve.rows, key=lambda row: row.goodput_rps) for pick in (min, max))
+    if worst.goodput_rps >= best.goodput_rps:
+        return f"With any of these chunks its goodput is {rate(best.goodput_rps)}."
     return (
-        f"Its goodput is highest with {count(best.chunk)} tokens ({rate(best.goodput)}) and lowest with "
-        f"{count(worst.chunk)} ({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
+        f"Its goodput is highest with {count(best.chunk_tokens)} tokens ({rate(best.goodput_rps)}) and lowest with "
+        f"{count(worst.chunk_tokens)} ({rate(worst.goodput_rps)}, "
+        f"{signed_percent(worst.goodput_rps / best.goodput_rps - 1.0)})."
     )
 
 
@@ -446,13 +436,13 @@ def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     table = table_of(
         ["#chunk", *(f"#{name} over its limit" for name in used), "#highest rate"],
         [
-            (count(row.chunk), *(percent(shares[at]) for shares in used.values()), rate(row.goodput))
+            (count(row.chunk_tokens), *(percent(shares[at]) for shares in used.values()), rate(row.goodput_rps))
             for at, row in enumerate(curve.rows)
         ],
     )
     spans = [f"{name} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
     title = f"At {label}, {join_words(spans)}"
-    demand, goodputs = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
+    demand, goodputs = curve.problem.workload.request_rate, [row.goodput_rps for row in curve.rows]
     latency, goodput = (
         _lines(curve, used, tones, 1.0, f"{label} over its limit"),
         _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "highest rate [req/s]"),
@@ -468,7 +458,7 @@ def _lines(
     curve: ChunkCurve, values: Mapping[str, Sequence[float]], tones: Mapping[str, str], limit: float, name: str
 ) -> Drawing:
     """Lines over chunks, evenly apart, with a dashed line at a limit."""
-    sizes = [row.chunk for row in curve.rows]
+    sizes = [row.chunk_tokens for row in curve.rows]
     high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
     lines = [
         Series(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet, Outcome
 from reports.document import Document, Section, said
-from reports.figures import fleet_table, slo_table
-from reports.json_text import json_text
+from reports.figures import brief_slo_table, fleet_table
 from reports.next_steps import Deployability
 from reports.numbers import hourly, is_number, money, monthly, percent_beside, rate, signed_percent
 from reports.text import capital, clean
@@ -41,9 +40,9 @@ SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
 
 
-def evaluation_json(evaluation: FleetEvaluation) -> str:
-    """The evaluation as JSON, numbers that it cannot say as null."""
-    return json_text(evaluation.model_dump(mode="python", by_alias=True))
+def evaluation_record(evaluation: FleetEvaluation) -> dict[str, Any]:
+    """The evaluation as plain values."""
+    return evaluation.model_dump(mode="python", by_alias=True)
 
 
 def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next_step: str = "") -> Document:
@@ -69,7 +68,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     )
     sections = (
         Section(table=fleet_table(plan, brief=True)),
-        Section(table=slo_table(plan, brief=True), notes=said(risk)),
+        Section(table=brief_slo_table(plan), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
     return Document(
@@ -81,6 +80,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, Deployability.of(plan))),
         positive=evaluation.outcome is Outcome.MEETS,
         next_step=next_step,
+        about=(clean(plan.name), "evaluated"),
     )
 
 

@@ -175,9 +175,7 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    share, by_time = percentage(standing.used or 0.0), binding is Resource.TIME
-    name = IN_WORDS[binding]
-    full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {name}"
+    full = f"its pool uses {percentage(standing.used or 0.0)} of its {IN_WORDS[binding]}"
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"

@@ -7,6 +7,7 @@ every share is an interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,15 +28,21 @@ from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean
 from search_spaces.benchmark_results import BenchmarkRun, read_results
+from search_spaces.calibration import other_deployment
+from search_spaces.catalog import load_catalog
 from search_spaces.files import shown_path
+from search_spaces.measured_engines import measured_model
 from search_spaces.problem import Slo
 from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
-LIGHT: Final = 0.1
-"""How far below the planned request rate a run is too light to tell whether the SLO is met at it [1]; assumed."""
+OTHER_RATE: Final = 0.1
+"""How far off the planned request rate traffic is too light to show that the SLO is met, or too heavy to show that it
+is missed [1]; assumed."""
+SURE: Final = 1.96
+"""Standard deviations on each side within which a share lies by chance 95 times in 100."""
 ROUNDED: Final = 1e-6
 """Difference of two limits [1] that comes from writing them down."""
 LEAST_SEEN: Final = 20
@@ -54,15 +61,15 @@ Within = dict[str, Any]
 """The share of requests within one limit as the record has it: name, limit_s, share_low and share_high [1]."""
 
 
-def within(name: str, limit: float, low: float, high: float) -> Within:
-    """At least `low` and at most `high` of the requests [1] are within a limit [s]."""
+def within(name: str, limit: float | None, low: float, high: float) -> Within:
+    """At least `low` and at most `high` of the requests [1] are within a limit [s]; None: they did not fail."""
     return {"name": name, "limit_s": limit, "share_low": low, "share_high": high}
 
 
 def within_words(share: Within) -> str:
     """The share and the limit."""
-    interval = interval_words(share["share_low"], share["share_high"])
-    return f"{share['name']} within {duration(share['limit_s'])} for {interval}"
+    limit, interval = share["limit_s"], interval_words(share["share_low"], share["share_high"])
+    return f"no error for {interval}" if limit is None else f"{share['name']} within {duration(limit)} for {interval}"
 
 
 def interval_words(low: float, high: float) -> str:
@@ -78,21 +85,46 @@ def interval_words(low: float, high: float) -> str:
     return f"at least {percent(low)}" if high >= 1.0 else f"{percent(low)} to {percent(high)}"
 
 
-def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> Outcome:
+def chance(goal: float, requests: float) -> float:
+    """How far off the goal the share of so many requests may be by chance, where the goal is just kept [1].
+
+    >>> round(chance(0.9, 400.0), 3)
+    0.029
+    """
+    return SURE * math.sqrt(goal * (1.0 - goal) / requests)
+
+
+def verdict_of(
+    goal: float, shares: Sequence[Within], together: float | None = None, requests: float = math.inf
+) -> Outcome:
     """Whether the goal [1] is kept, from the shares within each limit, or from the share within all of them together.
 
-    At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
+    At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share; an
+    interval does not reach its upper end, a quantile above the limit. A share that is known must be further from the
+    goal than by `chance`; an interval too, where chance is more than half of the requests that may miss.
 
     >>> verdict_of(0.95, [within("TTFT", 1.0, 0.98, 1.0), within("TPOT", 1.0, 0.98, 1.0)]).value
     'meets'
-    >>> verdict_of(0.95, [within("TTFT", 1.0, 0.98, 1.0), within("TPOT", 1.0, 0.5, 0.9)]).value
+    >>> verdict_of(0.95, [within("TTFT", 1.0, 0.98, 1.0), within("TPOT", 1.0, 0.5, 0.95)]).value
     'misses'
+    >>> verdict_of(0.95, [], 0.96, requests=100).value
+    'undecided'
     """
     low = 1.0 - sum(1.0 - share["share_low"] for share in shares) if together is None else together
     high = min((share["share_high"] for share in shares), default=1.0) if together is None else together
-    if high < goal:
+    is_exact, by_chance = high - low < ROUNDED, chance(goal, requests)
+    margin = by_chance if is_exact or by_chance > (1.0 - goal) / 2.0 else 0.0
+    if high < goal - margin or (not is_exact and high <= goal - margin):
         return Outcome.MISSES
-    return Outcome.MEETS if low >= goal - ROUNDED else Outcome.UNDECIDED
+    return Outcome.MEETS if low >= goal + margin - ROUNDED else Outcome.UNDECIDED
+
+
+def too_few_words(goal: float, shares: Sequence[Within], together: float | None, requests: float) -> str:
+    """That so few requests do not tell what their shares would; empty where they do, or where no number would."""
+    if verdict_of(goal, shares, together, requests) is verdict_of(goal, shares, together):
+        return ""
+    by_chance = percent(chance(goal, requests))
+    return f"{requests:,.0f} requests are too few, as chance alone moves the share by up to {by_chance}: measure more."
 
 
 def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
@@ -100,13 +132,14 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
 
     slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
     The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
-    did not replay the plan's workload.
+    did not replay the plan's workload, or were of another fleet.
     """
     if plan.ttft_s is None or plan.tpot_s is None:
         raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
+    _check_fleet(plan, runs)
     slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
@@ -117,6 +150,18 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
         "planned_requests_per_second": demand.request_rate,
         "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, slo, run) for run in runs],
     }
+
+
+def _check_fleet(plan: Plan, runs: Sequence[BenchmarkRun]) -> None:
+    """Raise InputError for a run whose file says that it was of another model, or on other GPUs than the plan has."""
+    try:
+        model = measured_model(plan.model)
+    except InputError:  # described by a file of the user's, so that no name tells
+        return
+    for run in runs:
+        other = other_deployment(run, model, [*plan.gpus], load_catalog())
+        if other:
+            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
 
 
 def goal_of(plan: Plan, slo_class: str | None) -> Slo:
@@ -162,6 +207,7 @@ def _run(
 
 
 def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any]:
+    """Whether a run met the SLO, which a request that failed did not."""
     stated = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
     limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(stated, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))
     shares = [
@@ -169,23 +215,26 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
         for name, (limit, latency) in limits.items()
         if limit is not None
     ]
+    answered = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
+    shares += [within("errors", None, answered, answered)] if answered < 1.0 else []
     matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
     together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
-    verdict = verdict_of(slo.attainment, shares, together)
-    load = run.request_throughput or plan_rate
-    light = load < (1.0 - LIGHT) * plan_rate
-    if verdict is Outcome.MEETS and (light or _others(slo)):
+    requests, load = run.prompts or run.completed or math.inf, run.request_throughput or plan_rate
+    verdict = verdict_of(slo.attainment, shares, together, requests)
+    light, heavy = load < (1.0 - OTHER_RATE) * plan_rate, load > (1.0 + OTHER_RATE) * plan_rate
+    if (verdict is Outcome.MEETS and (light or _others(slo))) or (verdict is Outcome.MISSES and heavy):
         verdict = Outcome.UNDECIDED
     following = {
         Outcome.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
         Outcome.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and "
         "plan again with its file as `catalog:`.",
-        Outcome.UNDECIDED: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own "
-        "times."
-        if light
-        else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
-    }
-    return _verdict_dict(verdict, slo, shares, together, following[verdict])
+        Outcome.UNDECIDED: "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
+    }[verdict]
+    if verdict is Outcome.UNDECIDED and (light or heavy):
+        following = f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay at its own times."
+    else:
+        following = too_few_words(slo.attainment, shares, together, requests) or following
+    return _verdict_dict(verdict, slo, shares, together, following)
 
 
 def _same(first: float | None, second: float | None) -> bool:
@@ -198,17 +247,19 @@ def _verdict_dict(
     verdict: Outcome, slo: Slo, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
-    worst = min(shares, key=lambda share: (share["share_high"], share["share_low"]), default=None)
     reason = join_words([within_words(share) for share in shares]) or "no limit"
     opening = {
         Outcome.MEETS: "The fleet meets the plan's SLO",
         Outcome.MISSES: "The fleet misses the plan's SLO",
         Outcome.UNDECIDED: "This does not tell whether the fleet meets the plan's SLO",
     }[verdict]
+    if verdict is Outcome.MISSES:
+        missed = [share for share in shares if share["share_high"] <= slo.attainment]
+        opening = f"{opening} by {join_words([share['name'] for share in missed or shares])}"
+        reason = join_words([within_words(share) for share in missed]) or reason
     if together is not None:
-        reason = f"{percent(together)} of the requests are within all limits"
-    elif verdict is Outcome.MISSES and worst is not None:
-        opening, reason = f"{opening} by {worst['name']}", within_words(worst)
+        alone = f" ({reason})" if verdict is Outcome.MISSES else ""
+        reason = f"{percent(together)} of the requests are within all limits{alone}"
     return {
         "verdict": verdict.value,
         "attainment_goal": slo.attainment,
@@ -256,15 +307,16 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     shares = [
         within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
     ]
-    verdict = verdict_of(slo.attainment, shares)
-    if verdict is Outcome.MEETS and (_others(slo) or APART in notes):
-        verdict = Outcome.UNDECIDED
     misses = sorted(
         (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, slo)),
         key=lambda miss: float(miss["share"]),
     )
     of_requests = (scrape.histogram(series) for series in (EngineSeries.TTFT, EngineSeries.E2E, EngineSeries.TPOT))
     request_histogram = next(filter(None, of_requests), next(iter(histograms.values()))[1])
+    verdict = verdict_of(slo.attainment, shares, requests=request_histogram.total)
+    too_few = too_few_words(slo.attainment, shares, None, request_histogram.total)
+    if verdict is Outcome.MEETS and (_others(slo) or APART in notes):
+        verdict = Outcome.UNDECIDED
     seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + _step(request_histogram)
     plan_rate = demand_of(plan, slo_class).request_rate
     load = request_histogram.total / seconds if seconds > 0.0 else None
@@ -279,7 +331,7 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         "planned_requests_per_second": plan_rate,
         "misses": misses,
         "notes": notes,
-        **_verdict_dict(verdict, slo, shares, None, _watch_next(verdict, load, plan_rate, misses)),
+        **_verdict_dict(verdict, slo, shares, None, too_few or _watch_next(verdict, load, plan_rate, misses)),
     }
 
 
@@ -306,7 +358,7 @@ def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, 
 
 
 def _watch_next(verdict: Outcome, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
-    if load is not None and load > plan_rate * (1.0 + LIGHT):
+    if load is not None and load > plan_rate * (1.0 + OTHER_RATE):
         return f"Traffic is {rate(load)}, planned were {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
     if verdict is Outcome.MISSES:
         return (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final
 
-import numpy as np
+from pydantic import TypeAdapter
 
 from costmodel.words import plural
-from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
@@ -21,6 +20,7 @@ from reports.numbers import MISSING, count, duration, hourly, money, percent, ra
 from reports.verdict import deciding_words, waste_sentence
 from reports.words import MARKS, marked
 from search_spaces.bounds import RUN_REQUESTS
+from search_spaces.problem import Problem
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
@@ -114,41 +114,24 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
 def resilience_verdict(resilience: Resilience) -> str:
     """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = attainment_words(resilience.whole, resilience.pools)
-    if resilience.whole.outcome is Outcome.MISSES:
-        return f"Even without a loss the fleet misses an SLO: {whole}."
-    if resilience.whole.outcome is Outcome.UNDECIDED:
-        return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
-    outages = [loss for loss in resilience.losses if loss.judgement is None]
-    groups = [("Some requests cannot be served", outages)]
-    groups += [
-        (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
-        for outcome, result in RESULTS.items()
-    ]
-    if len(resilience.losses) > MOST_NAMED and all(loss.outcome is Outcome.MISSES for loss in resilience.losses):
-        return _none_survived(len(outages), len(resilience.losses))
+    whole = resilience.whole
+    if whole.outcome is not Outcome.MEETS:
+        result = RESULTS[whole.outcome]
+        shares = attainment_words(whole, resilience.pools)
+        return f"Even without a loss {result[0].lower()}{result[1:]}: {shares}."
+    groups: dict[str, list[Loss]] = {
+        "Some requests cannot be served": [],
+        **{result: [] for result in RESULTS.values()},
+    }
+    for loss in resilience.losses:
+        groups["Some requests cannot be served" if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
     sentences = []
-    for result, losses in groups:
+    for result, losses in groups.items():
         which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
         if len(losses) > MOST_NAMED:
             which = f"{len(losses)} of the {len(resilience.losses)} losses below"
         sentences += [f"{result} after {which}."] if losses else []
     return " ".join(sentences)
-
-
-def _none_survived(outages: int, losses: int) -> str:
-    """Say that every loss breaks something.
-
-    >>> print(_none_survived(3, 4))
-    No loss is survived: after 3 of the 4 some requests cannot be served, after the other an SLO is missed.
-    >>> print(_none_survived(0, 4))
-    No loss is survived: after each of the 4 the fleet misses an SLO.
-    """
-    none, rest = "No loss is survived: after", losses - outages
-    if not outages or not rest:
-        return f"{none} each of the {losses} {'the fleet misses an SLO' if rest else 'some requests cannot be served'}."
-    others = "the other" if rest == 1 else f"the other {rest}"
-    return f"{none} {outages} of the {losses} some requests cannot be served, after {others} an SLO is missed."
 
 
 def losses_table(resilience: Resilience) -> Table:
@@ -266,143 +249,113 @@ NEGLIGIBLE: Final = 1e-9
 """Share of the cost below which a saving is rounding."""
 
 
-def autoscale_dict(instance: Instance, fleet: Fleet, day: Day) -> dict[str, Any]:
+DAY_RECORD: Final = TypeAdapter(Day)
+
+
+def autoscale_dict(day: Day) -> dict[str, Any]:
     """The answer as a record."""
-    names = [slo.name for slo in instance.problem.slos]
-    load = instance.problem.workload.request_rate
-    return {
-        "schema": "pdplan.autoscale/2",
-        "start_up_s": day.start_up,
-        "simulated_requests": day.requests,
-        "fixed_usd_per_day": day.fixed,
-        "ahead_usd_per_day": day.ahead,
-        "on_load_usd_per_day": day.on_load,
-        "saved_usd_per_day": day.saved,
-        "late_share": day.late,
-        "longest_start_up_s": day.longest,
-        "attainment_on_load": dict(zip(names, day.attainment.tolist(), strict=True)),
-        "hours": [
-            {
-                "hour": hour,
-                "rate_rps": float(volume * load),
-                "replicas": {pool.name: int(n) for pool, n in zip(fleet.pools, row, strict=True)},
-                "attainment": dict(zip(names, day.hourly[hour].tolist(), strict=True)),
-                "low": dict(zip(names, day.low[hour].tolist(), strict=True)),
-                "high": dict(zip(names, day.high[hour].tolist(), strict=True)),
-                "carried": hour not in day.short,
-                "settled": hour not in day.unsure,
-            }
-            for hour, (volume, row) in enumerate(zip(day.volume, day.need, strict=True))
-        ],
-    }
+    return {"schema": "pdplan.autoscale/2", **DAY_RECORD.dump_python(day)}
 
 
-def autoscale_document(instance: Instance, fleet: Fleet, day: Day) -> Document:
+def autoscale_document(problem: Problem, day: Day) -> Document:
     """The answer: what scaling ahead saves, what scaling on load misses, the day in stretches of equal replicas."""
     return Document(
-        headline=(autoscale_verdict(instance, day),),
+        headline=(autoscale_verdict(problem, day),),
         sections=(
-            Section(
-                sentences=(on_load(instance, day),),
-                charts=(_cost_chart(instance, fleet, day),),
-            ),
-            Section(table=stretches(instance, fleet, day)),
+            Section(sentences=(on_load(problem, day),), charts=(_cost_chart(day),)),
+            Section(table=stretches(day)),
             Section(sentences=(method(day),)),
         ),
-        positive=not (day.short or day.unsure),
-        about=("What does scaling over the day save?", instance.problem.name),
+        positive=all(hour.carried and hour.settled for hour in day.hours),
+        about=("What does scaling over the day save?", problem.name),
     )
 
 
-def autoscale_verdict(instance: Instance, day: Day) -> str:
+def autoscale_verdict(problem: Problem, day: Day) -> str:
     """Whether the fleet meets its SLOs in every hour, and only where none is missed what scaling ahead saves."""
+    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(problem, day)
     cost = (
-        f"Scaled ahead by the daily profile, {duration(day.start_up)} before each rise, the fleet costs "
-        f"{money(day.ahead)} a day instead of {money(day.fixed)}"
+        f"Scaled ahead by the daily profile, {duration(day.start_up_s)} before each rise, the fleet costs "
+        f"{money(day.ahead_usd_per_day)} a day instead of {money(day.fixed_usd_per_day)}"
     )
-    if day.short:
-        most = float(day.volume[list(day.short)].max() * instance.problem.workload.request_rate)
+    if short:
+        most = max(hour.rate_rps for hour in short)
         return (
-            f"The whole fleet misses an SLO in {plural(len(day.short), 'hour')} of the day, of up to {rate(most)}, "
-            f"scaled or not ({lowest(instance, day)}). {cost}, which does not meet the SLO either."
-            f"{unsure(instance, day)}"
+            f"The whole fleet misses an SLO in {plural(len(short), 'hour')} of the day, of up to {rate(most)}, "
+            f"scaled or not ({lowest(problem, day)}). {cost}, which does not meet the SLO either.{doubt}"
         )
-    if day.saved <= NEGLIGIBLE * day.fixed:
+    if day.saved_usd_per_day <= NEGLIGIBLE * day.fixed_usd_per_day:
         return (
             "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. The fleet "
-            f"costs {money(day.fixed)} a day.{unsure(instance, day)}"
+            f"costs {money(day.fixed_usd_per_day)} a day.{doubt}"
         )
-    how, hours = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
+    how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
+    share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
     return (
-        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {hours} meets "
-        f"its SLO {how} ({lowest(instance, day)})."
+        f"{cost}: {money(day.saved_usd_per_day)} saved ({share}).{doubt} {hours} hour meets its SLO {how} "
+        f"({lowest(problem, day)})."
     )
 
 
-def unsure(instance: Instance, day: Day) -> str:
+def unsure(problem: Problem, day: Day) -> str:
     """In how many hours it is undecided whether the whole fleet meets its SLOs; empty where there is none."""
-    if not day.unsure:
+    hours = [hour for hour in day.hours if not hour.settled]
+    if not hours:
         return ""
-    hours = list(day.unsure)
-    most = float(day.volume[hours].max() * instance.problem.workload.request_rate)
-    slos = instance.problem.slos
-    doubts = [
-        (day.low[hour, k] - slo.attainment, hour, k)
-        for hour in hours
-        for k, slo in enumerate(slos)
-        if day.low[hour, k] < slo.attainment
-    ]
-    _, hour, k = min(doubts)
-    interval = f"{_class(instance, k)}{percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    slo, hour = min(
+        ((slo, hour) for hour in hours for slo in problem.slos if hour.low[slo.name] < slo.attainment),
+        key=lambda row: row[1].low[row[0].name] - row[0].attainment,
+    )
+    low, high = percent(hour.low[slo.name]), percent(hour.high[slo.name])
     return (
-        f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
-        f"of the whole fleet's runs ({interval}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
+        f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(max(hour.rate_rps for hour in hours))}, the goal "
+        f"lies within the 95 % interval of the whole fleet's runs ({_class(problem, slo.name)}{low} to {high} at "
+        f"{hour.hour:02d}:00, goal {percent(slo.attainment)}). Longer runs (--requests) decide."
     )
 
 
-def lowest(instance: Instance, day: Day) -> str:
+def lowest(problem: Problem, day: Day) -> str:
     """The hour of the least attainment of each class."""
     shares = []
-    for k, slo in enumerate(instance.problem.slos):
-        hour = int(np.argmin(day.hourly[:, k]))
-        share = percent(float(day.hourly[hour, k]))
-        shares.append(f"{_class(instance, k)}{share} at {hour:02d}:00, goal {percent(slo.attainment)}")
+    for slo in problem.slos:
+        hour = min(day.hours, key=lambda hour: hour.attainment[slo.name])
+        share = f"{_class(problem, slo.name)}{percent(hour.attainment[slo.name])}"
+        shares.append(f"{share} at {hour.hour:02d}:00, goal {percent(slo.attainment)}")
     return "lowest: " + "; ".join(shares)
 
 
-def _class(instance: Instance, number: int) -> str:
+def _class(problem: Problem, name: str) -> str:
     """The name of a class before a figure of it; none where there is one class only."""
-    slos = instance.problem.slos
-    return f"{slos[number].name} " if len(slos) > 1 else ""
+    return f"{name} " if len(problem.slos) > 1 else ""
 
 
-def on_load(instance: Instance, day: Day) -> str:
+def on_load(problem: Problem, day: Day) -> str:
     """What scaling on load does, and how fast replicas must start for it."""
     misses = [
-        f"{_class(instance, k)}{percent(float(day.attainment[k]))}, goal {percent(slo.attainment)}"
-        for k, slo in enumerate(instance.problem.slos)
-        if day.attainment[k] < slo.attainment - 1e-9
+        f"{_class(problem, slo.name)}{percent(share)}, goal {percent(slo.attainment)}"
+        for slo in problem.slos
+        if (share := day.attainment_on_load[slo.name]) < slo.attainment - 1e-9
     ]
-    if day.short:
+    if not all(hour.carried for hour in day.hours):
         limit = "No start-up time is short enough for the hours in which the whole fleet misses an SLO."
-    elif day.longest <= 0.0:
+    elif day.longest_start_up_s <= 0.0:
         limit = "It would meet every SLO only without any start-up time."
-    elif day.longest >= DAY:
+    elif day.longest_start_up_s >= DAY:
         limit = "It meets every SLO at any start-up time."
     else:
-        limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
+        limit = f"It meets every SLO up to a start-up time of {duration(day.longest_start_up_s)}."
     result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
-    late = f"{percent(day.late)} of the requests come" if day.late else "No request comes"
+    late = f"{percent(day.late_share)} of the requests come" if day.late_share else "No request comes"
     return (
-        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {late} while the fleet is too small "
-        f"for its hour, or is still working off the queue from then. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load_usd_per_day)} a day and {result}. {late} while the fleet "
+        f"is too small for its hour, or is still working off the queue from then. {limit}"
     )
 
 
 def method(day: Day) -> str:
     """How it was found."""
-    runs = f"simulated, with at least {count(day.requests)} requests for each rate and fleet"
-    how = runs if day.requests else "by formula"
+    runs = f"simulated, with at least {count(day.simulated_requests)} requests for each rate and fleet"
+    how = runs if day.simulated_requests else "by formula"
     return (
         f"Replicas and shares are {how}. Each hour is taken as if its rate lasted, with routing unchanged. The "
         "queue behind too small a fleet is modeled as a fluid: a request that comes while it stands misses the SLO. A "
@@ -410,44 +363,36 @@ def method(day: Day) -> str:
     )
 
 
-def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
+def stretches(day: Day) -> Table:
     """Stretches of hours with the same replicas, and the least attainment in them."""
-    change = np.flatnonzero((day.need[1:] != day.need[:-1]).any(axis=1)) + 1
-    rows = []
-    for hours in np.split(np.arange(len(day.need)), change):
-        peak = float(day.volume[hours].max() * instance.problem.workload.request_rate)
-        counts = [str(n) for n in day.need[hours[0]].tolist()]
-        doubt = ", undecided" if set(hours.tolist()) & set(day.unsure) else ""
-        least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
-        rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
-    figures = (
-        *(pool.name for pool in fleet.pools),
-        *(f"{_class(instance, k)}SLO met" for k in range(day.hourly.shape[1])),
-    )
-    return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)
+    rows, classes = [], list(day.attainment_on_load)
+    for replicas, group in groupby(day.hours, key=lambda hour: hour.replicas):
+        hours = list(group)
+        doubt = "" if all(hour.settled for hour in hours) else ", undecided"
+        least = [f"{percent(min(hour.attainment[name] for hour in hours))}{doubt}" for name in classes]
+        span, most = f"{hours[0].hour:02d}:00 to {hours[-1].hour + 1:02d}:00", max(hour.rate_rps for hour in hours)
+        rows.append((span, rate(most), *map(str, replicas.values()), *least))
+    met = [f"#{f'{name} ' if len(classes) > 1 else ''}SLO met" for name in classes]
+    return table_of(("hours", "#up to", *(f"#{name}" for name in day.hours[0].replicas), *met), rows)
 
 
-def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
+def _cost_chart(day: Day) -> Chart:
     """Dollars of every hour that its replicas cost, of what the whole fleet costs."""
-    whole, load = fleet_cost(instance, fleet), instance.problem.workload.request_rate
-    costs = [fleet_cost(instance, fleet.resized(row)) for row in day.need]
-    rates = (day.volume * load).tolist()
-    words = [
-        " + ".join(f"{n} {pool.name}" for n, pool in zip(row, fleet.pools, strict=True)) for row in day.need.tolist()
+    whole = day.fixed_usd_per_day / len(day.hours)
+    words = [" + ".join(f"{n} {name}" for name, n in hour.replicas.items()) for hour in day.hours]
+    rows = [
+        (f"{hour.hour:02d}:00", rate(hour.rate_rps), counts, hourly(hour.usd_per_hour))
+        for hour, counts in zip(day.hours, words, strict=True)
     ]
     stacks = [
-        (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
-        for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
+        (("good", hour.usd_per_hour, ", ".join(row)), ("track", whole - hour.usd_per_hour, "released"))
+        for hour, row in zip(day.hours, rows, strict=True)
     ]
     heights = [(value, significant(value)) for value in round_steps(whole)]
-    dollars, summary = Axis("$ an hour", 0.0, 1.05 * whole, heights), f"cost of each hour, {money(sum(costs))} a day"
-    rows = [
-        (f"{hour:02d}:00", rate(r), counts, hourly(cost))
-        for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
-    ]
-    least = int(np.argmin(costs))
+    total, least = sum(hour.usd_per_hour for hour in day.hours), min(day.hours, key=lambda hour: hour.usd_per_hour)
+    dollars, summary = Axis("$ an hour", 0.0, 1.05 * whole, heights), f"cost of each hour, {money(total)} a day"
     return Chart(
-        title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
+        title=f"At {least.hour:02d}:00, {percent(least.usd_per_hour / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
         drawing=draw_stacks(stacks, TICKS, dollars, f"{summary} without start-up times", name="hour"),
         table=table_of(("hour", "#rate", "replicas", "#cost"), rows),

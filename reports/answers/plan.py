@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS
-from costmodel.words import dearer, join_words, plural
-from optimizer.plans.plan import Alternative, Plan
+from costmodel.words import dearer, plural
+from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import verdict, words
 from reports.asked import asked
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.figures import (
+    brief_slo_table,
     fleet_diagram,
     fleet_table,
     goal_words,
@@ -106,7 +107,7 @@ def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             table=fleet_table(plan, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=slo_table(plan, brief=True), notes=said(verdict.risk_sentence(plan))),
+        Section(table=brief_slo_table(plan), notes=said(_risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -116,8 +117,9 @@ def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
                         verdict.proof_sentence(plan),
                         verdict.capacity_sentence(plan),
                         verdict.waste_sentence(plan),
-                        verdict.prefix_sentence(plan),
+                        verdict.prefix_sentence(plan, brief=True),
                         deploy_sentence(plan, runs.targets, brief=True),
+                        _more_sentence(plan),
                     )
                 ),
                 verdict.overload_sentence(plan),
@@ -126,6 +128,19 @@ def _brief(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
             )
         ),
     )
+
+
+def _risk_sentence(plan: Plan) -> str:
+    """The risk, with the number of the fleet that survives."""
+    kinds = [{row.kind for row in group} for group in words.alternative_groups(plan)]
+    number = next((f": fleet {number}." for number, names in enumerate(kinds, 1) if "safe" in names), ".")
+    return f"{risk.removesuffix('.')}{number}" if (risk := verdict.risk_sentence(plan)) else ""
+
+
+def _more_sentence(plan: Plan) -> str:
+    """Say how many alternatives the brief answer leaves out."""
+    more = len(words.alternative_groups(plan)) - 1 - BRIEF_ALTERNATIVES
+    return f"{plural(more, 'more alternative')}: -v." if more > 0 else ""
 
 
 def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
@@ -160,8 +175,8 @@ def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
         ),
         Section(
             "SLOs",
-            table=slo_table(plan, brief=False),
-            notes=said(verdict.risk_sentence(plan), missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
+            table=slo_table(plan),
+            notes=said(_risk_sentence(plan), missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
             sections=(simulation_section(plan),),
         ),
@@ -174,7 +189,7 @@ def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
         ),
         front_section(plan),
         _alternatives(plan, brief=False),
-        sensitivity_section(plan),
+        *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         workload_section(plan, workload_charts(plan)),
         settings_section(plan, runs),
         _trust(plan),
@@ -231,18 +246,14 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
     left_out |= set() if words.has_fleet(plan) else {"recommended", "nearest_miss"}
-    distinct = words.distinct_alternatives(plan, 0) if brief else words.distinct_alternatives(plan)
+    distinct = [group[0] for group in words.alternative_groups(plan)] if brief else words.distinct_alternatives(plan)
     kinds = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
-    shown = kinds
-    if brief:
-        chosen = sorted(kinds, key=lambda item: item[1].kind not in BRIEF_FIRST)[:BRIEF_ALTERNATIVES]
-        shown = [item for item in kinds if item in chosen]
+    shown = kinds[:BRIEF_ALTERNATIVES] if brief else kinds
     tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
-    others = [row for row in words.distinct_alternatives(plan) if row.kind not in left_out - {"other_engines"}]
-    table = table_of(_alternative_columns(len(others) - len(shown), brief=brief), cells, tones)
+    table = table_of(_alternative_columns(brief=brief), cells, tones)
     if brief:
         return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
@@ -256,18 +267,14 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
-BRIEF_FIRST: Final = {"safe", "colocated_only", "disaggregated_only"}
-"""Kinds that the brief answer never leaves out: the fleet whose price its risk states, and the other way to serve."""
 
 
-def _alternative_columns(cut: int, *, brief: bool) -> list[Column]:
-    """Columns of the alternatives; cut: how many a brief table leaves out, which its header says."""
-    fleet = f"replicas × GPU ({cut} more with -v)" if cut else "replicas × GPU"
+def _alternative_columns(*, brief: bool) -> list[Column]:
     limits, met = Column("max seqs/chunk", spacious=True), Column("SLO met", "right", optional=True)
     return [
         Column("#", "right"),
         Column("alternative", shrink=True, lines=6),
-        Column(fleet if brief else words.FLEET_WITH_LIMITS, shrink=True, lines=8),
+        Column("replicas × GPU" if brief else words.FLEET_WITH_LIMITS, shrink=True, lines=8),
         *([limits] if brief else []),
         Column("$/h", "right"),
         Column("extra", "right"),
@@ -279,10 +286,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
     pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
     name, extra = words.alternative_name(row), MISSING
-    if row.kind == "recommended":
-        same = [words.alternative_name(twin) for twin in words.same_fleets(plan) if twin.kind != "other_engines"]
-        name = f"recommended (also cheapest for: {join_words(same)})" if same else "recommended"
-    elif words.is_feasible(row) and price and own:
+    if row.kind != "recommended" and words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
         extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
     fleet = words.fleet_line(pools, limits=not brief) if pools else ""
@@ -380,7 +384,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         f"{basis * words.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force; the HTML and JSON views list them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )

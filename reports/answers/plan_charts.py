@@ -402,7 +402,7 @@ def _roofline_chart(plan: Plan) -> Chart:
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         ends = (words.in_words(at.bound_by, BOUNDS), words.busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
-    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
     roles = {pool.role for pool in pools}
     return Chart(
         title=roofline_sentence(plan.pools),

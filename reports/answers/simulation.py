@@ -57,7 +57,8 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
                 "Pools",
                 table=_pools(simulation),
                 notes=(
-                    "In a step: share of the time in which a replica runs a step, however small its batch.",
+                    "Busy: share of the time in which a replica runs a step, however small its batch. A plan's load is "
+                    "something else: the share of what a pool can take within the SLO.",
                     "MFU, MBU: compute and memory traffic of the steps, as shares of the GPUs' peaks.",
                 ),
             ),
@@ -66,6 +67,7 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
         ),
         positive=judgement.proven,
         next_step=next_step,
+        about=(clean(simulation.plan.name), "simulated"),
     )
 
 
@@ -142,7 +144,7 @@ def _metrics(simulation: Simulated) -> list[Metric]:
 
 
 def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -> list[list[str]]:
-    """The name, and under it goal, simulated, by formula and in the plan.
+    """The name, and under it goal, simulated, by formula and planned.
 
     Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
     """
@@ -165,14 +167,14 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
     if simulation.plan.status is Status.STATED:  # a fleet file: its plan is by formula
         return rows
-    return [*rows, ["  in the plan", percent(plan_class.attainment), "", *_quantiles(plan_class.latencies, metrics)]]
+    return [*rows, ["  planned", percent(plan_class.attainment), "", *_quantiles(plan_class.latencies, metrics)]]
 
 
 def _origins(simulation: Simulated) -> tuple[str, ...]:
     """What the rows that are not simulated stand for."""
     sure = simulation.plan.confidence
     slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    plan_sentence = f"in the plan: what it states for {rate(served_rate(simulation.plan))}{slow}."
+    plan_sentence = f"planned: what the plan states for {rate(served_rate(simulation.plan))}{slow}."
     return said(
         "" if simulation.analytic is None else "by formula: queueing formulas at this rate.",
         "" if simulation.plan.status is Status.STATED else plan_sentence,
@@ -195,7 +197,7 @@ def _quantiles(item: ClassLatencies, metrics: Sequence[Metric]) -> list[str]:
 def _pools(simulation: Simulated) -> Table:
     columns = (
         Column("pool", shrink=True),
-        *("#replicas", "#in a step"),
+        *("#replicas", "#busy"),
         Column("MFU", "right", optional=True),
         *("#MBU", "#KV mean/peak", "#preempted", "#rejected"),
         Column("power", "right", optional=True),

@@ -204,18 +204,13 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
             row.limit.replace(" ", " of "),
             quantity(row.upper, row.unit),
             f"{significant(row.dual)} {row.worth}",
-            f"{significant(row.difference)} {row.worth}",
             _whole(row),
         )
         for row in rows
     ]
-    again = Column("solved again", "right", optional=True)
     whole = Column("in whole fleets", shrink=True, lines=3)
-    notes = (
-        "Worth per unit: what one more unit saves or serves, if replicas could be bought in fractions; solved again: "
-        "the same, with the limit a little wider.",
-    )
-    table = table_of(["limit", "#value", "#worth per unit", again, whole], cells)
+    notes = ("Worth per unit: what one more unit saves or serves, if replicas could be bought in fractions.",)
+    table = table_of(["limit", "#value", "#worth per unit", whole], cells)
     return Document((headline,), (Section(table=table, notes=notes),))
 
 

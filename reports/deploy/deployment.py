@@ -26,7 +26,7 @@ class UndeployableError(InputError):
     """
 
     def __init__(self, reason: str, again: str) -> None:
-        super().__init__(f"{reason}; plan again with pdplan optimize {again}")
+        super().__init__(f"{reason}; plan again with pdplan optimize FILE {again}")
         self.reason, self.again = reason, again
 
 

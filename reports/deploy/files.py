@@ -226,7 +226,7 @@ def _balancing(plan: Plan, deployment: Deployment) -> str:
     alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
     if alike or plan.simulation is None:
         return ""
-    behind = plan.simulation.fewest_requests
+    behind = plan.simulation.behind_least_requests
     if behind is not None and behind.held:
         return ""
     shown_share = "was not simulated"

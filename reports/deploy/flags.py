@@ -150,6 +150,10 @@ class FlagReader:
         """Whether the flag is there."""
         return name in self.values
 
+    def ranks(self, name: str) -> int:
+        """Data ranks of attention; without SGLang's switch the flag asks for as many whole engines."""
+        return self.whole(name) if "--enable-dp-attention" in self.values else 1
+
     def copies(self, name: str) -> int:
         """Second copies of experts that flags ask for; none without the load balancer."""
         return self.whole(name) if "--enable-eplb" in self.values else 0
@@ -163,8 +167,9 @@ class Flag:
     absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
     the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
     part of one; times: the degree by which an engine counts more than the plan; more: what it counts beside; value:
-    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
-    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
+    what it always has to be where no setting decides; experts: whether it is for models with experts alone; since,
+    before: first version of the engine that takes it, and first that does not, or need not be told; dynamo: the flag in
+    which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
@@ -177,6 +182,8 @@ class Flag:
     more: int = 0
     value: Any = None
     experts: bool = False
+    since: str = ""
+    before: str = ""
     dynamo: str = ""
 
     def stated(self, reader: FlagReader) -> Any:
@@ -216,31 +223,45 @@ class Flag:
 
 
 @cache
-def table(engine: str) -> tuple[Flag, ...]:
-    """The flags of an engine, in the order in which they are written."""
+def table(engine: str, version: str) -> tuple[Flag, ...]:
+    """The flags of a version of an engine, in the order in which they are written."""
     rows: dict[str, dict[str, Any]] = facts.fact("flags", engine)
-    return tuple(
+    flags = (
         Flag(**row | {"name": name, "read": getattr(FlagReader, row["read"]) if "read" in row else None})
         for name, row in rows.items()
     )
+    number = facts.numbers(version)
+    return tuple(
+        flag
+        for flag in flags
+        if facts.numbers(flag.since) <= number and not (flag.before and number >= facts.numbers(flag.before))
+    )
 
 
-def _stated(pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted, *, experts: bool) -> dict[str, Any]:
+def _table(deployment: Deployment) -> tuple[Flag, ...]:
+    """The flags of the engine that is deployed; a CPU has precisions and KV blocks of its own, whatever was planned."""
+    flags = table(deployment.engine, deployment.engine_version)
+    own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
+    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in flags)
+
+
+def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> dict[str, Any]:
     """What an engine is told by name, in the table's order; fields of one object are together."""
     values: dict[str, Any] = {}
-    for flag in flags:
+    for flag in _table(deployment):
         value = engine_values[flag.setting] if flag.setting else flag.value
-        engine_value = None if value is None or (flag.experts and not experts) else flag.told(pool, value)
+        is_told = value is not None and (deployment.model.is_moe or not flag.experts)
+        engine_value = flag.told(pool, value) if is_told else None
         if engine_value is not None:
             section, _, name = flag.name.rpartition(".")
             (values.setdefault(section, {}) if section else values)[name] = engine_value
     return values
 
 
-def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -> Counted:
+def _read_flags(deployment: Deployment, reader: FlagReader) -> Counted:
     """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
     engine_values: Counted = {}
-    values, where = dict(reader.values), reader.where
+    flags, values, where = _table(deployment), dict(reader.values), reader.where
     for section in sorted({flag.name.rpartition(".")[0] for flag in flags} & set(values)):
         fields = values[section]
         if isinstance(fields, str):
@@ -250,7 +271,7 @@ def _read_flags(flags: tuple[Flag, ...], reader: FlagReader, *, experts: bool) -
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
-        elif flag.read is not None and (experts or not flag.experts):
+        elif flag.read is not None and (deployment.model.is_moe or not flag.experts):
             value = flag.stated(reader)
             if engine_values.setdefault(flag.setting, value) != value:
                 raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
@@ -295,9 +316,9 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _flags(deployment: Deployment, pool: DeployedPool, flags: tuple[Flag, ...], engine_values: Counted) -> Flags:
+def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> Flags:
     """A switch that is off has a name of its own, and objects are JSON."""
-    stated = _stated(pool, flags, engine_values, experts=deployment.model.is_moe)
+    stated = _stated(deployment, pool, engine_values)
     texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
     return {
         facts.off_switch(name) if value is False else name: value is False or value for name, value in texts.items()
@@ -308,13 +329,13 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     """The settings that flags, or options of TensorRT-LLM, state; InputError for one that is missing."""
     engine = deployment.engine
     if engine == "trtllm":
-        options = _options_of_dynamo(where, values) if deployment.target.workers else values
+        options = _options_of_dynamo(deployment, where, values) if deployment.target.workers else values
         return _trtllm_settings(deployment, where, options)
     reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
     if engine == "vllm":
         return _vllm_settings(deployment, reader)
-    return WorkerSettings(**_read_flags(table("sglang"), reader, experts=True))
+    return WorkerSettings(**_read_flags(deployment, reader))
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -372,15 +393,14 @@ def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
         "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
-    return _flags(deployment, pool, _vllm(deployment), engine_values)
+    return _flags(deployment, pool, engine_values)
 
 
 def _keeps_whole_caches(deployment: Deployment) -> bool:
-    """Whether vLLM has to be told that layers need a window or a state alone, as the plan has their memory."""
+    """Whether vLLM may have to be told that layers need a window or a state alone, as the plan has their memory."""
     kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
-    name, since = deployment.model.name, facts.fact("own_caches_since")
-    chunked = is_model(name) and "attention_chunk_size" in config_of(name)
-    return len(kinds) > 1 and not chunked and facts.numbers(deployment.engine_version) < facts.numbers(since)
+    name = deployment.model.name
+    return len(kinds) > 1 and not (is_model(name) and "attention_chunk_size" in config_of(name))
 
 
 def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
@@ -400,15 +420,9 @@ def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) 
     return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
 
 
-def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
-    """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
-    own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
-    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in table("vllm"))
-
-
 def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(_vllm(deployment), reader, experts=deployment.model.is_moe)
-    for flag in table("vllm"):  # what a CPU has of its own is as planned
+    engine_values = _read_flags(deployment, reader)
+    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
         if flag.read is not None and flag.setting not in engine_values:
             engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
     engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
@@ -433,12 +447,13 @@ def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
+        "attention_dp": settings.data > 1 or None,
         "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _flags(deployment, pool, table("sglang"), engine_values)
+    return _flags(deployment, pool, engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -464,16 +479,16 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "transfer": None if pool.role is Role.COLOCATED else transfer,
         "host_bytes": settings.host_cache * int(GIGA) or None,
     }
-    return _stated(pool, table("trtllm"), engine_values, experts=deployment.model.is_moe)
+    return _stated(deployment, pool, engine_values)
 
 
 def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> WorkerSettings:
-    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in table("trtllm")})
+    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)})
     if unknown:
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
-    engine_values = _read_flags(table("trtllm"), FlagReader(where, options), experts=deployment.model.is_moe)
+    engine_values = _read_flags(deployment, FlagReader(where, options))
     engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return WorkerSettings(**absent | engine_values)
@@ -490,17 +505,17 @@ def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     cache = options["kv_cache_config"]
     del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
     flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
-    flags |= {row.dynamo: options.pop(row.name) for row in table("trtllm") if row.dynamo and row.name in options}
+    flags |= {row.dynamo: options.pop(row.name) for row in _table(deployment) if row.dynamo and row.name in options}
     flags |= {flag: cache[name] for flag, name in TWICE.items()}
     if options.pop("enable_attention_dp"):
         flags["--enable-attention-dp"] = True
     return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
 
 
-def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of_dynamo(deployment: Deployment, where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that dynamo.trtllm puts together from its flags and the JSON."""
     options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    for row in table("trtllm"):
+    for row in _table(deployment):
         if row.dynamo and row.name in options:
             raise InputError(f"{where}: {row.name} is stated by {row.dynamo} and again in {OVERRIDES}")
         if row.dynamo in values:

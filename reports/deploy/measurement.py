@@ -210,7 +210,7 @@ def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
 
 def behind(plan: Plan, router: Balancing) -> Plan:
     """The plan with its figures behind a router; as it is where that is its own, or was not simulated."""
-    fleet = None if plan.simulation is None else plan.simulation.fewest_requests
+    fleet = None if plan.simulation is None else plan.simulation.behind_least_requests
     if fleet is None or not fleet.latencies or router is not Balancing.LEAST_REQUESTS:
         return plan
     return with_latencies(plan, fleet.latencies)

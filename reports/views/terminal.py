@@ -37,7 +37,7 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
     blocks = [[_paint(line, color=color, fg=fg, bold=True) for line in headline]]
     blocks += [list(_section(section, width, color=color)) for section in read_sections(document.sections)]
     if document.next_step:
-        blocks.append([_paint(f"Next: {document.next_step}", color=color, fg="cyan")])
+        blocks[-1].append(_paint(f"Next: {document.next_step}", color=color, fg="cyan"))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 

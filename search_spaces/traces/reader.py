@@ -53,6 +53,7 @@ HASH_KEY = "hash_ids"
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
 )
+A_DATE = "2023-11-16 18:15:46.68"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GZIP = b"\x1f\x8b"
@@ -335,13 +336,15 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
     if unit is ArrivalUnit.ISO:
         moment = parse_date(text)
         if moment is None:
-            raise InputError(f"{name} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
+            raise InputError(f"{name} is {shown(text)}, but must be a date and time such as {A_DATE}")
         if abs(moment) > MAX_SECONDS * NANOSECONDS:
             raise InputError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
         return moment
     value = finite_number(text)
     if value is None:
-        raise InputError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
+        raise InputError(
+            f"{name} is {shown(text)}, but must be a finite number of {unit.value}, or a date such as {A_DATE}"
+        )
     seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
@@ -472,6 +475,8 @@ def _head(path: Path) -> str:
     start = first_bytes(path)
     if is_range_query(start):
         raise InputError(f"{path}: is an answer of Prometheus; `pdplan workload {path} -o FILE` makes a workload of it")
+    if start.startswith((b"# HELP ", b"# TYPE ")):
+        raise InputError(f"{path}: is a page of /metrics, which tells no times; give a range query of Prometheus")
     _, line = next(read_lines(path), (0, b""))
     if not line:
         raise InputError(f"{path}: the trace is empty: the file has no lines")
