@@ -573,7 +573,7 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
 def planned_volume(plan: Plan) -> float:
     """Multiple of the demand that the plan serves: 1, unless its goal was to find the most."""
     prompts = [pool.operating_point.request_rate_rps for pool in plan.pools if pool.role != Role.DECODE.value]
-    return sum(prompts) / plan.demand_rps if plan.demand_rps > 0.0 else 1.0
+    return sum(prompts) / plan.demand_rps
 
 
 def _check_routes(plan: Plan, instance: Instance) -> None:

@@ -81,13 +81,13 @@ Key = tuple[PoolKey, ...]
 def run_length(instance: Instance, volume: float) -> int:
     """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
 
-    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
+    Bursts make requests share their fate, so that of as many as the peakedness says only one tells something new.
     """
     recording, load = instance.problem.recorded, instance.problem.workload
     pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate
     recording_size = 0 if recording is None else recording.arrival.size
     least = max(LEAST_REQUESTS, recording_size, math.ceil(LIFETIMES * pause))
-    alike = max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0) if recording is None else 1.0
+    alike = instance.flows.peakedness if recording is None else 1.0
     return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * alike)
 
 
