@@ -357,55 +357,6 @@ def dealt_wait(
     return np.asarray(spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + uneven))
 
 
-def shared_step(prompt: Prompt, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean step of a worker that only prefills, and how much later than alone a prompt ends that shares it [s].
-
-    A step takes all prompts that came during the last one, up to its room m: a + b each. With lambda prompts a second
-
-        T = a + b max(1, lambda T) = a / (1 - lambda b),   a + b = the prompt alone,   a + m b = a full step.
-
-    A prompt waits for half of a step in progress, which it meets with chance min(lambda T, 1), and then for the end of
-    its own. With m = 1 whoever meets a step queues, and the queue counts it: the wait is (1 - 1 / m) of that.
-
-    rate: lambda of one worker [1/s].
-
-    >>> values = [np.array([number]) for number in (0.4, 0.1, 0.1, 8.0, 8.0)]
-    >>> length, later = shared_step(Prompt(*values), np.array([5.0]))
-    >>> round(float(length[0]), 3), round(float(later[0]), 3)
-    (0.48, 0.29)
-    """
-    full = prompt.shared * prompt.room
-    least = np.minimum(prompt.alone, full)
-    more = (full - least) / np.maximum(prompt.room - 1.0, 1e-9)
-    open_share = 1.0 - rate * more
-    length = np.where(open_share > 0.0, (least - more) / np.maximum(open_share, 1e-9), full)
-    length = np.clip(length, least, full)
-    met = np.minimum(rate * length, 1.0)
-    return length, length - least + met * length / 2.0 * (1.0 - 1.0 / prompt.room)
-
-
-def dealt_wait(
-    requests: FloatArray, service: FloatArray, away: FloatArray, step: FloatArray, lanes: FloatArray
-) -> FloatArray:
-    """Mean wait at a worker that only prefills for prompts that its next step does not take [s].
-
-    Where the worker is never idle, all others are ahead but for those away: x = n s - Z - s, as in `circulating_wait`.
-    Prompts dealt at random to L lanes leave some idle while others queue: with p = lambda T / L a lane is a queue of
-    Poisson arrivals and one length T, (1 - 1 / L) p T / (2 (1 - p)), and 1 - p = -x / (Z + s) until it is saturated:
-
-        W = x / 2 + sqrt(x^2 / 4 + (1 - 1 / L) n s T / 2)
-
-    requests: n [1]; service: s [s]; away: Z [s]; step: T (`shared_step`) [s]; lanes: L, 1 where they are kept even [1].
-
-    >>> four = [np.array([number]) for number in (1.0, 9.0, 1.0, 1.0)]
-    >>> float(dealt_wait(np.array([4.0]), *four)[0]), float(dealt_wait(np.array([12.0]), *four)[0])
-    (0.0, 2.0)
-    """
-    spare = requests * service - away - service
-    uneven = (1.0 - 1.0 / lanes) * requests * service * step / 2.0
-    return np.asarray(spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + uneven))
-
-
 def look_wait(looks: FloatArray, decode: FloatArray, iteration: FloatArray) -> FloatArray:
     """Mean wait of a prompt where the scheduler looks at its queue once in L steps [s]: (L - 1) / 2 x (2 i - d).
 
