@@ -50,8 +50,8 @@ EQUAL_WAIT = 2.0
 after the other end so too. Each waits for the rest of one step and, as engines read tokens a step late, for another.
 Theory, not fitted; a fit to all rows gives 1.97."""
 CROWDING = 0.8
-"""Figure of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform lengths;
-mean error 12 % of the time to the first token, 19 % too short where the server is just busy all the time."""
+"""Figure of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
+lengths; mean error 12 % of the time to the first token, 19 % too short where the server is just busy all the time."""
 
 
 @dataclass(frozen=True, slots=True)
