@@ -29,6 +29,7 @@ class Policy:
     pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
         for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
+    random_lanes: a prefill engine deals prompts to its data-parallel ranks at random; otherwise it keeps them even.
     """
 
     exclusive_prefill: bool = False
@@ -39,6 +40,7 @@ class Policy:
     reserve_output: float = 0.0
     admit_after_preemption: bool = True
     pulls: bool = False
+    random_lanes: bool = False
 
 
 VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
@@ -46,11 +48,13 @@ VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False,
 that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
 vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
 which the next step schedules."""
-SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3)
+SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3, random_lanes=True)
 """SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
 part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
 before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
-(DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py)."""
+(DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py). The rank that computes a prompt
+is its room number, drawn at random, modulo the ranks (`--load-balance-method follow_bootstrap_room`, the default of
+prefill engines: sgl-project/sglang, pull requests 15617 and 16110)."""
 TRTLLM: Final = Policy(reserve_output=1.0, pulls=True)
 """TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
 Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;

@@ -482,7 +482,7 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
     np.testing.assert_allclose(runs[0].e2e, runs[1].e2e + shift)
     cell = np.ones((1, 1))
     times = EngineTimes(
-        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, 0.0 * cell), lambda running: np.full_like(running, 0.01)
+        Prompt(0.1 * cell, 0.1 * cell, 0.1 * cell, cell, cell), lambda running: np.full_like(running, 0.01)
     )
     load = ClosedLoad(cell, 1000.0 * cell, 101.0 * cell, 0.0 * cell, 10.0 * cell)
     pools = WorkerPools(cell, cell, 0.0 * cell, 100.0 * cell, apart=roles == STAGES)

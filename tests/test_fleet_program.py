@@ -21,6 +21,7 @@ from optimizer.search.program import (
     Matrices,
     Program,
     SolveStatus,
+    aim_of,
     cheapest,
     engine_cost,
     fleet_limits,
@@ -133,6 +134,13 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
 def test_golden(name: str) -> None:
     asked, aim, rows = CASES[name]
     assert_golden(f"lp/{name}.lp", lp_text(program(asked, aim), *rows))
+
+
+@pytest.mark.parametrize("factor", [0.01, 1.0, 2.0, 1e4])
+def test_prices_that_all_change_alike_change_no_aim(factor: float) -> None:
+    offers = (Offer(NVIDIA, 3.0 * factor), Offer(AMD, 2.0 * factor))
+    weight = aim_of(toy_problem(offers=offers)).cost_weight
+    assert [weight * offer.usd_per_hour for offer in offers] == pytest.approx([1.0, 2.0 / 3.0])
 
 
 def test_every_kind_of_row_has_a_golden() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,8 +25,10 @@ from costmodel.queues.steady_state import (
     admitted_requests,
     circulating_wait,
     closed_loop,
+    dealt_wait,
     engine_times,
     launching_time,
+    shared_step,
     wave_share,
 )
 from costmodel.transformer import Transformer
@@ -72,9 +75,14 @@ def colocated(fits: float = 100) -> WorkerPools:
     return replace(pools(fits=fits), apart=False)
 
 
+def lone_prompts(seconds: float) -> Prompt:
+    """Prompts of which a step takes one."""
+    return Prompt(cell(seconds), cell(seconds), cell(seconds), room=cell(1.0), lanes=cell(1.0))
+
+
 def times(prompt: float, decode: Callable[[Array], Array] | float) -> EngineTimes:
     step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
-    return EngineTimes(Prompt(cell(prompt), cell(prompt), cell(prompt), cell(0.0)), step)
+    return EngineTimes(lone_prompts(prompt), step)
 
 
 def ttft(prompt_and_steps: EngineTimes, policy: ServingPolicy, users: ClosedLoad, workers: WorkerPools) -> float:
@@ -156,15 +164,66 @@ def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
     assert steady.ttft[0, 0] == pytest.approx(200 / 4 - 100 * 0.001, rel=0.02)
 
 
-def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
-    """A step of all lanes lasts 0.8 s; it is met in progress as often as the worker is busy."""
-    busy, free = (
-        closed_loop(replace(times(0.3, 0.05), prompt=prompt), IDEAL, load(16, spread=0.0), pools())
-        for prompt in (Prompt(cell(0.3), cell(0.1), cell(0.1), cell(lockstep)) for lockstep in (0.8, 0.0))
+def shared_steps(prompt: Prompt, requests: int, away: float, *, random: bool, rounds: int = 10) -> float:
+    """Mean time from arrival to the end of the own step, event by event, after the first round.
+
+    A step takes what has come, one prompt of each lane, and lasts a + b for each.
+    """
+    alone, room = float(prompt.alone[0, 0]), int(prompt.room[0, 0])
+    more = (float(prompt.shared[0, 0]) * room - alone) / (room - 1)
+    rng = np.random.default_rng(1)
+    events = [(0.0, number, 0) for number in range(requests)]
+    heapq.heapify(events)
+    queues: list[deque[tuple[float, int, int]]] = [deque() for _ in range(room)]
+    free, seen = 0.0, []
+    while events or any(queues):
+        if not any(queues):
+            free = max(free, events[0][0])
+        while events and events[0][0] <= free:
+            place = int(rng.integers(room)) if random else min(range(room), key=lambda lane: len(queues[lane]))
+            queues[place].append(heapq.heappop(events))
+        batch = [queue.popleft() for queue in queues if queue]
+        free += alone + more * (len(batch) - 1)
+        for arrival, number, turn in batch:
+            if turn:
+                seen.append(free - arrival)
+            if turn < rounds - 1:
+                heapq.heappush(events, (free + away * rng.uniform(0.89, 1.11), number, turn + 1))
+    return float(np.mean(seen))
+
+
+@pytest.mark.parametrize("requests", [8, 128])
+@pytest.mark.parametrize("load_share", [0.2, 0.5, 0.8, 1.2])
+def test_prompts_share_a_step_as_a_queue_says_event_by_event(requests: int, load_share: float) -> None:
+    """The rate is that of the simulated queue; the first wave, a tenth of a benchmark's run, stands beside both."""
+    prompt = Prompt(cell(0.4), cell(0.1), cell(0.1), room=cell(8.0), lanes=cell(8.0))
+    away = requests * 0.1 / load_share - 0.1
+    for random in (False, True):
+        measured = shared_steps(prompt, requests, away, random=random)
+        length, later = shared_step(prompt, cell(requests / (away + measured)))
+        wait = dealt_wait(
+            cell(requests), prompt.shared, cell(away + float(later[0, 0]) + 0.3), length, cell(8.0 if random else 1.0)
+        )
+        beside = 0.1 * (requests - 1) / 2.0 * 0.1
+        assert beside + 0.4 + float((later + wait)[0, 0]) == pytest.approx(beside + measured, rel=0.3)
+
+
+def test_a_prompt_waits_for_half_of_a_step_in_progress_and_for_all_that_share_its_own() -> None:
+    """Two prompts a second: a step of 0.2 s and 0.2 s for each prompt lasts 0.4 s, and 0.8 of the arrivals meet one."""
+    prompt = Prompt(cell(0.4), cell(0.25), cell(0.25), room=cell(4.0), lanes=cell(4.0))
+    length, later = shared_step(prompt, cell(2.0))
+    assert length[0, 0] == pytest.approx(0.4)
+    assert later[0, 0] == pytest.approx(0.8 * 0.2 * 0.75)
+    assert shared_step(prompt, cell(100.0))[0][0, 0] == pytest.approx(1.0)
+
+
+def test_lanes_that_are_dealt_to_at_random_wait_longer() -> None:
+    prompt = Prompt(cell(0.3), cell(0.1), cell(0.1), room=cell(8.0), lanes=cell(8.0))
+    dealt = replace(IDEAL, scheduler=Policy(random_lanes=True))
+    even, uneven = (
+        ttft(replace(times(0.3, 0.05), prompt=prompt), policy, load(64), pools()) for policy in (IDEAL, dealt)
     )
-    share = float((busy.rate * busy.shared)[0, 0])
-    assert 0.1 < share < 0.9
-    assert busy.ttft[0, 0] - free.ttft[0, 0] == pytest.approx(share * (0.8 - 0.3 + 0.8 / 2), rel=1e-3)
+    assert even < uneven < 2.0 * even
 
 
 def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:

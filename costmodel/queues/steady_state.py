@@ -7,15 +7,16 @@ a request (`costmodel.speculation`; 1 where none are drafted), O tokens a reques
 
     TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
     TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line
-    W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`)
+    W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`, `dealt_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
 
 The first wave arrives at once, and each of n prompts that come at once waits for half of the others, w seconds each: f
 is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
-Later requests come back scattered by their lengths. Colocated requests of equal length start and end together: where
-prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came just
-before. `front` is what a request waits for whatever the load: `ServingPolicy.fixed_ttft`. `entry` is the decode step
-that it enters with, after the wait for the scheduler's next look at its queue (`look_wait`) or for a hand-over
+Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
+Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
+they share steps with decodes each waits for those that came just before. `front` is what a request waits for whatever
+the load: `ServingPolicy.fixed_ttft`. `entry` is the decode step that it enters with, after the wait for the scheduler's
+next look at its queue (`look_wait`), or for others in the step of its prompt (`shared_step`) and for the hand-over
 (`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one, the deployment is
 idle at times and serves a single request at others: N = 1.
 """
@@ -48,9 +49,9 @@ EQUAL_WAIT = 2.0
 """Prompts that one of equal length waits for where prompts share steps with decodes [1]: those that start one
 after the other end so too. Each waits for the rest of one step and, as engines read tokens a step late, for another.
 Theory, not fitted; a fit to all rows gives 1.97."""
-CROWDING, ROUNDING = 0.8, 0.56
-"""Figures of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
-lengths; mean error 5 %, at most 16 % of the time to the first token."""
+CROWDING = 0.8
+"""Figure of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
+lengths; mean error 12 % of the time to the first token, 19 % too short where the server is just busy all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +140,15 @@ class Prompt:
     """One prompt on an engine.
 
     alone: until its first token [s]; wave: the same for its share of an engine that all lanes keep busy [s]; shared:
-    how long that share keeps the engine busy [s]; lockstep: a step in which every lane has a prompt, 0 where an engine
-    has a single lane [s].
+    how long that share keeps the engine busy [s]; room: prompts that a step takes at most [1]; lanes: data-parallel
+    ranks that they are dealt to [1].
     """
 
     alone: FloatArray
     wave: FloatArray
     shared: FloatArray
-    lockstep: FloatArray
+    room: FloatArray
+    lanes: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,14 @@ def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | f
     Ranks of data-parallel attention go in step, each with its own prompts. Pipeline stages hold one micro-batch each.
     first_token: how much later than its steps a first token comes (`Accelerator.in_engine`) [1].
     """
-    lanes = steps.lanes
-    share = 1.0 / (steps.group * lanes * steps.pipeline)
-    shared = np.maximum(steps.together, least) * share
+    room = steps.group * steps.lanes
+    share = 1.0 / (room * steps.pipeline)
     return Prompt(
         alone=np.maximum(first_token * steps.alone, least),
         wave=np.maximum(first_token * steps.together, least) * share,
-        shared=shared,
-        lockstep=np.where(lanes > 1, shared * lanes * steps.pipeline, 0.0),
+        shared=np.maximum(steps.together, least) * share,
+        room=room,
+        lanes=steps.lanes,
     )
 
 
@@ -219,9 +221,7 @@ def decode_step(model: Transformer, engines: EngineArrays, running: FloatArray, 
 def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> Steady:
     """The fixed point of the equations above, from the times of a prefilling and of a decoding worker.
 
-    Lanes of a prefill worker go in step: where they are busy, a prompt waits for half of a step in progress and then
-    takes as long as a step of all lanes does. A decode worker that pulls loads KV during a step of the others before
-    one has it (`transfer.step_in_progress`).
+    A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
     """
     prompt, gaps = times.prompt, load.gaps
     prefills_first = policy.scheduler.exclusive_prefill and not pools.apart
@@ -233,23 +233,27 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     if not (pools.apart or prefills_first):
         front = front + EQUAL_WAIT * load.equality * (1.0 - 1.0 / residents) * prompt.alone
-    lockstep = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
-    running, queue, busy = residents, np.zeros_like(residents), np.zeros_like(residents)
+    running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
         if pools.apart:
             met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
-            entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + busy * lockstep
+            entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + delay
         else:
             entry = step + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot
         away = residence - queue - prompt.shared
-        wait = circulating_wait(at_worker, prompt.shared, away, load.scatter * gaps * tpot)
+        if pools.apart:
+            length, later = shared_step(prompt, at_worker / residence)
+            delay = 0.5 * delay + 0.5 * later
+            lanes = prompt.lanes if policy.scheduler.random_lanes else np.ones_like(length)
+            wait = dealt_wait(at_worker, prompt.shared, away, length, lanes)
+        else:
+            wait = circulating_wait(at_worker, prompt.shared, away, load.scatter * gaps * tpot)
         queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
-        busy = 0.5 * busy + 0.5 * np.minimum(at_worker * prompt.shared / residence, 1.0)
         running = 0.5 * running + 0.5 * residents * gaps * tpot / residence
     line = waiting_line(load, residents, residence)
     return Steady(
@@ -289,7 +293,7 @@ def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray
     Buzen 1978). Otherwise requests come back s apart, as they left, and wait for as much as they scatter, of the order
     of sqrt(sigma s), and less as they drift apart. With u = sqrt(sigma s) (1 - 1 / sqrt(n)), rho = n s / (Z + s):
 
-        W = 0.8 min(rho, 1) u + x / 2 + sqrt(x^2 / 4 + (0.56 u)^2)
+        W = 0.8 min(rho, 1) u + max(x, 0)
 
     requests: n [1]; service: s [s]; away: Z, time until a request is back [s]; scatter: sigma, standard deviation of
     Z [s].
@@ -301,7 +305,56 @@ def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray
     spare = requests * service - away - service
     unit = np.sqrt(scatter * service) * (1.0 - 1.0 / np.sqrt(requests))
     crowd = CROWDING * np.minimum(requests * service / (away + service), 1.0) * unit
-    return np.asarray(crowd + spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + np.square(ROUNDING * unit)))
+    return np.asarray(crowd + np.maximum(spare, 0.0))
+
+
+def shared_step(prompt: Prompt, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean step of a worker that only prefills, and how much later than alone a prompt ends that shares it [s].
+
+    A step takes all prompts that came during the last one, up to its room m: a + b each. With lambda prompts a second
+
+        T = a + b max(1, lambda T) = a / (1 - lambda b),   a + b = the prompt alone,   a + m b = a full step.
+
+    A prompt waits for half of a step in progress, which it meets with chance min(lambda T, 1), and then for the end of
+    its own. With m = 1 whoever meets a step queues, and the queue counts it: the wait is (1 - 1 / m) of that.
+
+    rate: lambda of one worker [1/s].
+
+    >>> values = [np.array([number]) for number in (0.4, 0.1, 0.1, 8.0, 8.0)]
+    >>> length, later = shared_step(Prompt(*values), np.array([5.0]))
+    >>> round(float(length[0]), 3), round(float(later[0]), 3)
+    (0.48, 0.29)
+    """
+    full = prompt.shared * prompt.room
+    least = np.minimum(prompt.alone, full)
+    more = (full - least) / np.maximum(prompt.room - 1.0, 1e-9)
+    open_share = 1.0 - rate * more
+    length = np.where(open_share > 0.0, (least - more) / np.maximum(open_share, 1e-9), full)
+    length = np.clip(length, least, full)
+    met = np.minimum(rate * length, 1.0)
+    return length, length - least + met * length / 2.0 * (1.0 - 1.0 / prompt.room)
+
+
+def dealt_wait(
+    requests: FloatArray, service: FloatArray, away: FloatArray, step: FloatArray, lanes: FloatArray
+) -> FloatArray:
+    """Mean wait at a worker that only prefills for prompts that its next step does not take [s].
+
+    Where the worker is never idle, all others are ahead but for those away: x = n s - Z - s, as in `circulating_wait`.
+    Prompts dealt at random to L lanes leave some idle while others queue: with p = lambda T / L a lane is a queue of
+    Poisson arrivals and one length T, (1 - 1 / L) p T / (2 (1 - p)), and 1 - p = -x / (Z + s) until it is saturated:
+
+        W = x / 2 + sqrt(x^2 / 4 + (1 - 1 / L) n s T / 2)
+
+    requests: n [1]; service: s [s]; away: Z [s]; step: T (`shared_step`) [s]; lanes: L, 1 where they are kept even [1].
+
+    >>> four = [np.array([number]) for number in (1.0, 9.0, 1.0, 1.0)]
+    >>> float(dealt_wait(np.array([4.0]), *four)[0]), float(dealt_wait(np.array([12.0]), *four)[0])
+    (0.0, 2.0)
+    """
+    spare = requests * service - away - service
+    uneven = (1.0 - 1.0 / lanes) * requests * service * step / 2.0
+    return np.asarray(spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + uneven))
 
 
 def look_wait(looks: FloatArray, decode: FloatArray, iteration: FloatArray) -> FloatArray:

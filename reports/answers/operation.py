@@ -254,7 +254,8 @@ DAY_RECORD: Final = TypeAdapter(Day)
 
 def autoscale_dict(day: Day) -> dict[str, Any]:
     """The answer as a record."""
-    return {"schema": "pdplan.autoscale/2"} | DAY_RECORD.dump_python(day)
+    record: dict[str, Any] = DAY_RECORD.dump_python(day)
+    return {"schema": "pdplan.autoscale/2"} | record
 
 
 def autoscale_document(problem: Problem, day: Day) -> Document:
