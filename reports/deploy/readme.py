@@ -134,8 +134,8 @@ def scattered_words(deployment: Deployment) -> str:
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
         "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
-        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. Targets that "
-        "route by prefix, such as --target llm-d, avoid that."
+        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. "
+        "llm-d and NVIDIA Dynamo route by prefix."
     )
 
 
