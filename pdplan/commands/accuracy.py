@@ -98,17 +98,8 @@ def calibrate(
     if not is_kept:
         raise InputError(f"{calibration.refusal} (--force keeps the fit)")
     if output is not None:
-        following = [
-            "pdplan",
-            "estimate",
-            "--model",
-            setup.model_name,
-            "--gpu",
-            options["gpu"],
-            "--catalog",
-            str(output),
-        ]
-        console.note(f"\nwrote {output}\nNext: {shlex.join(following)}")
+        flags = shlex.join(["--model", setup.model_name, "--gpu", options["gpu"], "--catalog", str(output)])
+        console.note(f"\nwrote {output}\nNext: pdplan estimate {flags}")
 
 
 def _setup(options: dict[str, Any]) -> Setup:

@@ -162,11 +162,8 @@ def estimate_dict(
     from costmodel.memory import max_whole_requests
     from search_spaces.catalog import price_dict
 
-    split, quote, per_second = (
-        config.parallelism,
-        offer.quote or offer.accelerator.price,
-        prediction.requests_per_second,
-    )
+    split, quote = config.parallelism, offer.quote or offer.accelerator.price
+    per_second = prediction.requests_per_second
     output = flags.osl - (prediction.prefill is None)  # the first token of each request comes from its prefill
     return {
         "model": model.name,

@@ -98,11 +98,8 @@ def _but(evaluation: FleetEvaluation) -> str:
 
 def _price_sentence(evaluation: FleetEvaluation) -> str:
     """What the fleet costs, per token too: where it cannot serve the demand, at the highest rate within its SLOs."""
-    plan, per_token, goodput = (
-        evaluation.plan,
-        evaluation.plan.usd_per_million_output_tokens,
-        evaluation.plan.goodput_rps,
-    )
+    plan = evaluation.plan
+    per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     misses = evaluation.outcome is Outcome.MISSES

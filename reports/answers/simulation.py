@@ -416,18 +416,15 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
-    plan_class, gaps = simulation.plan.classes[number], simulation.gaps[number]
-    analytic: dict[str, Any] | None = None
-    if simulation.analytic is not None:
-        analytic = _latencies_json(simulation.analytic.classes[number])
+    gaps, formula = simulation.gaps[number], simulation.analytic
     return {
         **_attained_json(case),
         "attainment_goal": case.attainment_goal,
         "verdict": str(case.outcome),
         "held": case.proven,
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
-        "analytic": analytic,
-        "plan": _latencies_json(plan_class.latencies),
+        "analytic": None if formula is None else _latencies_json(formula.classes[number]),
+        "plan": _latencies_json(simulation.plan.classes[number].latencies),
     }
 
 
