@@ -430,6 +430,9 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
         attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
         yield _full_where(attends, "linear_attention")
+    windowed = fields.layer_numbers("sliding_window_layers", layers)
+    if windowed is not None:
+        yield _full_where((layer not in windowed for layer in range(layers)), "sliding_attention")
     switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
     if switches is not None:
         yield _full_where((not switch for switch in switches), "sliding_attention")
