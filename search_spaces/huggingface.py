@@ -92,7 +92,10 @@ def parse_config(
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
-    model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
+    try:
+        model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
+    except ArchitectureError as error:
+        raise fields.error(str(error)) from None
     if (
         fields.text("expert_dtype") == "fp4"
         and model.native_weight_dtype not in {"fp4", "bf16"}
