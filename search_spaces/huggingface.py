@@ -38,6 +38,8 @@ from search_spaces.hf_config import (
 )
 from search_spaces.hf_quantization import as_stored
 
+UNKNOWN_TYPE = "model_type not known: read by its fields alone"
+"""What the source of a model says whose class may have more than its config tells."""
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
 """In every published decoder these come with a gate projection; plain GELU does in some families only."""
@@ -71,7 +73,7 @@ def parse_config(
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
-    unknown = "model_type not known: read by its fields alone" if fields.family is UNKNOWN else ""
+    unknown = UNKNOWN_TYPE if fields.family is UNKNOWN else ""
     model = Transformer(
         name=name,
         hidden=hidden,
