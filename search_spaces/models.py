@@ -268,7 +268,7 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def _targets() -> Mapping[str, tuple[str, str | None]]:
+def _targets() -> dict[str, tuple[str, str | None]]:
     """Model of every name, and its variant where the config differs: of models first, then of their other names."""
     table: dict[str, tuple[str, str | None]] = {name: (name, None) for name in _entries()}
     for name, entry in _entries().items():
