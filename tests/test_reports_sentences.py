@@ -56,6 +56,16 @@ def test_proof(plan: Plan) -> None:
     assert verdict.gap_of_any_fleet(below) is None
 
 
+def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew(plan: Plan) -> None:
+    begin = "pdplan optimize my.yaml --target llm-d --set slo.ttft=1s"
+    first = with_command(plan, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
+    more = "--set constraints.headroom.replicas=1 -o spares"
+    assert next_steps.again_command(first, more) == f"{begin} {more}"
+    assert next_steps.again_command(first, "--target vllm").startswith(
+        "pdplan optimize my.yaml --set slo.ttft=1s --set"
+    )
+
+
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     plan = load("infeasible")
     assert verdict.headlines(plan) == [
