@@ -13,9 +13,10 @@ from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
 from reports import next_steps, numbers, verdict, words
 from reports.answers.plan import plan_page
-from reports.deploy.files import SUMS, deployable
+from reports.deploy.files import deployable
 from reports.next_steps import Deployability, deployment
 from reports.sensitivity import moved_costs
+from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import load, text_of, with_command, with_sensitivity
