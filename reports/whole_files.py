@@ -29,8 +29,7 @@ _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
 
 _HEAD_BYTES: Final = 200
-_PLAN_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.plan/')
-_EVALUATION_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.evaluation/')
+_RECORD_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.(plan|evaluation)/')
 _PAGE_HEAD: Final = b"<!DOCTYPE html>"
 _PAGE_TWIN: Final = re.compile(rb'<script type="application/json" id="[a-z]+">\{"schema":"pdplan\.(plan|evaluation)/')
 
@@ -44,9 +43,10 @@ def first_bytes(path: Path, most: int) -> bytes:
         return b""
 
 
-def is_plan(path: Path) -> bool:
-    """Whether the file is a plan of any version of pdplan: all begin with their schema, and no more is read."""
-    return _PLAN_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
+def is_record(path: Path, kind: str = "plan") -> bool:
+    """Whether the file is a plan, or an evaluation, of any version: they begin with their schema; no more is read."""
+    head = _RECORD_HEAD.match(first_bytes(path, _HEAD_BYTES))
+    return head is not None and head[1].decode() == kind
 
 
 def is_report(path: Path) -> bool:
@@ -60,9 +60,7 @@ def is_report(path: Path) -> bool:
 
 def is_output(path: Path) -> bool:
     """Whether a file of a plan's folder is what pdplan writes under its name."""
-    if path.name == EVALUATION_FILE:
-        return _EVALUATION_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
-    return is_plan(path) if path.name == PLAN_FILE else is_report(path)
+    return is_report(path) if path.name == REPORT_FILE else is_record(path, path.stem)
 
 
 def write_whole(texts: Mapping[Path, str | bytes]) -> None:
@@ -120,7 +118,7 @@ def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
             raise InputError(f"{path} is not a regular file; choose another name")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
-        if rival and is_plan(path):
+        if rival and is_record(path):
             raise InputError(f"{path} is a plan, which {rival} would replace; choose another name")
         check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
