@@ -393,7 +393,7 @@ def routing_table(plan: Plan) -> Table:
             order = stage != "prefill", cells[0], -share, cells[2]
             rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
     means = (Column(f"mean {name}", "right", optional=True) for name in ("input", "output"))
-    headers = ("pool", "stage", "class", "#share", "#inputs", *means, "#SLO met")
+    headers: tuple[Column | str, ...] = ("pool", "stage", "class", "#share", "#inputs", *means, "#SLO met")
     return table_of(headers, [cells for _, cells in sorted(rows)])
 
 
