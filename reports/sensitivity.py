@@ -139,10 +139,10 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     is_own_fleet = _alike(own_pools(plan), piece.pools)
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
-    if hourly(own) == hourly(sensitivity.usd_per_hour):
+    here = piece_here(row)
+    if here is None or _alike(own_pools(plan), here.pools) or hourly(own) == hourly(sensitivity.usd_per_hour):
         return f"Break-even by formula: {change}, {takes_over}"
-    cheapest = f"{fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
-    return f"By formula the cheapest fleet is {cheapest}; {change}, {takes_over}"
+    return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
 
 
 def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:

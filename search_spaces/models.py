@@ -280,7 +280,7 @@ def _targets() -> dict[str, tuple[str, str | None]]:
 @cache
 def _spellings() -> Mapping[str, tuple[str, str | None]]:
     """The same by names in lower case, with the publisher of a checkpoint or without; of equals the first."""
-    rows = {name.lower(): target for name, target in reversed(_targets().items())}
+    rows = {name.lower(): target for name, target in reversed([*_targets().items()])}
     return {spelling.rpartition("/")[2]: target for spelling, target in rows.items()} | rows
 
 

@@ -84,7 +84,7 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
     rate: float, isl: int, osl: int, card: str
 ) -> None:
     problem, key = small(round(rate, 1), isl, osl), f"price.{card}"
-    steps = break_even(problem, key, (0.1, 12.0), tolerance=1e-9).steps
+    steps = break_even(problem, key, (0.1, 12.0)).steps
     assert (steps[0].start, steps[-1].end) == (0.1, 12.0)
     hair = 2e-4  # costs closer than 1e-6 of them count as equal
     bought = [step.answer.gpus.get(card, 0) for step in steps]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,10 +14,14 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.precision import CANDIDATES
+from optimizer.plans.records import JudgedFleet, engine_counts
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, ScenarioEffort, answer
 from optimizer.whatif.curves import RESOLUTION, frontier
+from optimizer.whatif.sensitivity import sensitivity
 from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import frontier_document, frontier_record, frontier_rows
 from reports.answers.whatif import sweep_document
@@ -113,6 +118,24 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
     assert "the cheapest by formula, $3.00/h, misses when simulated" in best.binding
     costs = [missed.cost for missed in best.refuted]
     assert costs == sorted(costs)
+
+
+def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(tight: Problem) -> None:
+    """One H100 is the cheapest by formula, and no price makes it hold."""
+    plan, best = optimize(tight, level=Level.QUICK, extras=False), answer(tight, simulated=True)
+    others = [
+        JudgedFleet(what="a rival", pools=list(miss.pools), cost_usd_per_hour=miss.cost or 0.0, held=False,
+                    overloaded=False, attainment={})
+        for miss in best.refuted
+    ]  # fmt: skip
+    simulated = {"cost_usd_per_hour": best.cost, "simulation": Mock(others=others)}
+    moved = sensitivity(tight, complete=False, plan=plan.model_copy(update=simulated))
+    assert moved is not None
+    assert moved.usd_per_hour == 3.0
+    for row in moved.break_even:
+        piece = next(piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high)
+        assert engine_counts(piece.pools) == engine_counts(best.pools)
+        assert all(sum(pool.replicas for pool in piece.pools) > 1 for piece in row.pieces)
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

@@ -85,7 +85,6 @@ class Frontier:
     """
 
     over: str
-    unit: str
     steps: tuple[Step, ...]
     tolerance: float
     refuted: tuple[Answer, ...] = ()
@@ -96,11 +95,10 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A problem along a lever that makes it harder: its key, the unit of its values, and the direction of harder."""
+    """A problem along a lever that makes it harder: its key, and whether larger values are harder."""
 
     problem: Problem
     key: str
-    unit: str
     upwards: bool
 
     def answer(self, value: float, known_misses: Sequence[Engines] = ()) -> Answer:
@@ -160,14 +158,11 @@ class Ramp:
 
 def ramp_of(problem: Problem, name: str) -> Ramp:
     """The lever of a name; latency limits of several classes are scaled together."""
-    if name in {"rate", "budget"}:
-        return Ramp(problem, "rate", "req/s", upwards=True)
-    if name == "attainment":
-        return Ramp(problem, "attainment", "1", upwards=True)
+    if name in {"rate", "budget", "attainment"}:
+        return Ramp(problem, "attainment" if name == "attainment" else "rate", upwards=True)
     if name not in set(Metric):
         raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
-    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, "s")
-    return Ramp(problem, key, unit, upwards=False)
+    return Ramp(problem, f"{name}_scale" if len(problem.slos) > 1 else name, upwards=False)
 
 
 def frontier(
@@ -194,7 +189,7 @@ def frontier(
     if by_budget and bounds is not None:
         affordable = _within(_rising(Stairs(ramp, rates_for(ramp, bounds), tell).climb()), bounds)
         if not affordable:
-            return Frontier(ramp.key, ramp.unit, (), OPTIMAL_GAP, by_budget=True)
+            return Frontier(ramp.key, (), OPTIMAL_GAP, by_budget=True)
         ends = affordable[0].start, affordable[-1].end
     stairs = Stairs(ramp, ends, tell, looks)
     steps = _rising(stairs.climb())
@@ -204,9 +199,7 @@ def frontier(
     own = own_value(problem, ramp.key)
     here = own if own is not None and min(ends) <= own <= max(ends) else None
     refuted = {engine_counts(miss.pools): miss for miss in stairs.refuted}
-    curve = Frontier(
-        ramp.key, ramp.unit, tuple(steps), OPTIMAL_GAP, tuple(refuted.values()), by_budget=by_budget, here=here
-    )
+    curve = Frontier(ramp.key, tuple(steps), OPTIMAL_GAP, tuple(refuted.values()), by_budget=by_budget, here=here)
     if here is None or not looks or not steps:
         return curve
     tell("searching at the file's own value", 1.0)
@@ -388,21 +381,23 @@ def break_even(  # noqa: PLR0917
     bounds: tuple[float, float] | None = None,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
-    tolerance: float | None = None,
+    known_misses: Sequence[Engines] = (),
 ) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
-    looks: fleets along a price that are simulated at most, apart from those in place of others; tolerance: how exactly
-    changes are found, as a share of the range; None: prices, where lines cross, to ROUNDING. Raises InputError for a
-    key without an order.
+    looks: fleets along a price that are simulated at most, apart from those in place of others; known_misses: fleets
+    that are known to miss, and are none. Changes are found to OPTIMAL_GAP of the range; along a price, where lines
+    cross, to ROUNDING. Raises InputError for a key without an order.
     """
     _check_order(key)
     low, high = bounds or usual_range(problem, key)
     if not low < high:
         raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
     price = own_value(problem, key) if key.startswith("price.") else None
-    exact = tolerance or (OPTIMAL_GAP if price is None else ROUNDING)
-    along = Along(problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0)
+    exact = OPTIMAL_GAP if price is None else ROUNDING
+    along = Along(
+        problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0, known_misses
+    )
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -412,7 +407,7 @@ def break_even(  # noqa: PLR0917
     steps = along.joined(along.wide(along.joined(steps)))
     if len(steps) > MOST_STEPS:
         raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
-    return Frontier(key, "", tuple(steps), along.least, tuple(along.missed.values()))
+    return Frontier(key, tuple(steps), along.least, tuple(along.missed.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,12 +423,13 @@ class Along:
     least: float
     price: float | None
     looks: int
+    known_misses: Sequence[Engines] = ()
     tried: set[str] = field(default_factory=set)
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value."""
-        best = answer(self.problem, self.effort, changes={self.key: value})
+        best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)

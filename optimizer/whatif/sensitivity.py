@@ -20,6 +20,8 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
+from optimizer.fleets.build_plan import LIMIT_UNITS
+from optimizer.fleets.build_plan import engines_of as place
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
@@ -36,15 +38,27 @@ from optimizer.plans.records import (
     Sensitivity,
     unpriced,
 )
-from optimizer.recommend.explain import LIMIT_UNITS, stated_limits, with_limit
+from optimizer.recommend.explain import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
+from optimizer.search.search import Engines, engines_of
 from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
 
-from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, is_simple, own_value
+from .answer import (
+    Answer,
+    Case,
+    ScenarioEffort,
+    answer,
+    answer_of_plan,
+    break_of,
+    demand_of,
+    is_simple,
+    own_value,
+    slow_instance,
+)
 from .curves import break_even
 
 STEP_TIME: Final = "step_time_quantile"
@@ -200,10 +214,10 @@ def sensitivity(
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
             rows.append(moved(problem, lever, here, effort))
-    break_evens = []
+    break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, offer, effort))
+            break_evens.append(_break_even(problem, offer, effort, known_misses))
     is_own = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
     return Sensitivity(
         share=SHARE,
@@ -242,8 +256,19 @@ def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[
     return flips
 
 
-def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort) -> BreakEven:
-    """The cheapest fleet at any price of one accelerator."""
+def _refuted(problem: Problem, plan: Plan) -> Iterator[Engines]:
+    """Engines of the fleets that a plan's simulation did not confirm: whatever the prices, they are no answer."""
+    instance = slow_instance(demand_of(problem))
+    route, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+    for fleet in [] if plan.simulation is None else plan.simulation.others:
+        if not fleet.held:
+            with suppress(InputError):  # settings that tuning found beside those of the search
+                pools = [place(instance, pool, pool.role, pool.replicas - spares, route) for pool in fleet.pools]
+                yield engines_of(instance, Fleet(tuple(pools)))
+
+
+def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_misses: Sequence[Engines]) -> BreakEven:
+    """The cheapest fleet at any price of one accelerator, those that missed in simulation left out."""
     pieces = [
         PricePiece(
             low=step.start,
@@ -252,7 +277,9 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort) -> Break
             usd_per_hour_high=step.costs[1],
             pools=unpriced(step.answer.pools),
         )
-        for step in break_even(problem, f"price.{offer.accelerator.name}", effort=effort).steps
+        for step in break_even(
+            problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses
+        ).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
 
@@ -343,26 +370,20 @@ class ShadowPrice:
 def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE) -> list[ShadowPrice]:
     """The shadow price of every limit that the problem states; none for one without which no fleet is known."""
     limits = [
-        (name, float(upper), LIMIT_UNITS.get(name, "GPU"))
+        (name, float(upper))
         for name, upper in stated_limits(problem)
         if upper and (name in {"budget", "power", "max_gpus"} or name.startswith(INVENTORY))
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance = planned_instance(problem)
-    rows = (_shadow_price(instance, effort, *limit) for limit in limits)
-    return [row for row in rows if row is not None]
-
-
-def _shadow_price(instance: Instance, effort: ScenarioEffort, name: str, upper: float, unit: str) -> ShadowPrice | None:
-    """What one limit is worth; None where the relaxation has no fleet."""
-    problem = instance.problem
-    goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
-    now = relaxation(instance, name, goodput=goodput)
-    if now is None:
-        return None
-    more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
-    return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], more, whole)
+    instance, rows = planned_instance(problem), []
+    for name, upper in limits:
+        goodput, unit = problem.objective.goal is not Goal.MIN_COST or name == "budget", LIMIT_UNITS.get(name, "GPU")
+        relaxed = relaxation(instance, name, goodput=goodput)
+        if relaxed is not None:
+            more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
+            rows.append(ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", relaxed[1], more, whole))
+    return rows
 
 
 def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, float] | None:

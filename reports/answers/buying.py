@@ -205,17 +205,14 @@ def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     return f"{_card(purchase, contract)} {contract.tier.value}"
 
 
-def signature_words(purchase: BuyingPlan, commitments: Iterable[ContractedGpus], *, details: bool = False) -> str:
-    """Commitments of one month as what is to be done, such as "reserve 2 × H100 for 1 year and buy 1 × H200".
-
-    details: with what is paid at once, and from when they serve, if that is later.
-    """
+def signature_words(purchase: BuyingPlan) -> str:
+    """What is to be signed now, paid at once, and from when it serves, such as "reserve 2 × H100 for 1 year"."""
     actions = []
-    for item in commitments:
+    for item in purchase.now:
         paid, late = item.count * item.contract.once, item.contract.delay > 0
         facts = said(f"{money(paid)} at once" if paid else "", f"in use from month {item.first + 1}" if late else "")
         action = ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}")
-        actions.append(f"{action} ({', '.join(facts)})" if details and facts else action)
+        actions.append(f"{action} ({', '.join(facts)})" if facts else action)
     return join_words(actions)
 
 
@@ -318,7 +315,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     owned = [f"{item.held} × {_card(purchase, item)}" for item in purchase.terms.contracts if item.tier is Tier.OWNED]
     use = f"use the {join_words(owned)} that you own" if owned else ""
     rent = f"rent {'the rest' if owned or purchase.now else 'all GPUs'} by the hour"
-    now = f"Now: {signature_words(purchase, purchase.now, details=True)}"
+    now = f"Now: {signature_words(purchase)}"
     monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
     ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"

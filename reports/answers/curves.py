@@ -80,7 +80,7 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
         | step.answer.row
         for step in curve.steps
     ]
-    return {"over": curve.over, "unit": curve.unit} | exact | {"steps": steps, "refuted": refuted_rows}
+    return {"over": curve.over, "unit": _unit(curve)} | exact | {"steps": steps, "refuted": refuted_rows}
 
 
 def frontier_rows(curve: Frontier) -> list[dict[str, Any]]:
@@ -117,6 +117,11 @@ def _having(curve: Frontier) -> list[Step]:
 def _per_dollar(step: Step) -> float:
     """Requests at the end of a step for a dollar of its fleet [1/$]."""
     return step.end * SECONDS_PER_HOUR / (step.answer.cost or math.inf)
+
+
+def _unit(curve: Frontier) -> str:
+    """The unit of the lever's values; 1 for factors and shares."""
+    return "req/s" if curve.over == "rate" else "s" if curve.over in set(Metric) else "1"
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
@@ -219,7 +224,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
         return ()
     ends = [end for step in curve.steps for end in (step.start, step.end)]
     low, high, top = min(ends), max(ends), 1.1 * max(step.answer.cost or 0.0 for step in steps)
-    unit, is_share = "" if curve.unit == "1" else f" [{curve.unit}]", curve.over == "attainment"
+    unit, is_share = "" if _unit(curve) == "1" else f" [{_unit(curve)}]", curve.over == "attainment"
     ticks = [(value, percent(value) if is_share else significant(value)) for value in round_ticks(low, high)]
     heights = [(value, significant(value)) for value in round_steps(top)]
     lines = [
