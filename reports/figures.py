@@ -393,8 +393,8 @@ def routing_table(plan: Plan) -> Table:
             order = stage != "prefill", cells[0], -share, cells[2]
             rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
     means = (Column(f"mean {name}", "right", optional=True) for name in ("input", "output"))
-    columns: list[Column | str] = ["pool", "stage", "class", "#share", "#inputs", *means, "#SLO met"]
-    return table_of(columns, [cells for _, cells in sorted(rows)])
+    headers: tuple[Column | str, ...] = ("pool", "stage", "class", "#share", "#inputs", *means, "#SLO met")
+    return table_of(headers, [cells for _, cells in sorted(rows)])
 
 
 def is_routed_apart(plan: Plan) -> bool:

@@ -57,7 +57,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
     router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
-    planned = _router_words(deployment.balancing, by_prefix=deployment.planned_by_prefix)
+    planned = _router_words(deployment.balancing, by_prefix=deployment.by_prefix(deployment.balancing))
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
