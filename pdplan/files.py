@@ -234,7 +234,7 @@ class View:
 
     @property
     def is_screen(self) -> bool:
-        """Whether a person reads it where it is asked for."""
+        """Whether it is text on stdout."""
         return self.form == "text" and self.output is None
 
     def check(self, **inputs: Path | None) -> None:
@@ -287,6 +287,8 @@ def view_options(rival: str) -> Decorator:
         def command(
             console: Console, /, *, output: Path | None, form: str | None, as_json: bool, force: bool, **others: Any
         ) -> None:
+            if as_json and form not in {None, "json"}:
+                raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
             form = form or ("json" if as_json else _form_of(output))
             function(console, view=View(form, output, force, rival), **others)
 

@@ -260,7 +260,10 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         return ""
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
-        return f"Prefix cache: the stated {best} of the input tokens are found if each prefix is used again in {keeps}."
+        return (
+            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found in it "
+            "if each prefix is used again within that time."
+        )
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
     tier_words = _tier_words(plan.provenance.inputs.get("kv_cache_tier") or {}, used=cache.read > 0.0)
@@ -285,7 +288,7 @@ def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
     service = " No deployment files start that store." if tier.get("shared") else ""
     gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
     usd = tier.get("price_per_gib", 0.0) * tier["capacity_per_gpu"] / GIB
-    price = f"it costs {hourly(usd)} beside every GPU" if usd else "its price is not counted"
+    price = f"it costs {hourly(usd)} per GPU" if usd else "no price is counted"
     return f"{nothing} KV cache tier: {gpu_share}; {price}.{service}"
 
 

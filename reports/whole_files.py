@@ -24,6 +24,7 @@ from search_spaces.files import LARGEST_RESULTS, open_file, read_file, shown_pat
 PLAN_FILE: Final = "plan.json"
 REPORT_FILE: Final = "report.html"
 EVALUATION_FILE: Final = "evaluation.json"
+EVALUATION_PAGE: Final = "evaluation.html"
 
 _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
@@ -49,18 +50,20 @@ def is_record(path: Path, kind: str = "plan") -> bool:
     return head is not None and head[1].decode() == kind
 
 
-def is_report(path: Path) -> bool:
-    """Whether the file is the page of a plan or of an evaluation, which holds its record too."""
+def is_report(path: Path, kind: str = "plan") -> bool:
+    """Whether the file is the page of a plan, or of an evaluation, which holds its record too."""
     try:
         page = read_file(path, LARGEST_RESULTS)
     except InputError:
         return False
-    return page.startswith(_PAGE_HEAD) and _PAGE_TWIN.search(page) is not None
+    twin = _PAGE_TWIN.search(page)
+    return page.startswith(_PAGE_HEAD) and twin is not None and twin[1].decode() == kind
 
 
 def is_output(path: Path) -> bool:
-    """Whether a file of a plan's folder is what pdplan writes under its name."""
-    return is_report(path) if path.name == REPORT_FILE else is_record(path, path.stem)
+    """Whether a file of a plan's or an evaluation's folder is what pdplan writes under its name."""
+    kind = "plan" if path.name in {PLAN_FILE, REPORT_FILE} else "evaluation"
+    return is_report(path, kind) if path.suffix == ".html" else is_record(path, kind)
 
 
 def write_whole(texts: Mapping[Path, str | bytes]) -> None:

@@ -106,8 +106,9 @@ CONFIDENCE: Final = Bounds(-0.98, 0.98)
 """0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
 TIER_CAPACITY: Final = Bounds(0, 1000 * TIB, "bytes")
-TIER_PRICE: Final = Bounds(0, 100, "$/h")
 """Of the KV cache tier, for each GPU; 0 is none."""
+TIER_PRICE: Final = Bounds(0, 100, "$/h")
+"""Of one GiB of the KV cache tier."""
 EFFICIENCY: Final = Bounds(1e-6, 1)
 """Of the roofline; a kernel that is a million times slower than the hardware is a slip."""
 RELATIVE_ERROR: Final = Bounds(0, 100)

@@ -219,7 +219,7 @@ def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str],
     """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
     if run.stated is not None and run.stated.accelerator:
         ran_on = _accelerator_named(run.stated.accelerator, catalog)
-        if ran_on is not None and ran_on.name not in gpus:
+        if ran_on is not None and ran_on.name not in gpus and any(gpu in catalog.accelerators for gpu in gpus):
             return f"it ran on {ran_on.name}, not on {join_words(gpus)}"
     with suppress(InputError):
         ran_model = measured_model(run.model or "")

@@ -317,12 +317,16 @@ class FileSection(BaseModel):
             yield f"needs exactly one of {', '.join(cls.forms)}, but {words}"
 
     @classmethod
-    def place_of(cls, key: str) -> str | None:
-        """The field of this section within whose own section a key would be known."""
+    def hint_for(cls, key: str) -> str:
+        """What may have been meant by a key that is not known: a near one, one of a section within, or any allowed."""
+        names = sorted(field.alias or name for name, field in cls.model_fields.items())
         inner = (
             (field.alias or name, kind) for name, field in cls.model_fields.items() for kind in _sections_in(field)
         )
-        return next((place for place, kind in inner if key in kind.model_fields), None)
+        places = {place for place, kind in inner if key in kind.model_fields}
+        if places and nearest_name(key, names) is None:
+            return f"it belongs under {' or '.join(map(shown, sorted(places)))}"
+        return name_hint(key, names, "allowed")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -340,9 +344,8 @@ class FileSection(BaseModel):
         faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
         for key in (key for key in section if key not in known):
             comma = section[key] is None and key.isdecimal()
-            place = cls.place_of(key)
-            hint = f"it belongs under {shown(place)}" if place else name_hint(key, sorted(names), "allowed")
-            faults.append(((key,), house_error(f"is not a known key; {_COMMA if comma else hint}", on_key=True)))
+            hint = _COMMA if comma else cls.hint_for(key)
+            faults.append(((key,), house_error(f"is not a known key; {hint}", on_key=True)))
         faults += [
             ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
             for key, field in cls.model_fields.items()

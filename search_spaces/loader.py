@@ -85,8 +85,9 @@ def load_problem(path: FilePath | str, overrides: Mapping[str, Any] | None = Non
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "workload", WORKLOAD_SCHEMA)
-    if overrides:
-        source = override(source, overrides)
+    of_items = {key: value for key, value in (overrides or {}).items() if key.startswith("accelerators.")}
+    source = override(source, {key: value for key, value in (overrides or {}).items() if key not in of_items})
+    source = override(_with_any_accelerator(source, path.parent), of_items)
     return stated_problem(source, faults, path.parent, path.stem)
 
 
@@ -118,8 +119,8 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     faults: of the source that are known; base: folder from which files named inside are looked up.
     Raises InputError with these and all others.
     """
+    source = _with_any_accelerator(source, base)
     catalog, catalog_faults = _catalog(source.value, base)
-    source = _with_any_accelerator(source, catalog)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
         check_model=lambda name: load_model(name, base),
@@ -145,24 +146,26 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     return problem
 
 
-def _with_any_accelerator(source: Source, catalog: AcceleratorCatalog) -> Source:
-    """Put names in the place of the word `any` among the accelerators; items that are stated keep their places."""
+def _with_any_accelerator(source: Source, base: FilePath) -> Source:
+    """Put names in the place of the word `any` among the accelerators; the file's own items keep their places."""
     sections = source.value if isinstance(source.value, dict) else {}
     entries = sections.get("accelerators")
     entries = entries if isinstance(entries, list) else [entries]
-    if ANY not in entries:
+    names = [normalized_name(str(entry.get("name") if isinstance(entry, dict) else entry)) for entry in entries]
+    if ANY not in names:
         return source
-    names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in entries]
-    stated = {catalog.spellings.get(normalized_name(name)) for name in names}
+    catalog, _ = _catalog(sections, base)
+    file_names = {catalog.spellings.get(name) for name in names}
     basis = basis_of(sections.get("prices"))
-    usual = [
+    priced = [
         accelerator.name
         for accelerator in catalog.accelerators.values()
         if (price := accelerator.price_on(basis)) is not None and not price.guessed and not undeployed(accelerator)
     ]
-    first, *others = [name for name in usual if name not in stated]
-    accelerators = [first if entry == ANY else entry for entry in entries] + others
-    return replace(source, value=sections | {"accelerators": accelerators})
+    more = [name for name in priced if name not in file_names]
+    pairs = zip(entries, names, strict=True)
+    accelerators = [entry if name != ANY else more[0] for entry, name in pairs if name != ANY or more]
+    return replace(source, value=sections | {"accelerators": accelerators + more[1:]})
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
@@ -293,9 +296,9 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
     is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
     alias = entry.name if is_open else ""
     tier = file.kv_cache_tier
-    beside = 0.0 if tier is None else tier.price_per_gib * tier.capacity_per_gpu / GIB
+    tier_price = 0.0 if tier is None else tier.price_per_gib * tier.capacity_per_gpu / GIB
     offer = Offer(
-        here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias, tier_usd_per_hour=beside
+        here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias, tier_usd_per_hour=tier_price
     )
     if entry.price is not None and (entry.price != entry.catalog_price or entry.price != quote.usd_per_hour):
         offer = replace(offer, usd_per_hour=entry.price, quote=None)

@@ -458,3 +458,11 @@ def test_any_accelerator_is_all_that_have_a_price_of_their_own(folder: Path) -> 
     assert not {"TPU-v6e"} & offers.keys()  # no target deploys it
     assert offers["H100"].inventory == 8
     assert len(load(text + "prices: tco\n").offers) < len(offers)
+    few = load(text, {"accelerators.H200.inventory": 8, "accelerators.0.owned": 2}).offers
+    assert {offer.accelerator.name: offer.inventory for offer in few}["H200"] == 8
+
+
+def test_any_beside_all_that_have_a_price_adds_none(folder: Path) -> None:
+    names = [offer.accelerator.name for offer in load(SOUND, {"accelerators": "Any", "prices": "tco"}).offers]
+    more = load(SOUND, {"accelerators": ["any", *names], "prices": "tco"}).offers
+    assert [offer.accelerator.name for offer in more] == names

@@ -322,8 +322,8 @@ def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> N
     assert [make_instance(problem).tables.usd_per_hour[0] for problem in (plain, stated)] == pytest.approx(
         [plain.offers[0].owned_usd_per_hour, plain.offers[0].owned_usd_per_hour + 1.0]
     )
-    assert "It costs $1.00/h beside every GPU." in " ".join(assumptions(make_instance(stated)))
-    assert "No price is stated for it" in " ".join(assumptions(make_instance(plain)))
+    assert "It costs $1.00/h per GPU." in " ".join(assumptions(make_instance(stated)))
+    assert "No price is counted for it" in " ".join(assumptions(make_instance(plain)))
     (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
     assert load_problem(folder / "again.yaml").offers == stated.offers
 

@@ -248,12 +248,12 @@ def _prefix_hits(problem: Problem) -> str:
 
 
 def _cache_tier(tier: CacheTier, usd: float) -> str:
-    """What the KV cache tier is, and what it costs beside each GPU [$/h]."""
+    """What the KV cache tier is, and what it costs for each GPU [$/h]."""
     owner = "all replicas of a pool share" if tier.shared else "each replica has for itself"
     return (
         f"KV of all prompts is copied to {tier.capacity / GIGA:.3g} GB per GPU that {owner}, and read from there at "
         f"{tier.bandwidth / GIGA:.3g} GB/s per GPU where GPU memory no longer has it. "
-        + (f"It costs {dollars(usd)}/h beside every GPU." if usd else "No price is stated for it, so none is counted.")
+        + (f"It costs {dollars(usd)}/h per GPU." if usd else "No price is counted for it.")
     )
 
 

@@ -425,7 +425,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * ALIKE * usd / usd.max()
     singly = tuple(
-        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0, tier_usd_per_hour=0.0)
         for offer, price in zip(free.problem.offers, share, strict=True)
     )
     return replace(free, problem=replace(free.problem, offers=singly), tables=free.tables.with_prices(share))

@@ -418,7 +418,8 @@ def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
 def without_prices(problem: Problem) -> Problem:
     """The problem with neither prices nor limits on the fleet."""
     offers = tuple(
-        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+        replace(offer, usd_per_hour=1.0, owned=0, tier_usd_per_hour=0.0, inventory=None, billing=Billing.GPU)
+        for offer in problem.offers
     )
     limits = problem.constraints
     rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing, counting=limits.counting)

@@ -398,8 +398,5 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
 
 def _engine(instance: Instance, shape: int) -> str:
     """GPU and parallelism of an engine shape."""
-    split = instance.tables.shapes[shape].parallelism
     name = instance.problem.offers[int(instance.tables.offer[shape])].accelerator.name
-    experts = f" EP{split.expert}" if split.expert > 1 else ""
-    ranks = f" DP{split.data}" if split.data > 1 else ""
-    return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
+    return f"{name} {instance.tables.shapes[shape].parallelism.words}"

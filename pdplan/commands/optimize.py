@@ -220,7 +220,7 @@ SEARCHES = ("none", "quick", "standard")
 @click.command(short_help="Evaluate the fleet that runs today, and find the cheapest.")
 @click.argument("file", type=PATH)
 @click.option("--fleet", "fleet_file", type=PATH, metavar="FLEET", help="Fleet file; FILE is then the workload.")
-@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write evaluation.json and report.html to DIR.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write evaluation.json and evaluation.html to DIR.")
 @click.option(
     "--effort",
     type=Choice(SEARCHES),
@@ -256,14 +256,14 @@ def evaluate(
     from reports.answers.evaluation import evaluation_document, evaluation_record
     from reports.json_text import json_text
     from reports.views.html import render_document
-    from reports.whole_files import EVALUATION_FILE, REPORT_FILE, check_directory, write_whole
+    from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory, write_whole
 
     fleet_file: Path | None = options["fleet_file"]
     overrides = parse_settings(options["settings"], confidence=options["confidence"])
     subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
     with no_empty_folder(output):
         if output is not None:
-            check_directory(output, (EVALUATION_FILE, REPORT_FILE), force=force)
+            check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)
         with console.milestones() as progress:
             evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
         best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
@@ -271,7 +271,7 @@ def evaluate(
         record = evaluation_record(evaluation)
         if output is not None:
             page = render_document(evaluation_document(evaluation, brief=False), record, "evaluation")
-            texts = {output / EVALUATION_FILE: json_text(record), output / REPORT_FILE: page}
+            texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}
             write_whole(texts)
             console.note(f"wrote {' and '.join(map(str, texts))}")
     following = _next_step(file, fleet_file, evaluation.outcome)

@@ -210,7 +210,8 @@ def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, opt
             "finished rows to go on from"
         )
     stated_effort = effort if options["full"] or options["simulated"] else None
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], options["looks"])
+    looks = 0 if options["simulated"] else options["looks"]  # every fleet is simulated then
+    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], looks)
     rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
     return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
 

@@ -336,8 +336,9 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         best = min(contracts, key=lambda item: least_use(item, price, months))
         share = least_use(best, price, months)
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
+        tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
         sentences.append(
-            f"What decides: a GPU in use all day costs {hourly(hourly_price(best, months))} with "
+            f"What decides: a GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
             f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
         )
     return sentences

@@ -69,7 +69,7 @@ def within(name: str, limit: float | None, low: float, high: float) -> Within:
 def within_words(share: Within) -> str:
     """The share and the limit."""
     limit, interval = share["limit_s"], interval_words(share["share_low"], share["share_high"])
-    return f"no error for {interval}" if limit is None else f"{share['name']} within {duration(limit)} for {interval}"
+    return f"no failure for {interval}" if limit is None else f"{share['name']} within {duration(limit)} for {interval}"
 
 
 def interval_words(low: float, high: float) -> str:
@@ -216,7 +216,7 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
         if limit is not None
     ]
     answered = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
-    shares += [within("errors", None, answered, answered)] if answered < 1.0 else []
+    shares += [within("failed requests", None, answered, answered)] if answered < 1.0 else []
     matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
     together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
     requests, load = run.prompts or run.completed or math.inf, run.request_throughput or plan_rate

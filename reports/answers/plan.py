@@ -139,8 +139,8 @@ def _risk_sentence(plan: Plan) -> str:
 
 def _more_sentence(plan: Plan) -> str:
     """Say how many alternatives the brief answer leaves out."""
-    more = len(words.alternative_groups(plan)) - 1 - BRIEF_ALTERNATIVES
-    return f"{plural(more, 'more alternative')}: -v." if more > 0 else ""
+    more = len(words.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
+    return f"-v shows {plural(more, 'more alternative')}." if more > 0 else ""
 
 
 def complete_sections(plan: Plan, runs: Deployability) -> tuple[Section, ...]:
@@ -242,15 +242,20 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     )
 
 
-def _alternatives(plan: Plan, *, brief: bool) -> Section:
-    """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
+def _alternative_rows(plan: Plan, *, brief: bool) -> list[tuple[int, Alternative]]:
+    """The cheapest fleet of each kind, by number; brief: few, and without the recommended one and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
     left_out |= set() if words.has_fleet(plan) else {"recommended", "nearest_miss"}
     distinct = [group[0] for group in words.alternative_groups(plan)] if brief else words.distinct_alternatives(plan)
-    kinds = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
-    if all(row.kind == "recommended" for _, row in kinds):
+    rows = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
+    return rows[:BRIEF_ALTERNATIVES] if brief else rows
+
+
+def _alternatives(plan: Plan, *, brief: bool) -> Section:
+    """The table of the alternatives."""
+    shown = _alternative_rows(plan, brief=brief)
+    if all(row.kind == "recommended" for _, row in shown):
         return Section()
-    shown = kinds[:BRIEF_ALTERNATIVES] if brief else kinds
     tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
     table = table_of(_alternative_columns(brief=brief), cells, tones)
