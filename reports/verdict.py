@@ -261,8 +261,8 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
         return (
-            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found in it "
-            "if each prefix is used again within that time."
+            f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
+            "in it if each prefix is used again within that time."
         )
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
