@@ -159,7 +159,9 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     assert safe.sentence == f"{SLOW} misses the SLO. A fleet that survives costs $15.96/h (+{100 * more:.1f} %)."
     text = " ".join(text_of(plan).split())
     assert text.count("Risk:") == 1
-    assert f"Risk: {safe.sentence.removesuffix('.')}: fleet 2." in text
+    rows = enumerate(distinct_alternatives(plan), 1)
+    number = next(number for number, row in rows if "for slow GPUs" in row.label)
+    assert f"Risk: {safe.sentence.removesuffix('.')}: fleet {number}." in text
 
 
 def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(tmp_path: Path) -> None:
