@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 from costmodel.attention import CompressedAttention
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
+from optimizer.fleets.error_bars import assumptions
 from pdplan.cli import cli
 from search_spaces import parameter_count
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
-from search_spaces.huggingface import parse_config
+from search_spaces.huggingface import UNKNOWN_TYPE, parse_config
 from search_spaces.models import (
     architecture_text,
     catalog_model,
@@ -29,6 +31,7 @@ from search_spaces.models import (
     model_to_edit,
     read_architecture,
 )
+from tests.optimizer_cases import instance_of, problem
 from tests.toy import TINY
 
 LLAMA: dict[str, Any] = {
@@ -187,8 +190,13 @@ def test_layers_that_are_passed_several_times() -> None:
 
 
 def test_a_model_type_that_is_not_known_is_said() -> None:
-    assert "model_type not known" in parse(LLAMA, model_type="brand_new").source
+    source = parse(LLAMA, model_type="brand_new").source
+    assert source == UNKNOWN_TYPE
     assert parse(LLAMA, model_type="ouro").source == ""
+    sentence = "Llama-3.1-8B is read by the fields of its config.json alone"
+    for model in (load_model("Llama-3.1-8B"), replace(load_model("Llama-3.1-8B"), source=source)):
+        sentences = " ".join(assumptions(instance_of(problem(model=model))))
+        assert (sentence in sentences) == (model.source == source)
 
 
 def test_fields_that_differ_by_layer() -> None:

@@ -16,6 +16,7 @@ from optimizer.loads.instance import Instance
 from optimizer.procurement.operation import (
     DAY,
     Day,
+    Loss,
     Resilience,
     autoscale,
     engines_against_nodes,
@@ -115,17 +116,21 @@ def test_spares_are_the_fewest_that_bear_the_loss_of_any_nodes(needed: int, each
     )
 
 
+def engines(loss: Loss) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(loss.lost.values()), tuple(loss.left.values())
+
+
 def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
     instance, fleet = case(12)
     found = resilience(instance, fleet, requests=600)
     assert found.whole.held
-    assert [(one.what, one.lost, one.left, one.held, one.everything) for one in found.losses] == [
+    assert [(one.what, *engines(one), one.held, one.everything) for one in found.losses] == [
         ("replica", (1,), (11,), True, False),
         ("node", (8,), (4,), True, False),
         ("node", (4,), (8,), True, False),
     ]
     small = resilience(*case(3), requests=600)
-    assert [(one.lost, one.left, one.held, one.everything) for one in small.losses] == [
+    assert [(*engines(one), one.held, one.everything) for one in small.losses] == [
         ((1,), (2,), True, False),
         ((3,), (0,), False, True),
     ]

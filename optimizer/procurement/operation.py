@@ -44,7 +44,7 @@ Engines = tuple[int, ...]
 class Loss:
     """What is lost at once; what: "replica" or "node"; number: of them; of: the pool or the accelerator.
 
-    lost, left: engines of every pool; everything: whether no other replica, or node of that type, is there.
+    lost, left: engines by pool; everything: whether no other replica, or node of that type, is there.
     price: of what is left [$/h]; judgement: of it; None where some requests have no engine any more.
     spare: price of what has to be added so that any such loss of the same pool or type leaves what is needed [$/h].
     """
@@ -52,8 +52,8 @@ class Loss:
     what: str
     number: int
     of: str
-    lost: Engines
-    left: Engines
+    lost: dict[str, int]
+    left: dict[str, int]
     everything: bool
     price: float
     judgement: Judgement | None
@@ -122,7 +122,7 @@ def resilience(
     losses = []
     for number, case in enumerate(cases):
         (progress or silent)(f"{case.of} without {plural(case.number, case.what)}", number / len(cases))
-        losses.append(replace(case, judgement=judged(case.left)))
+        losses.append(replace(case, judgement=judged(tuple(case.left.values()))))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 
 
@@ -152,12 +152,13 @@ def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engine
 
     Of `count`, or all that there are; nodes with the same engines once.
     """
-    engines = np.array([pool.replicas for pool in fleet.pools])
+    engines, names = np.array([pool.replicas for pool in fleet.pools]), [pool.name for pool in fleet.pools]
 
     def loss(lost_engines: Engines, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
         engines_left = tuple((engines - lost_engines).tolist())
         price = fleet_cost(instance, fleet.resized(engines_left))
-        return Loss(unit, number, of, lost_engines, engines_left, everything, price, None, spare)
+        lost, left = (dict(zip(names, counts, strict=True)) for counts in (lost_engines, engines_left))
+        return Loss(unit, number, of, lost, left, everything, price, None, spare)
 
     for index, pool in enumerate(fleet.pools):
         number, more = min(count, pool.replicas), engines.copy()

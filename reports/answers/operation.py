@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -54,16 +54,14 @@ def resilience_dict(resilience: Resilience) -> dict[str, Any]:
                 "loss": loss.what,
                 "number": loss.number,
                 "of": loss.of,
-                "engines_lost": dict(zip(resilience.pools, loss.lost, strict=True)),
-                "engines_left": dict(zip(resilience.pools, loss.left, strict=True)),
+                "engines_lost": loss.lost,
+                "engines_left": loss.left,
                 "left_usd_per_hour": loss.price,
                 "verdict": str(loss.outcome),
                 "held": loss.held,
                 "classes": None if loss.judgement is None else _classes(loss.judgement),
                 "overloaded": loss.judgement is not None and loss.judgement.overload.overloaded,
-                "falls_behind": None
-                if loss.judgement is None
-                else behind(loss.judgement, pools_left(resilience, loss)),
+                "falls_behind": None if loss.judgement is None else behind(loss.judgement, pools_left(loss)),
                 "spares_usd_per_hour": loss.spare,
             }
             for loss in resilience.losses
@@ -127,7 +125,7 @@ def resilience_verdict(resilience: Resilience) -> str:
         groups["Some requests cannot be served" if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
     sentences = []
     for result, losses in groups.items():
-        which = f"the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}"
+        which = f"the loss of {'; or of '.join(loss_name(loss) for loss in losses)}"
         if len(losses) > MOST_NAMED:
             which = f"{len(losses)} of the {len(resilience.losses)} losses below"
         sentences += [f"{result} after {which}."] if losses else []
@@ -140,11 +138,11 @@ def losses_table(resilience: Resilience) -> Table:
     met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
-        shares = "✗ some cannot be served" if any(loss.left) else "✗ no replica left"
+        shares = "✗ some cannot be served" if any(loss.left.values()) else "✗ no replica left"
         if loss.judgement is not None:
-            shares = _share_cell(loss.judgement, pools_left(resilience, loss))
-        name = loss_name(resilience, loss, short=True)
-        rows.append((name, _replicas(resilience, loss.left), hourly(loss.price), shares, hourly(loss.spare)))
+            shares = _share_cell(loss.judgement, pools_left(loss))
+        name = loss_name(loss, short=True)
+        rows.append((name, _replicas(loss.left), hourly(loss.price), shares, hourly(loss.spare)))
     words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
     return table_of((words["loss"], words["left"], "#costs", words[met], "#spares"), rows)
 
@@ -192,18 +190,18 @@ def _runs(judgements: Sequence[Judgement]) -> str:
     )
 
 
-def loss_name(resilience: Resilience, loss: Loss, *, short: bool = False) -> str:
+def loss_name(loss: Loss, *, short: bool = False) -> str:
     """A loss in words, such as "1 node of H100, its only one (2 × colocated-1)"; short: as in the table."""
     everything = "" if short else (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
     if loss.what == "replica":
         return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
-    lost = "" if short and loss.everything else f" ({_replicas(resilience, loss.lost)})"
+    lost = "" if short and loss.everything else f" ({_replicas(loss.lost)})"
     return f"{plural(loss.number, 'node')} of {loss.of}{everything}{lost}"
 
 
-def _replicas(resilience: Resilience, replicas: tuple[int, ...]) -> str:
+def _replicas(replicas: Mapping[str, int]) -> str:
     """Replicas by pool."""
-    return ", ".join(f"{n} × {name}" for n, name in zip(replicas, resilience.pools, strict=True) if n) or "none"
+    return ", ".join(f"{n} × {name}" for name, n in replicas.items() if n) or "none"
 
 
 def _spares_sentence(resilience: Resilience, unit: str, count: int) -> str:
@@ -222,9 +220,9 @@ def _spares_sentence(resilience: Resilience, unit: str, count: int) -> str:
     return f"Spares against {loss} (N+{count}) cost {extra[0]}{also}."
 
 
-def pools_left(resilience: Resilience, loss: Loss) -> list[str]:
+def pools_left(loss: Loss) -> list[str]:
     """The pools that have a replica left after a loss."""
-    return [name for name, n in zip(resilience.pools, loss.left, strict=True) if n]
+    return [name for name, n in loss.left.items() if n]
 
 
 def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
