@@ -29,20 +29,20 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
 from costmodel.accelerator import Origin  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.quotes import Commitment, Quote, shipped_quotes  # noqa: E402
+from search_spaces.quotes import Quote, shipped_quotes  # noqa: E402
 
 CATALOG = ROOT / "costmodel" / "catalog" / "quotes.csv"
 QUOTES = data_folder() / "prices" / "gpu_prices.csv"
 COLUMNS = ("accelerator", "provider", "commitment", "usd_per_hour", "date", "origin", "source")
 
 ASSUMED = "assumed"
-KINDS: Mapping[str, tuple[Commitment, Origin]] = {
-    "on-demand": (Commitment.ON_DEMAND, Origin.VENDOR),
-    "on-demand (secure)": (Commitment.ON_DEMAND, Origin.VENDOR),
-    "spot": (Commitment.SPOT, Origin.VENDOR),
-    "reserved 3y": (Commitment.RESERVED_3, Origin.ASSUMED),
-    "modelled TCO": (Commitment.OWNED, Origin.ASSUMED),
-    ASSUMED: (Commitment.ON_DEMAND, Origin.ASSUMED),
+KINDS: Mapping[str, tuple[str, Origin]] = {
+    "on-demand": ("on-demand", Origin.VENDOR),
+    "on-demand (secure)": ("on-demand", Origin.VENDOR),
+    "spot": ("spot", Origin.VENDOR),
+    "reserved 3y": ("reserved-3-years", Origin.ASSUMED),
+    "modelled TCO": ("owned", Origin.ASSUMED),
+    ASSUMED: ("on-demand", Origin.ASSUMED),
 }
 """Kinds of quotes that count; the table's reservations and TCO are of a model, not of a provider."""
 CONSTANTS = r"code constants, \w+ ids? [0-9 /]+"

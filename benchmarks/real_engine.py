@@ -532,7 +532,7 @@ def main() -> None:
     parser.add_argument(
         "--environment", type=Path, metavar="DIR", help="folder of the environments; default: temporary"
     )
-    parser.add_argument("--rate", type=float, default=2.0, help="planned requests a second (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=3.0, help="planned requests a second (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="sweeps of the replica (default: %(default)s)")
     parser.add_argument("--priority", type=int, default=0, help="niceness of what is started, such as -20 (root)")
     parser.add_argument("--kill", action="store_true", help="also kill a replica under load")

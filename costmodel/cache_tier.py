@@ -17,7 +17,7 @@ import numpy as np
 
 from .arrays import FloatArray
 from .prefix_cache import Cached
-from .queues.erlang import conditional_wait
+from .queues.erlang import conditional_wait, split_scv
 
 LEVELS = 65
 """Loads of a reader at which it is computed who waits too long."""
@@ -95,7 +95,7 @@ def tier_reads(
     if not load.any():
         return TierReads(worth, seconds, tier.keeps)
     mean, second = float(load.sum() / (rate @ worth)) * readers, float(load @ seconds / (rate @ worth)) * readers
-    saved, scv = np.maximum(computing - seconds, 0.0), 1.0 + max(arrival_scv - 1.0, 0.0) / readers
+    saved, scv = np.maximum(computing - seconds, 0.0), split_scv(arrival_scv, readers)
 
     def declined(busy: FloatArray) -> tuple[FloatArray, FloatArray]:
         wait = conditional_wait(1.0, busy, mean, second, scv)[..., None]

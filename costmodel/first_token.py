@@ -29,7 +29,7 @@ import numpy as np
 
 from .arrays import FloatArray
 from .policy import ServingPolicy
-from .queues.erlang import conditional_wait
+from .queues.erlang import conditional_wait, split_scv
 from .queues.waits import ExponentialWait, Wait, rest_exceeds
 
 POINTS = 32
@@ -57,8 +57,8 @@ def card_wait(
     """The wait of a transfer for the card of its engine.
 
     rate (flows,) [1/s] and seconds (flows,) of transfers over `cards` equal cards; arrivals of squared coefficient of
-    variation ca2 are dealt out to them in turn, which leaves 1 + (ca2 - 1) / cards. Of `together` transfers that begin
-    at once, half of the others are ahead of one.
+    variation ca2 go to any of them (`erlang.split_scv`). Of `together` transfers that begin at once, half of the others
+    are ahead of one.
 
     >>> card_wait(np.array([1.0]), np.array([0.5]), 1.0, 1.0, 1.0)
     ExponentialWait(chance=0.5, mean=0.5)
@@ -70,8 +70,8 @@ def card_wait(
     busy = total * mean / cards
     if busy <= 0.0:
         return ExponentialWait(0.0, 0.0)
-    scv = 1.0 + max(arrival_scv - 1.0, 0.0) / cards
     ahead = (together - 1.0) / 2.0
+    scv = split_scv(arrival_scv, cards)
     mean_wait = min(busy, 1.0) * float(conditional_wait(1.0, busy, mean, second, scv)) + ahead * mean
     chance = min(busy + ahead / (1.0 + ahead), 1.0)
     return ExponentialWait(chance, mean_wait / chance)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -32,6 +33,7 @@ from search_spaces.files import read_file, shown_path
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from reports.document import Document
+    from reports.rows import Columns
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 
@@ -121,25 +123,29 @@ class Output:
     as_json: bool
     force: bool
 
-    def check(self, **inputs: Path | None) -> None:
-        """Refuse files that cannot be written; inputs: files that are read, by argument or option."""
-        outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html}
+    def check(self, others: Mapping[str, Path | None] = MappingProxyType({}), **inputs: Path | None) -> None:
+        """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
+        outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html, **others}
         read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
         check_files(outputs, read_files, force=self.force)
 
     def show(
-        self, console: Console, document: Document, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
+        self,
+        console: Console,
+        document: Document,
+        record: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]] | Callable[[], Columns] = (),
     ) -> int:
         """Write the files that were asked for, show the answer, or its record, and return the exit code.
 
-        rows: those of --csv and --parquet.
+        rows: those of --csv and --parquet; of many, what makes their columns.
         """
         from reports.views.html import render_document
 
         if self.csv is not None or self.parquet is not None:
             from reports.rows import columns_csv, columns_parquet, row_columns
 
-            columns = row_columns(rows)
+            columns = rows() if callable(rows) else row_columns(rows)
             if self.csv is not None:
                 console.write(self.csv, columns_csv(columns), force=self.force)
             if self.parquet is not None:

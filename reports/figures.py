@@ -392,7 +392,8 @@ def routing_table(plan: Plan) -> Table:
             cells = clean(pool, 20), stage, clean(slo_class, 30), percent(share), lengths
             order = stage != "prefill", cells[0], -share, cells[2]
             rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
-    headers = ("pool", "stage", "class", "#share", "#inputs", "#mean input", "#mean output", "#SLO met")
+    means = (Column(f"mean {name}", "right", optional=True) for name in ("input", "output"))
+    headers: tuple[Column | str, ...] = ("pool", "stage", "class", "#share", "#inputs", *means, "#SLO met")
     return table_of(headers, [cells for _, cells in sorted(rows)])
 
 

@@ -92,8 +92,8 @@ def _target_words(name: str, engine: str) -> str:
     return f"--target {name} ({target_of(engine).title} {stack})"
 
 
-WRITTEN: Final = frozenset(("-o", "--output", "--deploy", "--target"))
-"""Options with a value that say where a plan is written, or what it is for: another one has its own."""
+WRITTEN: Final = frozenset(("-o", "--output", "--deploy"))
+"""Options with a value that say where a plan is written: another one has its own."""
 HOW_TO_SHOW: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
 """Options that say how a run shows itself: nothing of the next one's business."""
 
@@ -151,14 +151,18 @@ def relaxed_settings(plan: Plan) -> dict[str, str]:
 def again_command(plan: Plan, flags: str) -> str:
     """The command that plans the same problem again with other flags, without those in WRITTEN and their values.
 
-    So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out.
+    So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out:
+    an option, or a key behind `--set`.
     """
-    words, replaced = _words(plan), WRITTEN | {flags.partition(" ")[0]}
-    pairs = zip(("", *words), words, strict=False)
+    words, said = _words(plan), shlex.split(flags)
+    replaced = WRITTEN | {word for word in said if word.startswith("-") and word != "--set"}
+    keys = {word.partition("=")[0] for before, word in pairwise(said) if before == "--set"}
     kept = [
         word
-        for before, word in pairs
-        if before not in replaced and word.partition("=")[0] not in replaced and word != "--force"
+        for before, word, after in zip(("", *words), words, (*words[1:], ""), strict=False)
+        if before not in replaced
+        and word.partition("=")[0] not in replaced | {"--force"}
+        and not ("--set" in {before, word} and (after if word == "--set" else word).partition("=")[0] in keys)
     ]
     return f"{shlex.join(kept)} {flags}"
 

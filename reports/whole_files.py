@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from costmodel.errors import InputError
+from costmodel.units import MIB
 from search_spaces.files import LARGEST_RESULTS, open_file, read_file, shown_path
 
 PLAN_FILE: Final = "plan.json"
@@ -26,8 +29,7 @@ _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
 
 _HEAD_BYTES: Final = 200
-_PLAN_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.plan/')
-_EVALUATION_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.evaluation/')
+_RECORD_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.(plan|evaluation)/')
 _PAGE_HEAD: Final = b"<!DOCTYPE html>"
 _PAGE_TWIN: Final = re.compile(rb'<script type="application/json" id="[a-z]+">\{"schema":"pdplan\.(plan|evaluation)/')
 
@@ -41,9 +43,10 @@ def first_bytes(path: Path, most: int) -> bytes:
         return b""
 
 
-def is_plan(path: Path) -> bool:
-    """Whether the file is a plan of any version of pdplan: all begin with their schema, and no more is read."""
-    return _PLAN_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
+def is_record(path: Path, kind: str = "plan") -> bool:
+    """Whether the file is a plan, or an evaluation, of any version: they begin with their schema; no more is read."""
+    head = _RECORD_HEAD.match(first_bytes(path, _HEAD_BYTES))
+    return head is not None and head[1].decode() == kind
 
 
 def is_report(path: Path) -> bool:
@@ -57,9 +60,7 @@ def is_report(path: Path) -> bool:
 
 def is_output(path: Path) -> bool:
     """Whether a file of a plan's folder is what pdplan writes under its name."""
-    if path.name == EVALUATION_FILE:
-        return _EVALUATION_HEAD.match(first_bytes(path, _HEAD_BYTES)) is not None
-    return is_plan(path) if path.name == PLAN_FILE else is_report(path)
+    return is_report(path) if path.name == REPORT_FILE else is_record(path, path.stem)
 
 
 def write_whole(texts: Mapping[Path, str | bytes]) -> None:
@@ -117,7 +118,7 @@ def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
             raise InputError(f"{path} is not a regular file; choose another name")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
-        if rival and is_plan(path):
+        if rival and is_record(path):
             raise InputError(f"{path} is a plan, which {rival} would replace; choose another name")
         check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
@@ -147,6 +148,68 @@ def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> No
     for path in paths:
         check_target(path, force=True, rival="")
     check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
+
+
+SUMS: Final = "SHA256SUMS"
+"""Checksums of all files of a directory, for `sha256sum -c`, and the list of what may be replaced in it later."""
+LARGEST_LISTED: Final = 16 * MIB
+"""A larger file [byte] is none of those."""
+
+
+def check_listed(directory: Path) -> bool:
+    """Whether a directory holds anything already; InputError for what is none, or cannot be read."""
+    try:
+        if directory.is_symlink() and not directory.exists():
+            raise InputError(f"{shown_path(directory)} is a link that leads nowhere; choose another name")
+        if directory.exists() and not directory.is_dir():
+            raise InputError(f"{shown_path(directory)} is a file, not a directory; choose another name")
+        return directory.exists() and any(directory.iterdir())
+    except OSError as error:
+        raise InputError(f"{shown_path(directory)} cannot be read: {error.strerror}") from error
+
+
+def write_listed(texts: Mapping[str, str], directory: Path) -> list[Path]:
+    """Write files, by their paths in a directory, with their checksums, and remove what its former list has besides.
+
+    Returns what was written; nothing is where writing fails or ends early.
+    """
+    sums = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(texts.items()))
+    paths = {directory / name: text for name, text in {**texts, SUMS: sums}.items()}
+    old = _listed(directory)
+    check_origin(directory, paths, old.__contains__)
+    new_folders = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
+    try:
+        for folder in new_folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        write_whole(paths)
+    except BaseException as error:
+        for folder in new_folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
+        raise
+    for path in sorted(old - set(paths)):
+        try:
+            path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        except OSError as error:
+            raise InputError(f"{shown_path(path)} cannot be removed: {error.strerror}") from error
+    for path in paths:
+        if path.suffix == ".sh":
+            path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)
+    return list(paths)
+
+
+def _listed(directory: Path) -> set[Path]:
+    """Files that a directory's own list has; whatever leads out of it is left alone."""
+    try:
+        lines = read_file(directory / SUMS, LARGEST_LISTED).decode("utf-8").splitlines()
+    except (InputError, ValueError):
+        return set()
+    root = directory.resolve()
+    paths = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
+    return {path for path in paths if path.is_file() and path.resolve().is_relative_to(root)}
 
 
 def check_origin(

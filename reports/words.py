@@ -498,7 +498,8 @@ def miss_sentences(plan: Plan) -> list[str]:
         basis = "in simulation" if miss.simulated else "by formula"
         met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
-        if not number and violated(plan) and _keeps_goals(miss, plan):
+        keeps_goals = is_number(miss.attainment) and all(miss.attainment >= slo.attainment for slo in asked(plan))
+        if not number and violated(plan) and keeps_goals:
             limit = "this limit" if len(violated(plan)) == 1 else "these limits"
             share = f"{percent(miss.attainment)} of requests, {basis}"
             sentences.append(f"Cheapest fleet without {limit}: {pools}{price}; it would meet the SLO ({share}).")
@@ -506,11 +507,6 @@ def miss_sentences(plan: Plan) -> list[str]:
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))
     return sentences
-
-
-def _keeps_goals(row: Alternative, plan: Plan) -> bool:
-    """Whether a fleet meets the SLO of every class, as far as its smallest share tells."""
-    return is_number(row.attainment) and all(row.attainment >= slo.attainment for slo in asked(plan))
 
 
 def demand_sentence(plan: Plan) -> str:

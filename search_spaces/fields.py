@@ -443,7 +443,11 @@ _TYPES = {
     **dict.fromkeys(("model", "dict", "mapping", "dataclass"), "a mapping"),
 }
 """What is wanted, by the first word of the validation library's name of an error."""
-_BOUNDS = {"greater_than_equal": ("ge", "below"), "less_than_equal": ("le", "above")}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "below"),
+    "less_than_equal": ("le", "above"),
+    "greater_than": ("gt", "not above"),
+}
 
 
 def faults_of(error: ValidationError) -> list[Fault]:

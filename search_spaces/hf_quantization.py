@@ -131,13 +131,12 @@ def as_stored(
     mean of their bytes counts. apart: experts stand beside the dense block, not in it (Gemma 4); single: mixers and
     feed-forwards are numbered as layers of their own (Nemotron-H).
     """
-    where = model.name
     if quantization is None or quantization == {}:
         return model
     if not isinstance(quantization, Mapping):
-        raise ArchitectureError(f"{where}: 'quantization_config' is {shorten(quantization)}, but must be an object")
+        raise ArchitectureError(f"'quantization_config' is {shorten(quantization)}, but must be an object")
     note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
-    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization, where), layers, where, apart, single)
+    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization), layers, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
     for part, weights in votes.items():
@@ -162,10 +161,10 @@ def as_stored(
 
 
 def _votes(
-    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], where: str, apart: bool, single: bool
+    rules: Sequence[WeightRule], layers: Sequence[tuple[Attention, FeedForward]], apart: bool, single: bool
 ) -> dict[Part, Counter[WeightFormat]]:
     """Weights of each part by format, as the first rule says that is for their matrix."""
-    matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE], where) for rule in rules]
+    matchers = [_matcher([name for name in rule.targets if name not in QUANTIZABLE]) for rule in rules]
     votes: dict[Part, Counter[WeightFormat]] = defaultdict(Counter)
     number = 0
     for mixer, block in layers:
@@ -193,22 +192,22 @@ def part_of(module: str) -> Part | None:
     return next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(module)), None)
 
 
-def _rules(quantization: Mapping[str, Any], where: str) -> list[WeightRule]:
+def _rules(quantization: Mapping[str, Any]) -> list[WeightRule]:
     """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
     method = str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
     if method not in _METHODS:
         raise ArchitectureError(
-            f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
+            f"'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
             f"(known: {', '.join(sorted(_METHODS))})"
         )
     rules: dict[tuple[WeightFormat, bool], list[str]] = {}
-    for dtype, spec, targets in _specs(quantization, method, where):
-        scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype, where)
+    for dtype, spec, targets in _specs(quantization, method):
+        scale = None if dtype == "bf16" else _scale({**spec, "quant_method": method}, dtype)
         rules.setdefault((WeightFormat(dtype, scale), not targets), []).extend(targets)
     if not rules:
-        raise ArchitectureError(f"{where}: 'quantization_config' states no weight format, but pdplan needs exactly one")
+        raise ArchitectureError("'quantization_config' states no weight format, but pdplan needs exactly one")
     fields = () if quantization.get("quantized_layers") else IGNORE_FIELDS  # a list has no exceptions
-    spared = [entry for field in fields for entry in _entries(quantization, field, where)]
+    spared = [entry for field in fields for entry in _entries(quantization, field)]
     named = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
     return ([WeightRule(SIXTEEN_BIT, tuple(spared))] if spared else []) + sorted(
         named, key=lambda rule: not rule.targets
@@ -219,31 +218,31 @@ _Spec = tuple[str, Mapping[str, Any], Sequence[str]]
 """Dtype of weights, what says how they are grouped, and the parts and modules that it is for, none: all."""
 
 
-def _specs(quantization: Mapping[str, Any], method: str, where: str) -> Iterator[_Spec]:
+def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
     """What a config says of weights: in its groups (compressed-tensors), of single layers, or at its top."""
     groups, layers = (_object(quantization.get(field)) for field in ("config_groups", "quantized_layers"))
     of_method = _METHODS[method]
-    yield from _listed(layers, where)
+    yield from _listed(layers)
     for group in () if layers else groups.values():
         weights = _object(_object(group).get("weights"))
         if weights:
             spec = {**{key: quantization.get(key) for key in ("format", "quant_algo")}, **weights}
             kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
-            targets = _entries(group, "targets", where)
+            targets = _entries(group, "targets")
             by_class = any(not target.startswith("re:") and "." not in target for target in targets)
-            yield _by_bits(kind, spec.get("num_bits"), where), spec, () if by_class else targets
+            yield _by_bits(kind, spec.get("num_bits")), spec, () if by_class else targets
     if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
-        yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization, where)
+        yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization)
 
 
-def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:
     """What most of the modules of each part have that are listed one by one."""
     specs: dict[Part, Counter[str]] = defaultdict(Counter)
     by_dtype: dict[str, Mapping[str, Any]] = {}
     for module, spec in layers.items():
         part = part_of(str(module))
         if part is not None and isinstance(spec, Mapping):
-            dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)
+            dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms")
             specs[part][dtype] += 1
             by_dtype[dtype] = spec
     for part, count in specs.items():
@@ -251,11 +250,11 @@ def _listed(layers: Mapping[str, Any], where: str) -> Iterator[_Spec]:
         yield dtype, by_dtype[dtype], (part,)
 
 
-def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | None:
+def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
     block = spec.get("weight_block_size") or spec.get("block_structure")
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         size = 1.0 if _is_microscaled(spec) else 4.0
-        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block, where), size=size)
+        return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block), size=size)
     group = spec.get("group_size", spec.get("q_group_size"))
     if group is None:
         group = _default_group(spec, dtype)
@@ -263,7 +262,7 @@ def _scale(spec: Mapping[str, Any], dtype: str, where: str) -> WeightScale | Non
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
         raise ArchitectureError(
-            f"{where}: 'group_size' in 'quantization_config' is {shorten(group)}, but must be a whole number from 1, "
+            f"'group_size' in 'quantization_config' is {shorten(group)}, but must be a whole number from 1, "
             f"or {WHOLE_CHANNEL} for whole channels"
         )
     return WeightScale(1, group, _scale_bytes(spec, dtype))
@@ -295,41 +294,39 @@ def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
     return 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]
 
 
-def _block(block: object, where: str) -> tuple[int, int]:
+def _block(block: object) -> tuple[int, int]:
     sizes = block.split("x") if isinstance(block, str) else block
     if isinstance(sizes, list | tuple) and len(sizes) == 2:
         numbers = [int(size) if isinstance(size, str) and size.isdecimal() else size for size in sizes]
         if all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= LARGEST for size in numbers):
             return numbers[0], numbers[1]
     raise ArchitectureError(
-        f"{where}: the block of weights in 'quantization_config' is {shorten(block)}, but must be two whole numbers"
+        f"the block of weights in 'quantization_config' is {shorten(block)}, but must be two whole numbers"
     )
 
 
-def _format_of(field: str, value: object, words: str, where: str) -> str:
+def _format_of(field: str, value: object, words: str) -> str:
     table = notation().quantization[words]
     if not isinstance(value, str) or value.lower() not in table:
         raise ArchitectureError(
-            f"{where}: {field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
+            f"{field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
             f"(known: {', '.join(table)})"
         )
     return table[value.lower()]
 
 
-def _by_bits(kind: object, bits: object, where: str) -> str:
-    return _format_of("num_bits", f"{kind}{bits}", "bits", where)
+def _by_bits(kind: object, bits: object) -> str:
+    return _format_of("num_bits", f"{kind}{bits}", "bits")
 
 
-def _bits_of(spec: Mapping[str, Any], where: str) -> str:
+def _bits_of(spec: Mapping[str, Any]) -> str:
     """Dtype of a number of bits; AutoRound writes kinds of floats as its `data_type`."""
     loaded = next((bits for bits in (4, 8) if spec.get(f"load_in_{bits}bit")), None)  # bitsandbytes
     bits = spec.get("bits", spec.get("w_bit", loaded))
-    return (
-        "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits, where)
-    )
+    return "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits)
 
 
-def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _bitwise(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """One number of bits, but for modules with settings of their own; GPTQ may list the modules that it has seen."""
     for field in ("dynamic", "extra_config"):  # of GPTQModel and AutoRound
         for pattern, settings in _object(quantization.get(field)).items():
@@ -337,25 +334,25 @@ def _bitwise(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
             is_spared = pattern.startswith("-:")  # by GPTQModel, as "+:" the others
             name = pattern.removeprefix("-:").removeprefix("+:")
             target = name if re.fullmatch(r"[\w.]+", name) else f"re:{name}"
-            yield ("bf16" if is_spared else _bits_of(spec, where)), spec, (target,)
+            yield ("bf16" if is_spared else _bits_of(spec)), spec, (target,)
     blocks = quantization.get("modules_in_block_to_quantize")
     if isinstance(blocks, list) and blocks:
         names = chain.from_iterable(block if isinstance(block, list) else [block] for block in blocks)
         yield "bf16", {}, tuple(QUANTIZABLE.difference(map(part_of, map(str, names))))
-    yield _bits_of(quantization, where), quantization, ()
+    yield _bits_of(quantization), quantization, ()
 
 
-def _quark(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _quark(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """One format, but for layers with one of their own."""
     layers = {**_object(quantization.get("layer_quant_config")), "": quantization.get("global_quant_config")}
     for name, layer in layers.items():
         weight = _object(layer).get("weight")
         is_spared = name and weight is None
-        dtype = "bf16" if is_spared else _format_of("dtype", _object(weight).get("dtype"), "quark", where)
+        dtype = "bf16" if is_spared else _format_of("dtype", _object(weight).get("dtype"), "quark")
         yield dtype, _object(weight), (name,) if name else ()
 
 
-def _hqq(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _hqq(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """The same for all layers, or by the name of one."""
     whole = quantization.get("quant_config")
     layers = whole if isinstance(whole, Mapping) and "weight_quant_params" not in whole else {"": whole}
@@ -363,10 +360,10 @@ def _hqq(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
         spec = _object(_object(layer).get("weight_quant_params"))
         if spec:
             tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
-            yield _by_bits("int", spec.get("nbits"), where), spec, (f"re:.*{tag}$",) if name else ()
+            yield _by_bits("int", spec.get("nbits")), spec, (f"re:.*{tag}$",) if name else ()
 
 
-def _torchao(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """The class of torchao's config, such as Int4WeightOnlyConfig, for all layers or for those of a name."""
     kind = quantization.get("quant_type")
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
@@ -379,10 +376,10 @@ def _torchao(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
         if layer is None:
             yield "bf16", {}, targets
         else:
-            yield (*_torchao_format(_object(layer), where), targets)
+            yield (*_torchao_format(_object(layer)), targets)
 
 
-def _torchao_format(kind: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
+def _torchao_format(kind: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Dtype of a class of torchao's configs, by the dtype that it states or by its name, and what shares a scale."""
     data, name = _object(kind.get("_data")), kind.get("_type")
     grain = _object(data.get("granularity"))
@@ -390,7 +387,7 @@ def _torchao_format(kind: Mapping[str, Any], where: str) -> tuple[str, Mapping[s
     spec = {"_type": name, "group_size": data.get("group_size", group)}
     stated = notation().quantization["torch"].get(str(data.get("weight_dtype")).removeprefix("torch."))
     word = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-    return stated or _format_of("quant_type", word, "torchao", where), spec
+    return stated or _format_of("quant_type", word, "torchao"), spec
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -398,32 +395,32 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _quanto(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _quanto(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     word = str(quantization.get("weights")).removesuffix("_e4m3fn")
-    yield _format_of("weights", word, "bits", where), quantization, ()
+    yield _format_of("weights", word, "bits"), quantization, ()
 
 
-def _modelopt(quantization: Mapping[str, Any], where: str) -> Iterator[_Spec]:
+def _modelopt(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
     word = quantization.get("quant_algo")
-    yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms", where), quantization, ()
+    yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms"), quantization, ()
 
 
-def _entries(owner: Mapping[str, Any], field: str, where: str) -> list[str]:
+def _entries(owner: Mapping[str, Any], field: str) -> list[str]:
     entries = owner.get(field) or []
     if not isinstance(entries, list | tuple) or any(
         not isinstance(e, str) or len(e) > LONGEST_PATTERN for e in entries
     ):
         raise ArchitectureError(
-            f"{where}: {field!r} in 'quantization_config' must list names of at most {LONGEST_PATTERN} characters"
+            f"{field!r} in 'quantization_config' must list names of at most {LONGEST_PATTERN} characters"
         )
     return list(entries)
 
 
-def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
+def _matcher(entries: list[str]) -> Callable[[str], bool]:
     """Whether a module is listed: by its name or one above it, `*` allowed, or by an expression after "re:"."""
     if len(entries) > MOST_PATTERNS:
-        raise ArchitectureError(f"{where}: 'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
+        raise ArchitectureError(f"'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
     names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
     names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name).rstrip(".") for name in names)
     ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)
@@ -431,7 +428,7 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
     try:
         patterns = [re.compile(entry[3:]) for entry in entries if entry.startswith("re:")]
     except re.error as error:
-        raise ArchitectureError(f"{where}: a pattern in 'quantization_config' is malformed: {error}") from error
+        raise ArchitectureError(f"a pattern in 'quantization_config' is malformed: {error}") from error
     return lambda module: bool(
         (plain and re.search(plain, module))
         or any(pattern.match(root + module.removeprefix(ROOTS[0])) for pattern in patterns for root in ROOTS)
@@ -485,13 +482,13 @@ def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
             yield f"{block}.{name}", matrix.elements
 
 
-def _groups(quantization: Mapping[str, Any], _where: str) -> Iterator[_Spec]:
+def _groups(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """Weights as they were, where only the KV cache is quantised: formats of weights stand in groups."""
     if quantization.get("kv_cache_scheme"):
         yield "bf16", {}, ()
 
 
-_METHODS: Mapping[str, str | Callable[[Mapping[str, Any], str], Iterable[_Spec]]] = {
+_METHODS: Mapping[str, str | Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     **dict.fromkeys(("fp8", "fbgemm_fp8", "mxfp8"), "fp8"),
     "mxfp4": "fp4",
     "eetq": "int8",

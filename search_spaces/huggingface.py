@@ -38,6 +38,8 @@ from search_spaces.hf_config import (
 )
 from search_spaces.hf_quantization import as_stored
 
+UNKNOWN_TYPE = "model_type not known: read by its fields alone"
+"""What the source of a model says whose class may have more than its config tells."""
 MOST_LAYERS = 10_000
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
 """In every published decoder these come with a gate projection; plain GELU does in some families only."""
@@ -71,7 +73,7 @@ def parse_config(
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
-    unknown = "model_type not known: read by its fields alone" if fields.family is UNKNOWN else ""
+    unknown = UNKNOWN_TYPE if fields.family is UNKNOWN else ""
     model = Transformer(
         name=name,
         hidden=hidden,
@@ -92,7 +94,10 @@ def parse_config(
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
-    model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
+    try:
+        model = as_stored(model, fields.get("quantization_config"), layers, apart=apart, single=single)
+    except ArchitectureError as error:
+        raise fields.error(str(error)) from None
     if (
         fields.text("expert_dtype") == "fp4"
         and model.native_weight_dtype not in {"fp4", "bf16"}
@@ -430,6 +435,9 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
         full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
         attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
         yield _full_where(attends, "linear_attention")
+    windowed = fields.layer_numbers("sliding_window_layers", layers)
+    if windowed is not None:
+        yield _full_where((layer not in windowed for layer in range(layers)), "sliding_attention")
     switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
     if switches is not None:
         yield _full_where((not switch for switch in switches), "sliding_attention")

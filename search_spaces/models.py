@@ -263,12 +263,12 @@ def attention_kind(attention: Attention) -> str:
 def _entries() -> Mapping[str, Mapping[str, Any]]:
     """The catalog's models by name, in alphabetical order; each is a file."""
     folder = resources.files("costmodel") / "catalog" / "models"
-    files = sorted((item.name for item in folder.iterdir() if item.name.endswith(".yaml")), key=str.lower)
-    return {file.removesuffix(".yaml"): shipped_table("costmodel", f"catalog/models/{file}") for file in files}
+    names = (item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return {name: shipped_table("costmodel", f"catalog/models/{name}.yaml") for name in sorted(names, key=str.lower)}
 
 
 @cache
-def _targets() -> Mapping[str, tuple[str, str | None]]:
+def _targets() -> dict[str, tuple[str, str | None]]:
     """Model of every name, and its variant where the config differs: of models first, then of their other names."""
     table: dict[str, tuple[str, str | None]] = {name: (name, None) for name in _entries()}
     for name, entry in _entries().items():
@@ -280,7 +280,7 @@ def _targets() -> Mapping[str, tuple[str, str | None]]:
 @cache
 def _spellings() -> Mapping[str, tuple[str, str | None]]:
     """The same by names in lower case, with the publisher of a checkpoint or without; of equals the first."""
-    rows = {name.lower(): target for name, target in reversed(_targets().items())}
+    rows = {name.lower(): target for name, target in reversed([*_targets().items()])}
     return {spelling.rpartition("/")[2]: target for spelling, target in rows.items()} | rows
 
 

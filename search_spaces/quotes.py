@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -30,7 +29,7 @@ from costmodel.units import MIB
 
 from . import bounds
 from .faults import Fault, FaultsError
-from .fields import FileSection, faults_of, house_error, member, quantity
+from .fields import FileSection, choice, faults_of, house_error, member, quantity
 from .files import read_text, shown_path
 from .quantities import Kind
 
@@ -44,33 +43,16 @@ COLUMNS = (*REQUIRED, "provider", "commitment", "date", "origin", "source")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-class Commitment(StrEnum):
-    """What binds the buyer of an hour of a GPU."""
-
-    ON_DEMAND = "on-demand"
-    RESERVED_1 = "reserved-1-year"
-    RESERVED_3 = "reserved-3-years"
-    SPOT = "spot"
-    OWNED = "owned"
-
-
-BASES: Mapping[Commitment, tuple[PriceBasis, int | None]] = MappingProxyType(
+BASES: Mapping[str, tuple[PriceBasis, int | None, str]] = MappingProxyType(
     {
-        Commitment.ON_DEMAND: (PriceBasis.ON_DEMAND, None),
-        Commitment.RESERVED_3: (PriceBasis.RESERVED, 3),
-        Commitment.RESERVED_1: (PriceBasis.RESERVED, 1),
-        Commitment.SPOT: (PriceBasis.SPOT, None),
-        Commitment.OWNED: (PriceBasis.TCO, None),
+        "on-demand": (PriceBasis.ON_DEMAND, None, "on-demand list price"),
+        "reserved-3-years": (PriceBasis.RESERVED, 3, "3-year reserved price"),
+        "reserved-1-year": (PriceBasis.RESERVED, 1, "1-year reserved price"),
+        "spot": (PriceBasis.SPOT, None, "spot price"),
+        "owned": (PriceBasis.TCO, None, "modeled TCO price"),
     }
 )
-"""Basis and term [year] of a commitment; the first that is quoted makes the usual price of a GPU."""
-_LABELS = {
-    Commitment.ON_DEMAND: "on-demand list price",
-    Commitment.RESERVED_1: "1-year reserved price",
-    Commitment.RESERVED_3: "3-year reserved price",
-    Commitment.SPOT: "spot price",
-    Commitment.OWNED: "modeled TCO price",
-}
+"""By commitment, which binds the buyer: basis, term [year] and name of its price; the first quoted is the usual one."""
 
 
 class Quote(FileSection):
@@ -79,7 +61,7 @@ class Quote(FileSection):
     accelerator: str
     usd_per_hour: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
     provider: str = ""
-    commitment: Annotated[Commitment, member(Commitment)] = Commitment.ON_DEMAND
+    commitment: Annotated[str, choice(*BASES)] = "on-demand"
     date: str = ""
     origin: Annotated[Origin, member(Origin)] = Origin.STATED
     source: str = ""
@@ -100,7 +82,7 @@ class Quote(FileSection):
 def shipped_quotes() -> Mapping[str, tuple[Quote, ...]]:
     """The catalog's quotes by accelerator.
 
-    >>> {quote.commitment.value for quote in shipped_quotes()["H200"]} >= {"on-demand", "spot"}
+    >>> {quote.commitment for quote in shipped_quotes()["H200"]} >= {"on-demand", "spot"}
     True
     """
     text = (resources.files("costmodel.catalog") / FILE).read_text("utf-8")
@@ -178,16 +160,16 @@ def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:
     return tuple(
         _price(commitment, alike)
         for commitment in BASES
-        if (alike := [quote for quote in quotes if quote.commitment is commitment])
+        if (alike := [quote for quote in quotes if quote.commitment == commitment])
     )
 
 
-def _price(commitment: Commitment, quotes: Sequence[Quote]) -> Price:
+def _price(commitment: str, quotes: Sequence[Quote]) -> Price:
     """Median over providers of each provider's median price."""
     by_provider: dict[str, list[float]] = defaultdict(list)
     for quote in quotes:
         by_provider[quote.provider].append(quote.usd_per_hour)
-    basis, term = BASES[commitment]
+    basis, term, label = BASES[commitment]
     is_assumed = any(quote.origin is Origin.ASSUMED for quote in quotes)
     is_guess = is_assumed and basis is PriceBasis.ON_DEMAND
     providers = ", ".join(sorted(filter(None, by_provider), key=str.lower)) or quotes[0].source
@@ -197,7 +179,7 @@ def _price(commitment: Commitment, quotes: Sequence[Quote]) -> Price:
         high=round(max(map(max, by_provider.values())), 4),
         quotes=len(quotes),
         origin=Origin.ASSUMED if is_assumed else quotes[0].origin,
-        source=f"{'assumed price' if is_guess else _LABELS[commitment]}: {providers}",
+        source=f"{'assumed price' if is_guess else label}: {providers}",
         date=max((day.date for day in quotes if _DAY.fullmatch(day.date)), default=quotes[0].date or "undated"),
         basis=basis,
         term_years=term,

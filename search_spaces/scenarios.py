@@ -441,7 +441,7 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         lever = LEVERS.get(head)
         if lever is not None and head not in result:
             lever.apply(result, key, value)
-        elif head in result:
+        elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
         else:
             raise _unknown(inputs, key)
@@ -461,8 +461,6 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
 
 
 def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
-    if key_path in WorkloadFile.model_fields:
-        return InputError(f"{key_path} is a whole section; change a value in it, such as {key_path}.KEY")
     near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")

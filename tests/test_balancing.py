@@ -16,6 +16,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import by_requests, make_bench
+from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import deployment_files
 from search_spaces.problem import Balancing, Constraints, any_target
 from tests.deploy_cases import Case, options, plan_of
@@ -64,9 +65,9 @@ def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
     assert [limits.balancing_of(roles) for roles in (pair, several)] == list(Balancing)
     assert any_target("sglang").limits(Constraints(), 1, prefixes=False).balancing is Balancing.LEAST_REQUESTS
     instance = instance_of(replace(problem(workload=workload(rate=4.0)), constraints=limits))
-    bench, alone = make_bench(instance), colocated(instance, 2).pools[0]
+    alone = colocated(instance, 2).pools[0]
     routers = [
-        {engine.router for engine in bench.engines_of(Fleet(pools))}
+        {engine.router for engine in simulated_fleet(instance, Fleet(pools))}
         for pools in ((alone,), (alone, replace(alone, name="colocated-2")))
     ]
     assert routers == [{Router.LENGTH_AWARE}, {Router.LEAST_LOADED}]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import Scales, least_tpot, least_ttft
+from costmodel.calibration import Scales, above_physics, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
@@ -90,6 +90,22 @@ def test_least_ttft_is_flop_over_peak() -> None:
     config, model = row.prefill, row.model
     flop = 2.0 * 7.5e9 * 2048  # parameters of the layers; the head runs once
     assert least_ttft(model, config, 2048) == pytest.approx(flop / config.accelerator.peak_flops["bf16"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "most"), [(MODEL, "gemm", 1.05), ("Mixtral-8x7B", "moe", 1.05 * 0.95 / 0.6)]
+)
+@pytest.mark.parametrize("figure", ["compute", "memory"])
+def test_kernels_that_carry_the_weights_are_no_faster_than_the_data_sheet(
+    name: str, kernel: str, most: float, figure: str
+) -> None:
+    """Traffic may leave some experts untouched, so that theirs may seem faster."""
+    gpu, model = CATALOG.accelerator("H100"), load_model(name)
+    edge = most / getattr(gpu.efficiency[kernel, "bf16"], figure)
+    beyond, below = (Scales(**{figure: factor * edge}) for factor in (1.01, 0.99))
+    assert above_physics(gpu, model, [(kernel, "bf16")], beyond) == {figure: pytest.approx(1.01 * most)}
+    assert not above_physics(gpu, model, [(kernel, "bf16")], below)
+    assert not above_physics(gpu, model, [("attention_prefill", "bf16")], beyond)
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,9 @@ def test_report_shows_the_plan_again(planned: tuple[Path, subprocess.CompletedPr
     page = tmp_path / "again.html"
     assert within("report", directory / "plan.json", "-o", page).returncode == 0
     assert page.read_text("utf-8") == (directory / "report.html").read_text("utf-8")
-    as_json = within("report", directory / "plan.json", "--format", "json")
-    assert json.loads(as_json.stdout) == json.loads((directory / "plan.json").read_text("utf-8"))
+    for flags in (("--format", "json"), ("--json",)):
+        as_json = within("report", directory / "plan.json", *flags)
+        assert json.loads(as_json.stdout) == json.loads((directory / "plan.json").read_text("utf-8"))
 
 
 def test_init_writes_a_file_that_optimize_reads(tmp_path: Path) -> None:

@@ -142,27 +142,6 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
     )
 
 
-@pytest.mark.parametrize("stated", ["flat", "nested"])
-def test_a_record_of_an_older_version_is_one_sentence(
-    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], stated: str
-) -> None:
-    """Its options stood beside the plan, and later below a key."""
-    file = deployed[1] / RECORD
-    text = file.read_text("utf-8")
-    new = json.loads(text)
-    asked = new.pop("options")
-    old = {**new, "schema": "pdplan.deployment/1", **(asked if stated == "flat" else {"options": asked})}
-    try:
-        file.write_text(json.dumps(old), "utf-8")
-        code, out, err = check(deployed, capsys)
-    finally:
-        file.write_text(text, "utf-8")
-    assert (code, out) == (ExitCode.BAD_INPUT, "")
-    assert err == (
-        f"pdplan: error: {file} is of an older version of pdplan; pdplan deploy plan.json writes a new one\n"
-    )
-
-
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked

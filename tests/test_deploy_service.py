@@ -193,7 +193,7 @@ SAID: list[tuple[float, float, dict[str, float], ExitCode, str]] = [
         0.009,
         {"completed_request_count": 3000.0},
         MISSED,
-        "misses the plan's SLO by errors: no error for 75 %; the",
+        "by errors: no error for 75 %; the goal is 95 %. Read",
     ),
     (0.2, 0.009, {"request_throughput": 5.0}, MISSED, "does not tell whether the fleet meets the plan's SLO"),
     (0.2, 0.031, {"request_throughput": 9.0}, MISSED, "It served 9 req/s, and the plan is for 7.5 req/s: replay"),

@@ -21,6 +21,7 @@ from optimizer.search.program import (
     Matrices,
     Program,
     SolveStatus,
+    aim_of,
     cheapest,
     engine_cost,
     fleet_limits,
@@ -135,6 +136,13 @@ def test_golden(name: str) -> None:
     assert_golden(f"lp/{name}.lp", lp_text(program(asked, aim), *rows))
 
 
+@pytest.mark.parametrize("factor", [0.01, 1.0, 2.0, 1e4])
+def test_prices_that_all_change_alike_change_no_aim(factor: float) -> None:
+    offers = (Offer(NVIDIA, 3.0 * factor), Offer(AMD, 2.0 * factor))
+    weight = aim_of(toy_problem(offers=offers)).cost_weight
+    assert [weight * offer.usd_per_hour for offer in offers] == pytest.approx([1.0, 2.0 / 3.0])
+
+
 def test_every_kind_of_row_has_a_golden() -> None:
     assert {path.stem for path in GOLDEN.glob("lp/*.lp")} == set(CASES)
     limits = Constraints(budget=1e3, power=1e5, max_gpus=99, max_pools=3, spare_replicas=1, gateway=Gateway(1, 1))
@@ -244,7 +252,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
 @given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
 def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
     matrices = billed_by_node(wider(seed)) if nodes else wider(seed)
-    pruned, whole = cheapest(matrices, Aim(), **EXACT), solve(write_model(matrices, Aim()).program)
+    pruned, whole = cheapest(matrices.undominated(), Aim(), **EXACT), solve(write_model(matrices, Aim()).program)
     assert pruned.outcome is whole.outcome
     assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
     bound = cheapest(matrices, Aim(), share * whole.objective, **EXACT).bound

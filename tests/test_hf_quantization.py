@@ -36,6 +36,22 @@ def test_quantisation(row: dict[str, Any]) -> None:
     assert (model.native_weight_dtype, sorted(model.quantized)) == (row["dtype"], row["parts"])
 
 
+NVFP4 = {
+    "DeepSeek-V3.1-NVFP4": 386.4,
+    "DeepSeek-V4-Pro-NVFP4": 897.9,
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": 19.3,
+    "Qwen3.5-397B-A17B-NVFP4": 237.0,
+    "Qwen3.6-27B-NVFP4": 21.9,
+}
+"""Size of the text model's weights [GB] by the whole lists of modules that NVIDIA's checkpoints spare."""
+
+
+@pytest.mark.parametrize("name", NVFP4)
+def test_checkpoints_of_the_catalog_spare_the_same_parts(name: str) -> None:
+    model = load_model(f"nvidia/{name}")
+    assert model.weight_bytes(model.native_weight_dtype) / 1e9 == pytest.approx(NVFP4[name], abs=0.1)
+
+
 @pytest.mark.parametrize("row", CASES["scales"])
 def test_what_shares_a_scale(row: dict[str, Any]) -> None:
     """Scales (8 bit of FP4, 16 of integers, 32 of blocks of FP8) and zero points belong to the bytes of a weight."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,23 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.attention import CompressedAttention
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
+from optimizer.fleets.error_bars import assumptions
 from pdplan.cli import cli
 from search_spaces import parameter_count
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
-from search_spaces.huggingface import parse_config
-from search_spaces.models import architecture_text, load_model, model_entry, model_to_edit, read_architecture
+from search_spaces.huggingface import UNKNOWN_TYPE, parse_config
+from search_spaces.models import (
+    architecture_text,
+    catalog_model,
+    load_model,
+    model_entry,
+    model_to_edit,
+    read_architecture,
+)
+from tests.optimizer_cases import instance_of, problem
 from tests.toy import TINY
 
 LLAMA: dict[str, Any] = {
@@ -179,8 +190,13 @@ def test_layers_that_are_passed_several_times() -> None:
 
 
 def test_a_model_type_that_is_not_known_is_said() -> None:
-    assert "model_type not known" in parse(LLAMA, model_type="brand_new").source
+    source = parse(LLAMA, model_type="brand_new").source
+    assert source == UNKNOWN_TYPE
     assert parse(LLAMA, model_type="ouro").source == ""
+    sentence = "Llama-3.1-8B is read by the fields of its config.json alone"
+    for model in (load_model("Llama-3.1-8B"), replace(load_model("Llama-3.1-8B"), source=source)):
+        sentences = " ".join(assumptions(instance_of(problem(model=model))))
+        assert (sentence in sentences) == (model.source == source)
 
 
 def test_fields_that_differ_by_layer() -> None:
@@ -252,6 +268,20 @@ def test_indexers_that_layers_share() -> None:
     sources = [0, 0, 2, 2, 4, 4, 6, 6]
     halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
     assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
+
+
+def test_an_indexer_over_compressed_latents_by_hand() -> None:
+    """DeepSeek-V4-Flash: 64 heads of 128, from a query latent of 1,024 and 4,096 channels; its windows overlap."""
+    mixers = [group.attention for group in catalog_model("DeepSeek-V4-Flash").layers]
+    elements = {
+        mixer.ratio: sum(matrix.elements for matrix in mixer.matrices)
+        for mixer in mixers
+        if isinstance(mixer, CompressedAttention)
+    }
+    queries, weights, keys_and_gates = 1024 * 64 * 128, 4096 * 64, 2 * 2 * 4096 * 128
+    latents_and_gates = 2 * 4096 * 512  # of a second window; without a compressor there is none
+    assert elements[4] - elements[128] == queries + weights + keys_and_gates + latents_and_gates
+    assert elements[128] - elements[0] == latents_and_gates
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -448,3 +448,13 @@ def test_a_long_histogram_is_merged_and_keeps_its_means(folder: Path) -> None:
     assert workload.share @ workload.isl == pytest.approx(sum(100 + k % 5000 for k in range(rows)) / rows)
     assert workload.share @ workload.osl == pytest.approx(sum(50 + k % 777 for k in range(rows)) / rows)
     assert workload.max_tokens == max(150 + k % 5000 + k % 777 for k in range(rows))
+
+
+def test_any_accelerator_is_all_that_have_a_price_of_their_own(folder: Path) -> None:
+    text = SOUND.replace("[H100, {name: H200, inventory: 64}]", "[any, {name: H100, inventory: 8}]")
+    offers = {offer.accelerator.name: offer for offer in load(text).offers}
+    assert {"A100-80", "H200", "B200", "MI300X"} < offers.keys()
+    assert not {"MI455X", "H200-NVL"} & offers.keys()  # nobody quotes a price
+    assert not {"TPU-v6e"} & offers.keys()  # no target deploys it
+    assert offers["H100"].inventory == 8
+    assert len(load(text + "prices: tco\n").offers) < len(offers)

@@ -58,6 +58,12 @@ class TestThePlan:
                 assert row.cost_usd_per_hour >= (plan.cost_usd_per_hour or 0.0) * (1 - 1e-4)
             assert row.why_not
 
+    def test_another_fleet_of_the_same_price_is_told_as_such(self) -> None:
+        """One GPU of either type is enough, at the same price."""
+        plan = plan_of(given(2.0, offers=(offer("H100", usd_per_hour=3.0), offer("H200", usd_per_hour=3.0))))
+        prices = {row.label: (row.cost_usd_per_hour, row.why_not) for row in plan.alternatives}
+        assert prices["H100 only"] == prices["H200 only"] == (3.0, "the same cost")
+
 
 class TestTheFile:
     def test_the_same_problem_has_the_same_plan(self) -> None:

@@ -38,6 +38,7 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
 
 WRONG: dict[str, tuple[tuple[str | int, ...], object, str]] = {
     "negative-cost": (("cost_usd_per_hour",), -1, "cost_usd_per_hour: -1 is below 0"),
+    "no-demand": (("demand_rps",), 0, "demand_rps: 0 is not above 0"),
     "no-pools": (("pools",), [], "the status is feasible, but pools or cost_usd_per_hour are missing"),
     "pools-of-no-fleet": (("status",), "infeasible", "the status is infeasible, but there are pools"),
     "null-attainment": (("attainment",), None, "attainment"),

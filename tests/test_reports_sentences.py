@@ -13,8 +13,9 @@ from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
 from reports import next_steps, numbers, verdict, words
 from reports.answers.plan import plan_page
-from reports.deploy.files import SUMS, deployable
+from reports.deploy.files import deployable
 from reports.next_steps import Deployability, deployment
+from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import load, text_of, with_command, with_sensitivity
@@ -51,6 +52,16 @@ def test_proof(plan: Plan) -> None:
         "but this one does in simulation."
     )
     assert verdict.gap_of_any_fleet(below) is None
+
+
+def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew(plan: Plan) -> None:
+    begin = "pdplan optimize my.yaml --target llm-d --set slo.ttft=1s"
+    first = with_command(plan, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
+    more = "--set constraints.headroom.replicas=1 -o spares"
+    assert next_steps.again_command(first, more) == f"{begin} {more}"
+    assert next_steps.again_command(first, "--target vllm").startswith(
+        "pdplan optimize my.yaml --set slo.ttft=1s --set"
+    )
 
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:

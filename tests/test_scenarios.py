@@ -45,6 +45,13 @@ def with_change(problem: Problem, text: str) -> Problem:
     return scenario_problem(problem, scenario.changes, scenario.name)
 
 
+def test_a_section_that_the_file_leaves_out_is_begun(problem: Problem) -> None:
+    with pytest.raises(InputError, match=r"kv_cache_tier.bandwidth: is missing"):
+        with_change(problem, "kv_cache_tier.capacity_per_gpu=1TB")
+    with pytest.raises(InputError, match=r"'1TB' is not a mapping"):
+        with_change(problem, "kv_cache_tier=1TB")
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [

@@ -27,8 +27,10 @@ def test_simulate_prints_the_table_and_writes_the_files(
     plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, steps = tmp_path / "rows.csv", tmp_path / "steps.json"
+    page = tmp_path / "page.html"
     arguments = ["simulate", str(plan_file), "--requests", "2000", "--csv", str(rows), "--timeline", str(steps)]
-    assert run(arguments) == 0
+    assert run([*arguments, "--html", str(page)]) == 0
+    assert "<h1>Meets every SLO: " in page.read_text("utf-8")
     said = capsys.readouterr().out
     assert said.startswith("Meets every SLO: ")
     assert " at 6 req/s (95 % interval " in " ".join(said.split())

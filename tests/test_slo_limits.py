@@ -173,7 +173,7 @@ def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path, short_runs: None)
     """Standard effort end to end: its own requests, fresh ones, and what `simulate` and the page say of them."""
     done, plan = planned(tmp_path, "40ms")
     assert done.returncode == 0, done.stderr
-    assert "default  ITL p99 " in done.stdout
+    assert "ITL p99 p90  limit" in done.stdout
     assert plan is not None
     assert plan.simulation is not None
     (row,), (simulated,) = plan.classes, plan.simulation.classes

@@ -91,9 +91,11 @@ def test_one_decode_by_hand() -> None:
     step = step_time_one(llama_8b(), toy_config(gpu), NO_OVERHEAD, StepLoad.decode(1, 1000))
     weights = 2 * (llama_8b().parameters - 128256 * 4096)
     activations = 32 * 2 * ((4096 + 6144) + (4096 + 4096) + (4096 + 28672) + (14336 + 4096)) + 2 * (4096 + 128256)
-    small = 32 * 3 * ELEMENTWISE_LAUNCH + 32 * 2 * (8 * 4096 + 3 * 14336) / (ELEMENTWISE_SHARE * gpu.bandwidth)
+    elementwise = 32 * 2 * (8 * 4096 + 3 * 14336)
+    small = 32 * 3 * ELEMENTWISE_LAUNCH + elementwise / (ELEMENTWISE_SHARE * gpu.bandwidth)
     assert step.gemm[0, 0] == pytest.approx((weights + activations) / gpu.bandwidth + small, rel=1e-9)
     assert step.attention_decode[0, 0] == pytest.approx(1000 * 131072 / gpu.bandwidth, rel=1e-9)
+    assert step.traffic[0, 0] == pytest.approx(weights + activations + elementwise + 1000 * 131072, rel=1e-12)
     assert step.total[0, 0] == step.gemm[0, 0] + step.attention_decode[0, 0]
     assert step.arithmetic_intensity[0, 0] == pytest.approx(1.0, rel=0.05)
 

@@ -19,7 +19,7 @@ from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
 from optimizer.verification.judge import Judgement
-from optimizer.verification.verify import Loop, SearchResult, with_one_replica_less
+from optimizer.verification.verify import Loop, SearchResult, more_replicas, with_one_replica_less
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, judged_class, limit, problem, space, workload
 from tests.small_fleets import apart, pool, replicas, small
@@ -135,6 +135,27 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
 # --- other settings -------------------------------------------------------------------------------------------------
 
 SEQS, CHUNKS = (8, 16, 32, 64, 128, 256), (512, 1024, 2048, 4096, 8192)
+
+
+@pytest.mark.parametrize(
+    ("blamed", "max_gpus", "rounds", "expected"),
+    [
+        ((1,), None, 0, [(3, 102)]),
+        ((1,), None, 2, [(3, 108)]),
+        ((0, 1), None, 0, [(4, 102)]),
+        ((0, 1), 105, 0, [(4, 100), (3, 102)]),  # not both, but each alone
+        ((0, 1), 104, 0, [(4, 100)]),
+        ((1,), 104, 0, [(3, 101)]),  # not 2 % more, but one
+        ((1,), 103, 0, []),
+        ((), None, 0, []),
+    ],
+)
+def test_pools_to_blame_grow_as_far_as_the_limits_allow_and_no_others_do(
+    blamed: tuple[int, ...], max_gpus: int | None, rounds: int, expected: list[tuple[int, ...]]
+) -> None:
+    instance = instance_of(problem(constraints=Constraints(max_gpus=max_gpus)))
+    tried = more_replicas(instance, miss(instance, apart(instance, 3, 100), 0.5, blamed), rounds)
+    assert [replicas(fleet) for fleet in tried] == expected
 
 
 @cache

@@ -170,6 +170,13 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows
 
 
+def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judge) -> None:
+    looked = judge(lambda _instance, _fleet: (0.995, ""))
+    rows = swept(tight, 4, "price.H100=1:4:7")
+    assert len(looked) == 1
+    assert [(row["simulated"], row["simulated_attainment"]) for row in rows] == [(True, 0.995)] * 7
+
+
 # --- the frontier ---------------------------------------------------------------------------------------------------
 
 

@@ -150,6 +150,17 @@ def conditional_wait(
     return np.maximum(spread, 0.0) / (2.0 * np.asarray(servers) * idle)
 
 
+def split_scv(arrival_scv: float, parts: float) -> float:
+    """Squared coefficient of variation of the gaps of a part of a stream of which each arrival goes to any [1].
+
+    1 + (ca2 - 1) / parts; a stream more even than Poisson arrivals counts as these.
+
+    >>> split_scv(9.0, 4.0), split_scv(0.5, 4.0)
+    (3.0, 1.0)
+    """
+    return 1.0 + max(arrival_scv - 1.0, 0.0) / parts
+
+
 def poisson_exceeds(mean: ArrayLike, count: ArrayLike) -> FloatArray:
     """P(N > count) of a Poisson number [1], to 0.01: P(Gamma(k + 1) < mean), and no more than P(N > 0).
 

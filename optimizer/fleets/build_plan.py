@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -70,6 +70,7 @@ from .fleet import (
     FleetPool,
     fleet_cost,
     fleet_gpus,
+    gpu_limits,
     hand_over_mix,
     offer_costs,
     paid_gpus,
@@ -505,35 +506,29 @@ def binding_limits(
     return limits
 
 
+LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
+"""Limits of the constraints with their units, in the order in which they are lifted."""
+
+
 def fleet_bindings(instance: Instance, cost: float, gpus: IntArray) -> list[Binding]:
-    """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
-    problem, ceiling = instance.problem, instance.problem.constraints
-    rows = [
-        _fleet_limit(
-            "inventory", offer.accelerator.name, float(count), None if offer.inventory is None else offer.stock, "GPU"
-        )
-        for offer, count in zip(problem.offers, gpus, strict=True)
-        if count
-    ]
-    power = float(sum(offer.accelerator.tdp * count for offer, count in zip(problem.offers, gpus, strict=True)))
-    rows.append(_fleet_limit("budget", "fleet", cost, ceiling.budget, "$/h"))
-    rows.append(_fleet_limit("power", "fleet", power, ceiling.power, "W"))
-    rows.append(_fleet_limit("max_gpus", "fleet", float(gpus.sum()), ceiling.max_gpus, "GPU"))
-    return [row for row in rows if row is not None]
+    """Inventory, power, GPU count and budget of a fleet against their limits, whether it keeps them or not."""
+    problem, budget = instance.problem, instance.problem.constraints.budget
+    rows = [(name, float(gpus @ weight), most) for name, most, weight in gpu_limits(problem)]
+    rows += [] if budget is None else [("budget", cost, budget)]
+    return [_fleet_limit(*row) for row in rows if row[1]]
 
 
-def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, unit: str) -> Binding | None:
-    """One limit on the fleet, None where there is none; a fleet that breaks it needs, one that keeps it uses."""
-    if limit is None:
-        return None
-    limit_names = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
-    name, most = limit_names.get(constraint, f"the {constraint}"), amount(limit, unit)
+def _fleet_limit(name: str, used: float, limit: float) -> Binding:
+    """One limit on the fleet; a fleet that breaks it needs, one that keeps it uses."""
+    constraint, _, gpu = name.partition(" ")
+    unit, most = LIMIT_UNITS.get(constraint, "GPU"), amount(limit, LIMIT_UNITS.get(constraint, "GPU"))
+    words = {"inventory": f"the {gpu} inventory", "power": "the board power limit", "budget": "the budget"}
     verb = "are" if unit == "GPU" and used != 1.0 else "is"
     if used <= limit * (1.0 + 1e-9):
-        sentence = f"{amount(used, unit)} {verb} used; {name} is {most}."
+        sentence = f"{amount(used, unit)} {verb} used; {words.get(constraint, constraint)} is {most}."
     else:
-        sentence = f"{amount(used, unit)} {verb} needed, but {name} is {most}."
-    return binding(constraint, where, used, float(limit), unit, sentence)
+        sentence = f"{amount(used, unit)} {verb} needed, but {words.get(constraint, constraint)} is {most}."
+    return binding(constraint, gpu or "fleet", used, float(limit), unit, sentence)
 
 
 def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
@@ -578,7 +573,7 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
 def planned_volume(plan: Plan) -> float:
     """Multiple of the demand that the plan serves: 1, unless its goal was to find the most."""
     prompts = [pool.operating_point.request_rate_rps for pool in plan.pools if pool.role != Role.DECODE.value]
-    return sum(prompts) / plan.demand_rps if plan.demand_rps > 0.0 else 1.0
+    return sum(prompts) / plan.demand_rps
 
 
 def _check_routes(plan: Plan, instance: Instance) -> None:

@@ -22,6 +22,7 @@ from optimizer.plans.plan import ErrorBars, Range, StepError
 from optimizer.plans.records import AccuracyRecord, ClassLatencies
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
+from search_spaces.huggingface import UNKNOWN_TYPE
 from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import is_seen, shipped_errors
@@ -195,6 +196,11 @@ def assumptions(instance: Instance) -> list[str]:
         if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
             name = offer.accelerator.name
             sentences.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
+    if UNKNOWN_TYPE in problem.model.source:
+        sentences.append(
+            f"{problem.model.name} is read by the fields of its config.json alone, as its model_type is not known: "
+            "`pdplan models CONFIG --check` counts its parameters."
+        )
     sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))

@@ -27,7 +27,7 @@ from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceili
 from costmodel.queues.erlang import lanes_held_up, lockstep_excess, normal_exceeds
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from optimizer.loads.engine_table import EngineTable, prompt_latency
-from optimizer.loads.flows import Flows, peakedness
+from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.precision import ALIKE, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
@@ -169,7 +169,7 @@ class _Engines:
             once = self.flows.shared * float(self.kv_of_token.mean())
             kv_per_request = kv_per_request - self.flows.shared * self.kv_of_token
         total = float(resident @ kv_per_request) + once
-        spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ kv_per_request**2), 1e-300)))
+        spread = float(np.sqrt(self.flows.peakedness * max(float(resident @ kv_per_request**2), 1e-300)))
         return total / max(capacity, 1e-12), float(normal_exceeds((capacity - total) / spread))
 
     @property
@@ -470,9 +470,7 @@ def _decode_state(engines: _Engines) -> PoolState:
     time = DecodeTime(nothing, nothing, nothing + 1.0, own)
     steps = Steps(step, step, time, jitter, step + own, others=-math.expm1(-running))
     memory, over = engines.memory(step * work)
-    room = (engines.seats - running) * np.sqrt(
-        engines.pool.replicas / (peakedness(engines.flows) * max(running, 1e-12))
-    )
+    room = (engines.seats - running) * np.sqrt(engines.pool.replicas / (engines.flows.peakedness * max(running, 1e-12)))
     full, stable = min(over + float(normal_exceeds(room)), 1.0), running <= engines.seats and memory < 1.0
     back = running / max(engines.all_per_engine, 1e-300) * step / engines.base(0.0)
     return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
@@ -507,7 +505,7 @@ def _company_of_requests(engines: _Engines, running: float, base: float) -> tupl
     tokens = engines.work / max(float(engines.per_engine @ engines.flows.osl), 1e-300)
     mean = float(tokens @ slope)
     spread = max(float(tokens @ slope**2) - mean**2, 0.0)
-    burst = peakedness(engines.flows)
+    burst = engines.flows.peakedness
     more = 1.0 + (burst - 1.0) / replicas
     longer = engines.base(running + more) - base + more * mean
     variance = running * (burst / replicas * (longer / more) ** 2 + spread)
@@ -766,7 +764,7 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     calm = mean.quiet + time.own
     longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
     lengths, rates = _prompt_steps(mean)
-    jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
+    jitter = engines.flows.peakedness * mean.step * float(engines.work @ engines.slope**2)
     return Steps(
         step=mean.step,
         quiet=mean.quiet,

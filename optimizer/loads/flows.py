@@ -105,6 +105,14 @@ class Flows:
         """Steps that a prompt by itself takes with token budgets (...,) [token], (..., flows) [1]."""
         return np.asarray(np.ceil(self.new_tokens / budget[..., None]))
 
+    @property
+    def peakedness(self) -> float:
+        """Variance over mean of the requests that run at once: 1 for Poisson arrivals, more for bursty ones [1].
+
+        max(1, (ca2 + 1) / 2), the limit of many (`costmodel.queues.erlang.peakedness`).
+        """
+        return max(1.0, (self.arrival_scv + 1.0) / 2.0)
+
 
 def digest_of(record: Any, leave_out: Iterable[str] = ()) -> str:
     """Digest of the arrays and numbers of a dataclass, but of those that are left out: tells two inputs apart."""
@@ -115,11 +123,6 @@ def digest_of(record: Any, leave_out: Iterable[str] = ()) -> str:
             array = np.asarray(value)
             digest.update(f"{item.name} {array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def peakedness(flows: Flows) -> float:
-    """Variance over mean of the requests that run at once: 1 for Poisson arrivals, more for bursty ones [1]."""
-    return max(1.0, (flows.arrival_scv + 1.0) / 2.0)
 
 
 def make_flows(problem: Problem) -> Flows:

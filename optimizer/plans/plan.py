@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -373,7 +373,7 @@ class Plan(Record):
     """No fleet whatever that the formulas accept costs less; where the cost is below it, they were too careful."""
     certified_gap: float | None = None
     """What any fleet could save at most, by the formulas, as a share of the cost: 1 - floor / cost."""
-    demand_rps: Amount
+    demand_rps: Annotated[Amount, Field(gt=0)]
     goodput_rps: Measure
     """Highest arrival rate, same mix and routing, at which every class still holds its attainment."""
     goodput_per_dollar: Measure

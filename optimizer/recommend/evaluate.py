@@ -226,7 +226,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    chosen = _stated_plan(plan.provenance, instance, fleet, f"{plan.name}: {row.label}")
+    chosen = plan_of(Subject(instance, fleet, fleet.resized, problem, f"{plan.name}: {row.label}"), plan.provenance)
     if row.latencies:
         chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
     own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
@@ -278,13 +278,8 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
     return shared_out(pools, [pool.route * (1.0 if alone else capacity(pool)) for pool in pools])
 
 
-def plan_of(subject: Subject) -> Plan:
-    """The plan of a fleet that was stated, by formula: nothing is said of other fleets."""
-    origin = origin_of(subject.instance, {})
-    return _stated_plan(origin, subject.instance, subject.fleet, subject.name, subject.volume)
-
-
-def _stated_plan(origin: Provenance, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
-    """The plan by formula of a fleet that no search came to."""
-    plan = build_plan(instance, fleet, Proof(Status.STATED, None, None), origin, volume)
-    return plan.model_copy(update={"name": name})
+def plan_of(subject: Subject, origin: Provenance | None = None) -> Plan:
+    """The plan by formula of a fleet that no search came to: nothing is said of other fleets."""
+    origin = origin or origin_of(subject.instance, {})
+    plan = build_plan(subject.instance, subject.fleet, Proof(Status.STATED, None, None), origin, subject.volume)
+    return plan.model_copy(update={"name": subject.name})

@@ -21,7 +21,7 @@ from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.words import dearer, join_words, percentage, plural
 from costmodel.workload import scale_rate
-from optimizer.fleets.build_plan import amount, binding, engine_pools, fleet_bindings
+from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.engine_table import Resource
@@ -249,9 +249,6 @@ def _worth(name: str, base: float, price: float | None) -> str:
 
 
 # --- where no fleet meets the SLOs -----------------------------------------------------------------------------------
-
-LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
-"""Limits of the constraints with their units, in the order in which they are lifted."""
 
 
 @dataclass(frozen=True, slots=True)

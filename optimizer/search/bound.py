@@ -255,7 +255,10 @@ def most_volume(
 
 
 def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
-    """One column for each engine in a role and band, that does of everything what the best of its settings does."""
+    """One column for each engine in a role and band, that does of everything what the best of its settings does.
+
+    Those that another one beats are left out.
+    """
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
     key = instance.tables.alike, flows.alike, instance.policy, *(array.tobytes() for array in arrays)
@@ -264,7 +267,7 @@ def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
     miss_limit: FloatArray = np.array([1.0 - slo.attainment + ROUNDING for slo in problem.slos]) * share
     # A flow all of which is late counts once, however often it is; one that may not be late as a whole never is.
     twice = (flows.share <= miss_limit[flows.slo]) & (late[role == PREFILL] > 0.0).any(axis=0)
-    return Matrices(
+    matrices = Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
         price=engine_cost(instance)[shape],
@@ -277,6 +280,7 @@ def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
         spares=problem.constraints.spare_replicas,
         pool_limits=pool_limits(problem, role),
     )
+    return matrices.undominated()
 
 
 @dataclass(frozen=True, slots=True)

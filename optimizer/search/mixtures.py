@@ -247,7 +247,7 @@ class Mixing:
 
         firsts (rows, 2): settings and engines.
         """
-        engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
+        engine_gpus, spares = self.search.gpus_each, self.problem.constraints.spare_replicas
         other_gpus = engine_gpus[firsts[:, 0]] * (firsts[:, 1:] + spares)
         other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
         top = CANDIDATES * self.search.least[seconds] + QUICK_CANDIDATES

@@ -283,6 +283,22 @@ class Matrices:
         own = np.eye(int(self.domain.max(initial=0)) + 1, dtype=np.bool_)
         return own if self.talks is None else self.talks
 
+    def undominated(self) -> Matrices:
+        """Without columns that another of the same role and domain beats in every flow, limit and in price."""
+        weights = [limit.weight for limit in (*self.limits, *self.pool_limits)]
+        columns = np.column_stack([self.price, *weights, self.late, self.need.reshape(self.size, -1)])
+        keep = np.ones(self.size, dtype=np.bool_)
+        for column in range(self.size):
+            rivals = keep & (self.role == self.role[column]) & (self.domain == self.domain[column])
+            rivals[column] = False
+            keep[column] = not (columns[rivals] <= columns[column]).all(axis=1).any()
+        arrays = {name: getattr(self, name)[keep] for name in ("role", "domain", "price", "need", "late")}
+        limits, pool_limits = (
+            tuple(replace(limit, weight=limit.weight[keep]) for limit in rows)
+            for rows in (self.limits, self.pool_limits)
+        )
+        return replace(self, limits=limits, pool_limits=pool_limits, **arrays)
+
     @cached_property
     def possible(self) -> BoolArray:
         """Whether each flow can run on each column, shape (C, F)."""

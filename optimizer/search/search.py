@@ -5,10 +5,10 @@ first that holds is the cheapest of one pool or a pair, as more engines in a poo
 up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
 A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
 
-Of several fleets of one cost those are taken first that some target of the engine can route; of these the ones that
-keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too; then the
-ones without pipelines, which are the hardest to foresee, and not every target hands over from their stages. Of what is
-left the one with the most room for more load; then the one with the fewest pools.
+Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
+without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
+keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too. Of what
+is left the one with the most room for more load; then the one with the fewest pools.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from optimizer.loads.instance import (
     never,
 )
 from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
-from search_spaces.enumeration import Shape
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
@@ -58,8 +57,8 @@ at times."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
-Engines = tuple[tuple[tuple[Role, Shape, float], ...], tuple[int, ...]]
-"""Role, shape and chunk [token] of the engines of each pool, and how many there are."""
+Engines = tuple[tuple[object, ...], tuple[int, ...]]
+"""What tells the engines of each pool from others (role, shape and chunk), and how many there are."""
 
 
 def engines_of(instance: Instance, fleet: Fleet) -> Engines:
@@ -78,23 +77,24 @@ def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
 class FleetSearch:
     """What the evaluation says of those pools of an instance that serve all of their stage.
 
-    settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
-    setting, a number of engines that is too few, and one that is enough if any is; reached: share of its goal that the
-    worst class of a fleet reaches [1]; spoiled: what `spoiled_by_steps` says of a setting and a number of engines;
-    late: whether no more fleets are to be looked at; hopeless (settings,): those with which too many requests are late
-    even on idle engines; misses: fleets that were refuted, which do not hold, nor those that have no more of the same
-    engines in any pool; cut: what ended a search before all fleets that it might have found were looked at, `looks` or
-    `time`.
+    settings: of the engines; least (settings,): fewest engines that keep up with the demand; gpus_each (settings,
+    offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
+    even on idle engines; late: whether no more fleets are to be looked at; pool_sizes: for each setting, a number of
+    engines that is too few, and one that is enough if any is; reached: share of its goal that the worst class of a
+    fleet reaches [1]; spoiled: what `spoiled_by_steps` says of a setting and a number of engines; misses: fleets that
+    were refuted, which do not hold, nor those that have no more of the same engines in any pool; cut: what ended a
+    search before all fleets that it might have found were looked at, `looks` or `time`.
     """
 
     instance: Instance
     settings: EngineSettings
     least: IntArray
+    gpus_each: FloatArray
+    hopeless: BoolArray
+    late: Late = never
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: dict[Picks, float] = field(default_factory=dict)
     spoiled: dict[tuple[int, int], bool] = field(default_factory=dict)
-    late: Late = never
-    hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     cut: set[str] = field(default_factory=set)
     misses: tuple[Engines, ...] = ()
 
@@ -106,7 +106,10 @@ class FleetSearch:
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
         miss_limit = 1.0 - class_goals(instance) + ROUNDING
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
-        return cls(instance, settings, least, late=late, hopeless=hopeless)
+        tables = instance.tables
+        bought = tables.offer[settings.shape][:, None] == np.arange(len(instance.problem.offers))
+        gpus_each = np.asarray(bought * tables.gpus[settings.shape][:, None])
+        return cls(instance, settings, least, gpus_each, hopeless, late)
 
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
         """The search without refuted fleets; the states of pools stay known."""
@@ -124,12 +127,6 @@ class FleetSearch:
     def fleet(self, picks: Picks) -> Fleet:
         """The fleet of these pools."""
         return Fleet(tuple(self.pool(*pick) for pick in picks))
-
-    def gpus_each(self) -> FloatArray:
-        """GPUs of each offer that one engine takes, (settings, offers)."""
-        tables, shape = self.instance.tables, self.settings.shape
-        bought = tables.offer[shape][:, None] == np.arange(len(self.instance.problem.offers))
-        return np.asarray(bought * tables.gpus[shape][:, None])
 
     def state(self, setting: int, engines: int, volume: float = 1.0) -> PoolState:
         """The state of a pool under `volume` times the whole demand."""
@@ -329,7 +326,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     cheapest: list[tuple[Picks, float]] = []
     settings, fewest = search.settings, dict[tuple[int, int], tuple[int, int]]()
     alone = np.flatnonzero(free & (settings.role == COLOCATED))
-    engine_gpus, engines = search.gpus_each()[alone], search.least[alone]
+    engine_gpus, engines = search.gpus_each[alone], search.least[alone]
     gpus = engine_gpus * (engines + problem.constraints.spare_replicas)[:, None]
     least = np.where(within_limits(problem, gpus), gpu_cost(problem, gpus), np.inf)
     affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, CANDIDATES * engines + QUICK_CANDIDATES, below)
@@ -357,11 +354,8 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
 
 def _price(search: FleetSearch, problem: Problem, picks: Picks) -> float:
     """Cost of a fleet [$/h], infinite where the limits forbid it."""
-    gpus = np.zeros(len(problem.offers))
-    spares, tables = problem.constraints.spare_replicas, search.instance.tables
-    for setting, count in picks:
-        shape = search.settings.shape[setting]
-        gpus[tables.offer[shape]] += (count + spares) * tables.gpus[shape]
+    spares = problem.constraints.spare_replicas
+    gpus = np.sum([search.gpus_each[setting] * (count + spares) for setting, count in picks], axis=0)
     return float(gpu_cost(problem, gpus)) if bool(within_limits(problem, gpus)) else np.inf
 
 
@@ -373,7 +367,7 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     ends = [np.flatnonzero(free & (settings.role == role)) for role in (PREFILL, DECODE)]
     first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
     first, second = ends[0][first], ends[1][second]
-    gpus = search.gpus_each() * (least + problem.constraints.spare_replicas)[:, None]
+    gpus = search.gpus_each * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
     cheaper = within_limits(problem, need) & (cost < below * (1.0 - ROUNDING))
@@ -455,9 +449,9 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     rules: tuple[Callable[[Fleet], bool], ...] = (
         lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
+        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
         lambda fleet: all(pool_survives(instance, pool) for pool in fleet.pools),
         lambda fleet: holds_at(instance.on_slow_gpus, fleet),
-        lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),
     )
     for rule in rules:
         if len(fleets) > 1:

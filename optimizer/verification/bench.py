@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator import Router, SimulatedFleet
 from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
@@ -36,16 +36,15 @@ from .judge import (
     MOST_RUNS,
     Goodput,
     Judgement,
+    PoolKey,
     Run,
     Trials,
-    balancing_of,
     distance,
     goodput_among,
     judge_runs,
     judge_until,
-    pool_steps,
     pools_to_blame,
-    simulated_pool,
+    simulated_fleet,
     until_decided,
 )
 
@@ -76,20 +75,19 @@ busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
-PoolKey = tuple[object, ...]
 Key = tuple[PoolKey, ...]
 
 
 def run_length(instance: Instance, volume: float) -> int:
     """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
 
-    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
+    Bursts make requests share their fate, so that of as many as the peakedness says only one tells something new.
     """
     recording, load = instance.problem.recorded, instance.problem.workload
     pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate
     recording_size = 0 if recording is None else recording.arrival.size
     least = max(LEAST_REQUESTS, recording_size, math.ceil(LIFETIMES * pause))
-    alike = max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0) if recording is None else 1.0
+    alike = instance.flows.peakedness if recording is None else 1.0
     return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * alike)
 
 
@@ -342,18 +340,6 @@ class Bench:
 
     # --- runs
 
-    def engines_of(self, fleet: Fleet) -> SimulatedFleet:
-        """A fleet as the simulator has it; the step times of equal engines are computed once."""
-        balancing = balancing_of(self.instance, fleet)
-
-        def engines(pool: FleetPool) -> SimulatedPool:
-            key = pool.role, pool.shape, pool.seqs, pool.chunk
-            if key not in self.steps:
-                self.steps[key] = pool_steps(self.instance, pool)
-            return simulated_pool(self.instance, pool, balancing, self.steps[key])
-
-        return tuple(map(engines, fleet.pools))
-
     def part(self, fleet: Fleet) -> Slice:
         """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
 
@@ -367,7 +353,7 @@ class Bench:
             )
         slice_fleet = fleet.resized([count // part_count for count in counts])
         requests = min(math.ceil(self.requests / part_count), MOST_JUDGED)
-        engines, volume = self.engines_of(slice_fleet), self.volume / part_count
+        engines, volume = simulated_fleet(self.instance, slice_fleet, self.steps), self.volume / part_count
         return Slice(self.instance, slice_fleet, engines, part_count, volume, requests, self.seed)
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
@@ -376,7 +362,7 @@ class Bench:
         if recording is None:
             return None
         if key not in self.replays:
-            engines = self.engines_of(fleet)
+            engines = simulated_fleet(self.instance, fleet, self.steps)
             run = Run.of(recorded_trace(self.instance, fleet, recording, self.volume), engines)
             self.replays[key] = judge_runs(self.instance, engines, [run])
         return self.replays[key]

@@ -125,15 +125,26 @@ class Judgement:
         return lacking * max(run.demand.trace.size for run in self.runs)
 
 
-def simulated_fleet(instance: Instance, fleet: Fleet) -> SimulatedFleet:
-    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out."""
-    balancing = balancing_of(instance, fleet)
-    return tuple(simulated_pool(instance, pool, balancing, pool_steps(instance, pool)) for pool in fleet.pools)
+PoolKey = tuple[object, ...]
 
 
-def balancing_of(instance: Instance, fleet: Fleet) -> Balancing:
-    """How the router of a fleet chooses an engine of a pool."""
-    return instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
+def simulated_fleet(
+    instance: Instance, fleet: Fleet, known_steps: dict[PoolKey, GridSteps] | None = None
+) -> SimulatedFleet:
+    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
+
+    known_steps: step times of equal engines, which take long to compute; those of others are added.
+    """
+    steps = {} if known_steps is None else known_steps
+    balancing = instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
+
+    def engines(pool: FleetPool) -> SimulatedPool:
+        key = pool.role, pool.shape, pool.seqs, pool.chunk
+        if key not in steps:
+            steps[key] = pool_steps(instance, pool)
+        return simulated_pool(instance, pool, balancing, steps[key])
+
+    return tuple(map(engines, fleet.pools))
 
 
 def kv_of_token(instance: Instance, pool: FleetPool) -> float:
@@ -175,7 +186,7 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
 
 
 def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, steps: GridSteps) -> SimulatedPool:
-    """A pool as the simulator wants it; see `simulated_fleet`. steps: its `pool_steps`, which take long to compute."""
+    """A pool as the simulator wants it; see `simulated_fleet`. steps: its `pool_steps`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
     if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:

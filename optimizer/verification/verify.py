@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import bisection, holds_at, promise
+from optimizer.fleets.evaluate import holds_at, promise
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
@@ -27,12 +27,12 @@ from optimizer.fleets.fleet import (
     classes_apart,
     fewer_replicas,
     fleet_cost,
-    with_replicas,
+    fleet_gpus,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
 from optimizer.plans.precision import ALIKE, CANDIDATES, ROUNDING, TOLERANCE
 from optimizer.plans.records import Outcome
-from optimizer.search.search import NEAR, FleetSearch, preferred
+from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
@@ -77,7 +77,7 @@ class SearchResult:
     tuning: Tuned | None = None
 
 
-def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
+def _apart(fleet: Fleet) -> Engines:
     """The pools of a fleet without their numbers of replicas, and these."""
     counts = tuple(pool.replicas for pool in fleet.pools)
     return fleet_key(fleet.resized([0] * len(counts))), counts
@@ -89,9 +89,9 @@ class Loop:
 
     fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
     by formula; eligible: which fleets may be looked at; on_held: called once the first holds. waiting: to be simulated;
-    past: what those were called that were taken before; misses: replicas of those refuted, by their engines; standing:
-    fleets that hold; trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in
-    other shapes already.
+    past: what those were called that were taken before; misses: engines of those refuted; standing: fleets that hold;
+    trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other shapes
+    already.
     """
 
     bench: Bench
@@ -107,7 +107,7 @@ class Loop:
     wider: bool = False
     waiting: list[Candidate] = field(default_factory=list)
     past: dict[Key, str] = field(default_factory=dict)
-    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
+    misses: list[Engines] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for fleet in [fleet for fleet in self.fleets if holds_at(self.bench.instance, fleet)] or self.fleets:
@@ -151,8 +151,11 @@ class Loop:
 
         Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
         """
-        self.waiting = [candidate for candidate in self.waiting if not self._dominated(candidate.fleet)]
-        self.waiting.sort(key=lambda candidate: candidate.cost)
+        self.waiting = [
+            candidate
+            for candidate in sorted(self.waiting, key=lambda candidate: candidate.cost)
+            if fleet_key(candidate.fleet) not in self.past and not is_refuted(_apart(candidate.fleet), self.misses)
+        ]
         if not self.waiting or self.waiting[0].cost >= below:
             return None
         most = self.waiting[0].cost * (1.0 + ALIKE)
@@ -161,12 +164,6 @@ class Loop:
         candidate = next(candidate for candidate in equals if candidate.fleet is best)
         self.past[fleet_key(best)] = candidate.what
         return candidate
-
-    def _dominated(self, fleet: Fleet) -> bool:
-        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
-        engines, counts = _apart(fleet)
-        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
-        return fleet_key(fleet) in self.past or any(worse)
 
     def take(self, verdict: Verdict, fewer: int = 1) -> None:
         """A fleet holds: the best waits with `fewer` replicas, more at once the more it could spare before."""
@@ -194,8 +191,7 @@ class Loop:
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted:
-            engines, counts = _apart(miss.fleet)
-            self.misses.setdefault(engines, []).append(counts)
+            self.misses.append(_apart(miss.fleet))
         fleet, center = self._settings(miss)
         if fleet is not None:
             self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
@@ -347,7 +343,7 @@ def other_shapes(
     for label, fleet in _swaps(instance, winner):
         limits = (label, *(pool.chunk for pool in fleet.pools))
         before = shares.get(limits, 0.0)
-        if before < 0.0 or not eligible(fleet):
+        if before < 0.0 or not (eligible(fleet) and allowed(instance, fleet)):
             continue
         share = min(promise(instance, fleet), 1.0)
         shares[limits] = share if share > before else -1.0
@@ -365,6 +361,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     """
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
     search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
+    problem, each_gpus = instance.problem, search.gpus_each
 
     def swapped(setting: int, engines: int, index: int | None) -> Fleet:
         engine = search.pool(setting, engines)
@@ -374,13 +371,15 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
         return _changed(fleet, {index: replace(engine, name=replaced.name, route=replaced.route)})
 
     def sized(among: BoolArray, index: int | None) -> Iterator[Named]:
-        place, served = index or 0, 1.0 if index is None else float(fleet.pools[index].route.min())
+        served = 1.0 if index is None else float(fleet.pools[index].route.min())
+        other_pools = () if index is None else (*fleet.pools[:index], *fleet.pools[index + 1 :])
+        other_gpus, top = fleet_gpus(instance, Fleet(other_pools))[None], search.most(int(search.least.argmax()))
         affordable: dict[int, int] = {}  # of each shape, whose batch limits and chunks cost nothing
         for setting in order[among[order]].tolist():
             shape = int(settings.shape[setting])
             if shape not in affordable:
-                many = swapped(setting, search.most(int(search.least.argmax())), index)
-                affordable[shape] = _most_replicas(instance, many, place, winner.cost)
+                counts = most_engines(problem, other_gpus, each_gpus[[setting]], np.array([top]), winner.cost)
+                affordable[shape] = int(counts[0])
             engines = min(affordable[shape], search.most(setting))
             if engines >= max(search.least[setting] * served, 1.0):
                 where = "" if index is None else f"{fleet.pools[index].name}: "
@@ -404,13 +403,3 @@ def _engine(instance: Instance, shape: int) -> str:
     experts = f" EP{split.expert}" if split.expert > 1 else ""
     ranks = f" DP{split.data}" if split.data > 1 else ""
     return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
-
-
-def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
-    """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
-
-    def fits(count: int) -> bool:
-        fewer = with_replicas(fleet, index, count)
-        return fleet_cost(instance, fewer) < below * (1.0 - ROUNDING) and allowed(instance, fewer)
-
-    return bisection(0, fleet.pools[index].replicas + 1, fits)[0]

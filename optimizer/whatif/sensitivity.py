@@ -20,6 +20,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
+from optimizer.fleets.build_plan import LIMIT_UNITS
 from optimizer.fleets.build_plan import engines_of as place
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
@@ -37,7 +38,7 @@ from optimizer.plans.records import (
     Sensitivity,
     unpriced,
 )
-from optimizer.recommend.explain import LIMIT_UNITS, stated_limits, with_limit
+from optimizer.recommend.explain import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program

@@ -150,17 +150,17 @@ def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> tuple[st
 
 def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote]) -> Document:
     """The prices of one accelerator by commitment, and the quotes that they are the medians of."""
-    from search_spaces.quotes import Commitment
+    from search_spaces.quotes import BASES
 
     rows = [
         (
             quote.provider or MISSING,
-            str(quote.commitment),
+            quote.commitment,
             listed(quote.usd_per_hour),
             quote.date or MISSING,
             quote.source,
         )
-        for quote in sorted(quotes, key=lambda quote: (list(Commitment).index(quote.commitment), quote.usd_per_hour))
+        for quote in sorted(quotes, key=lambda quote: (list(BASES).index(quote.commitment), quote.usd_per_hour))
     ]
     columns = ("provider", "commitment", "#$/h", "date", Column("source", shrink=True, lines=3, optional=True))
     nobody = said("" if rows else f"Nobody quotes {accelerator.name}.")

@@ -228,7 +228,9 @@ def _page(value: dict[str, Any]) -> Document:
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
-    time_parts = next(iter(steps.values()))["split_s"]
+    time_parts = [
+        name for name in next(iter(steps.values()))["split_s"] if any(s["split_s"][name] for s in steps.values())
+    ]
     rows = [
         ["time", *(duration(step["time_s"]) for step in steps.values())],
         *([f"  {name}", *(duration(step["split_s"][name]) for step in steps.values())] for name in time_parts),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,15 +11,11 @@ import click
 
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import check_files, read_fleet
+from pdplan.files import Output, answer_options, read_fleet
 from pdplan.options import (
     PATH,
     Choice,
     alternative_option,
-    console_options,
-    force_option,
-    json_option,
-    pass_console,
     per_second,
     seconds,
     share_within,
@@ -97,21 +92,24 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
 )
 @click.option("--goodput", is_flag=True, help="Also find the highest request rate at which every class meets its SLO.")
 @click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
-@click.option("--csv", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
-@click.option("--parquet", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
 @click.option("--timeline", type=PATH, metavar="FILE", help="Write the steps of each replica over time, for Perfetto.")
 @click.option(
     "--window", callback=seconds, metavar="TIME", default="30s", show_default=True,
     help="Length of the timeline, such as 30s.",
 )  # fmt: skip
-@click.option("--html", type=PATH, metavar="FILE", help="Write the answer as one page, offline.")
-@alternative_option
-@json_option
-@force_option
-@console_options
-@pass_console
+@answer_options(
+    "Write the answer as one page, offline.", alternative_option, rows="Write a row per request, as CSV.", parquet=True
+)
 def simulate(
-    console: Console, /, *, file: Path, alternative: int, as_json: bool, force: bool, window: float, **options: Any
+    console: Console,
+    /,
+    *,
+    file: Path,
+    alternative: int,
+    output: Output,
+    timeline: Path | None,
+    window: float,
+    **options: Any,
 ) -> int:
     """Examples:
 
@@ -134,33 +132,26 @@ def simulate(
     from costmodel.simulator import prepare
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
-    from reports.rows import columns_csv, columns_parquet, request_columns
-    from reports.views.html import render_document
+    from reports.rows import request_columns
 
-    files: dict[str, Path | None] = {f"--{name}": options.pop(name) for name in ("csv", "parquet", "timeline", "html")}
     request = SimulationRequest(**options)
     request.check()
-    check_files(files, {"FILE": file, "--trace": request.trace}, force=force)
+    output.check({"--timeline": timeline}, FILE=file, trace=request.trace)
     telling = console.progress() if request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         simulation = simulate_plan(plan, request, progress)
     console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
-    pools = [pool.name for pool in simulation.use.pools]
-    has_rows = files["--csv"] or files["--parquet"]
-    rows = request_columns(simulation.instance, pools, simulation.judgement) if has_rows else {}
-    makers: dict[str, Callable[[], str | bytes]] = {
-        "--csv": lambda: columns_csv(rows),
-        "--parquet": lambda: columns_parquet(rows),
-        "--timeline": lambda: timeline_json(simulation, window),
-        "--html": lambda: render_document(document, record, "simulation"),
-    }
+    if timeline is not None:
+        hint = "; open it at ui.perfetto.dev or chrome://tracing"
+        console.write(timeline, timeline_json(simulation, window), force=output.force, hint=hint)
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
     following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
-    document, record = simulation_document(simulation, next_step=following), simulation_json(simulation)
-    for flag, path in files.items():
-        if path is not None:
-            hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
-            console.write(path, makers[flag](), force=force, hint=hint)
-    return console.answer(document, record, as_json=as_json)
+    document, pools = simulation_document(simulation, next_step=following), [pool.name for pool in simulation.use.pools]
+    return output.show(
+        console,
+        document,
+        simulation_json(simulation),
+        lambda: request_columns(simulation.instance, pools, simulation.judgement),
+    )

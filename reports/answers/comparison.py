@@ -83,8 +83,8 @@ class PoolChange:
 
     @property
     def difference(self) -> float:
-        """What the change costs [$/h]."""
-        return self.usd_per_hour[1] - self.usd_per_hour[0]
+        """What the change costs [$/h], without what rounding leaves of equal prices."""
+        return round(self.usd_per_hour[1] - self.usd_per_hour[0], 9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
-from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ROLES, Instance
 from optimizer.plans.precision import ROUNDING
 from optimizer.plans.records import pool_records
@@ -17,7 +16,7 @@ from optimizer.recommend.explain import Explanation, Ruling, Standing
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import hourly
-from reports.words import fleet_line
+from reports.words import constraint_words, fleet_line
 from search_spaces.enumeration import pair_refusal
 from search_spaces.search_space import Wanted
 
@@ -25,13 +24,6 @@ Explained = tuple[str, Mapping[str, int | str], Explanation]
 """A config, the settings that it leaves open, and what was found."""
 Pair = tuple[str, str, Sequence[Ruling]]
 """A prefill config, a decode config, and what the rules say of a hand-over."""
-IN_WORDS: Final = {
-    Resource.TIME: "prompt time",
-    Resource.SLOTS: "request slots",
-    Resource.KV_MEMORY: "KV memory",
-    Resource.LINK: "KV transfer link",
-}
-"""What a pool uses, in words."""
 NOTE: Final = (
     "Ranked by the cheapest fleet of one pool, or of a prefill and a decode pool, that meets the SLO by formula, not "
     "simulated. Other fleets may cost less."
@@ -55,7 +47,7 @@ def explanation_dict(config: str, assumptions: Mapping[str, int | str], explanat
                 "rank": standing.rank,
                 "of": standing.of,
                 "pools": pool_records(standing.pools),
-                "binding": None if standing.binding is None else IN_WORDS[standing.binding],
+                "binding": None if standing.binding is None else constraint_words(standing.binding),
                 "used": standing.used,
                 "why": why_words(standing),
             }
@@ -81,7 +73,7 @@ def _rule_records(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
 def explanation_document(explanations: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
     """The answer: a verdict on each config and each hand-over, then where each config ranks and what rules refuse."""
     several = len(explanations) + len(pairs) > 1
-    refused = {config for config, _, explanation in explanations if not _is_possible(explanation)}
+    refused = {config for config, _, explanation in explanations if not explanation.feasible}
     standings = [standing for _, _, explanation in explanations for standing in explanation.standings]
     return Document(
         headline=(
@@ -145,10 +137,6 @@ def _pair_sentence(pair: Pair, refused: Collection[str]) -> str:
     return f"Hand-over from {prefill} to {decode}: {verdict}."
 
 
-def _is_possible(explanation: Explanation) -> bool:
-    return all(ruling.reason is None for ruling in explanation.rulings)
-
-
 def _verdict(explanation: Explanation) -> str:
     reasons = [ruling.reason for ruling in explanation.rulings if ruling.reason is not None]
     if reasons:
@@ -175,7 +163,7 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    full = f"its pool uses {percentage(standing.used or 0.0)} of its {IN_WORDS[binding]}"
+    full = f"its pool uses {percentage(standing.used or 0.0)} of its {constraint_words(binding)}"
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"

@@ -230,8 +230,12 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
         "plan again with its file as `catalog:`.",
         Outcome.UNDECIDED: "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }[verdict]
-    if verdict is Outcome.UNDECIDED and (light or heavy):
+    if verdict is Outcome.MISSES and answered < slo.attainment:
+        following = "Read the logs of the router and the replicas: no plan foresees requests that fail."
+    elif verdict is Outcome.UNDECIDED and (light or heavy):
         following = f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay at its own times."
+    elif verdict is Outcome.UNDECIDED and _others(slo):
+        following = f"The result says nothing of {join_words([metric.value for metric in _others(slo)])}."
     else:
         following = too_few_words(slo.attainment, shares, together, requests) or following
     return _verdict_dict(verdict, slo, shares, together, following)

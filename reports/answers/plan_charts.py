@@ -13,6 +13,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
+from optimizer.verification.judge import Curve
 from reports import words
 from reports.asked import HOURS, arrivals, day_rate
 from reports.charts import (
@@ -198,14 +199,30 @@ def loads(plan: Plan) -> list[TailPoint]:
 
 
 def load_chart(plan: Plan) -> Chart | None:
-    """Draw every limited latency, as share of its limit, against the rate; upright lines: demand and goodput."""
+    """Draw the latencies of a plan against the rate."""
     points = loads(plan)
     if plan.simulation is None or not points:
         return None
-    uprights = (
-        (plan.demand_rps, "drop", "demand", "strong"),
-        (plan.simulation.goodput_rps, "knee", "meets the SLO up to", "good"),
-    )
+    requests = count(plan.simulation.curve_requests)
+    runs = f"one run of {requests} requests at each rate above the planned one, shorter ones below it"
+    return rates_chart(plan, points, plan.simulation.goodput_rps, growth_sentence(plan).removesuffix("."), runs)
+
+
+def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
+    """Draw the latencies of a simulated curve against the rate; plan: of the fleet, with the limits."""
+    points = [
+        TailPoint(point.rate, _tails(point.classes, plan.classes), "overloaded" if point.overloaded else point.outcome)
+        for point in curve.points
+    ]
+    return rates_chart(plan, points, curve.goodput.rate or None, title, f"{len(points)} rates")
+
+
+def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, title: str, runs: str) -> Chart:
+    """Draw every limited latency, as share of its limit, against the rate; upright lines: demand and goodput [1/s].
+
+    runs: what the points are, to end the caption with.
+    """
+    uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
     top = max([point.x for point in points] + [plan.demand_rps]) * 1.06
     series, names = [], {metric: METRICS[metric].label for metric in points[0].used}
     for metric, name in names.items():
@@ -226,9 +243,8 @@ def load_chart(plan: Plan) -> Chart | None:
     summary = "; ".join(f"{rate(point.x)}: {share}" for point, share in zip(points, shares, strict=True))
     rows = [(rate(p.x), *map(percent, p.used.values()), p.outcome) for p in points]
     return Chart(
-        title=growth_sentence(plan).removesuffix("."),
-        caption=f"Latency at {at} over its limit{worst}; one run of "
-        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it.",
+        title=title,
+        caption=f"Latency at {at} over its limit{worst}; {runs}.",
         drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),

@@ -37,6 +37,8 @@ from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
 from reports.words import marked, misses_used
 
+from .plan_charts import curve_chart
+
 OTHER_RATE: Final = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
 HOURS: Final = 24.0
@@ -314,6 +316,7 @@ def _rates(simulation: Simulated) -> Section:
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
         table_of(columns, [row for point in points for row in _point_rows(point, metrics)]),
         ("served: requests that ended per second; within SLO: those of them that met it.",),
+        charts=() if curve is None else (curve_chart(simulation.plan, curve, sentence.partition(",")[0]),),
     )
 
 

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
+from reports.whole_files import LARGEST_LISTED, SUMS
 from search_spaces.files import read_file, shown_path
 
 from .deployment import Deployment
 from .describe import describe
-from .files import LARGEST, RECORD, SUMS, deployment_files, recorded_options, rule_faults
+from .files import RECORD, deployment_files, recorded_options, rule_faults
 from .formats import READERS, title
 
 
@@ -78,7 +79,7 @@ def _present(directory: Path, plan_files: Iterable[str], rest: Iterable[str]) ->
 
 def _text(path: Path) -> str:
     try:
-        return read_file(path, LARGEST).decode("utf-8")
+        return read_file(path, LARGEST_LISTED).decode("utf-8")
     except ValueError as error:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
 

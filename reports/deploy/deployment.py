@@ -274,14 +274,10 @@ class Deployment:
 
         Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
         """
-        return self._by_prefix(self.router)
+        return self.by_prefix(self.router)
 
-    @property
-    def planned_by_prefix(self) -> bool:
-        """Whether the plan assumed such a router, whatever the target has."""
-        return self._by_prefix(self.balancing)
-
-    def _by_prefix(self, balancing: Balancing) -> bool:
+    def by_prefix(self, balancing: Balancing) -> bool:
+        """Whether a router that balances so sends prompts where their prefix is."""
         as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
@@ -345,11 +341,6 @@ class Deployment:
         address = facts.fact("targets", self.target.name).get("url", "http://127.0.0.1:{port}")
         port = facts.fact("ports", "http")
         return str(address.format(name=self.name, space=self.options.namespace, port=port))
-
-    @property
-    def arm(self) -> bool:
-        """Whether some pods run beside Arm CPUs."""
-        return any(pool.arm for pool in self.pools)
 
     def exchange(self, pool: DeployedPool) -> str | None:
         """What carries tokens to their experts, None for the engine's default: every token to every data rank.

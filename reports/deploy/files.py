@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import MIB
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
-from reports.whole_files import check_origin, first_bytes, write_whole
+from reports.whole_files import check_listed, first_bytes, write_listed
 from search_spaces.fields import faults_of
-from search_spaces.files import read_file, shown_path
+from search_spaces.files import shown_path
 from search_spaces.json_source import JsonText
 from search_spaces.problem import Pools, length_routers, target_of
 from search_spaces.target_names import NO_TARGET, TARGET_NAMES
@@ -28,7 +25,6 @@ from . import facts, lint
 from .deployment import Deployment, Device, GatewayRouting, Options, UndeployableError, default_options
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
-from .formats import dig
 from .gateway import by_size, gateway_rules
 from .hosts import host_files
 from .kubernetes import llmd_files
@@ -36,12 +32,8 @@ from .measurement import benchmark_files, monitoring_files
 from .readme import readme_page
 
 README: Final = "README.md"
-SUMS: Final = "SHA256SUMS"
-"""Checksums of all files, for `sha256sum -c`, and the list of what a later deployment may replace."""
 MARKER: Final = "<!-- pdplan.deployment/1 -->"
 """First line of the page in every directory of ours."""
-LARGEST: Final = 16 * MIB
-"""A larger file [byte] is none of ours."""
 _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """What a reader meets in a file of another shape, such as a list where an object should be."""
 
@@ -254,76 +246,21 @@ def write_deployment(
     over. Nothing is written where a rule is broken, and nothing outside the directory.
     """
     check_deployment(directory, force=force)
-    files = deployment_files(plan, options, base)
-    files[SUMS] = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items()))
-    paths = {directory / name: text for name, text in files.items()}
-    old = _listed(directory)
-    check_origin(directory, paths, old.__contains__)
-    new_folders = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    try:
-        for folder in new_folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        write_whole(paths)
-    except BaseException as error:  # nothing is left where writing fails or ends early
-        for folder in new_folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
-        raise
-    _remove(old - set(paths))
-    for path in paths:
-        if path.suffix == ".sh":
-            path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)
-    return list(paths)
-
-
-def _listed(directory: Path) -> set[Path]:
-    """Files of an earlier deployment in the directory, by its own list; whatever leads out of it is left alone."""
-    try:
-        lines = read_file(directory / SUMS, LARGEST).decode("utf-8").splitlines()
-    except (InputError, ValueError):
-        return set()
-    root = directory.resolve()
-    paths = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
-    return {path for path in paths if path.is_file() and path.resolve().is_relative_to(root)}
-
-
-def _remove(paths: set[Path]) -> None:
-    """Take away what an earlier deployment left, or a fleet would have engines that no plan has."""
-    for path in sorted(paths):
-        try:
-            path.unlink()
-            if not any(path.parent.iterdir()):
-                path.parent.rmdir()
-        except OSError as error:
-            raise InputError(f"{shown_path(path)} cannot be removed: {error.strerror}") from error
+    return write_listed(deployment_files(plan, options, base), directory)
 
 
 def check_deployment(directory: Path, *, force: bool) -> None:
     """Raise InputError unless a deployment may be written here: a new directory, an empty one, or any with `force`."""
-    try:
-        if directory.is_symlink() and not directory.exists():
-            raise InputError(f"{shown_path(directory)} is a link that leads nowhere; choose another name")
-        if not directory.exists():
-            return
-        if not directory.is_dir():
-            raise InputError(f"{shown_path(directory)} is a file, not a directory; choose another name")
-        if not any(directory.iterdir()):
-            return
-    except OSError as error:
-        raise InputError(f"{shown_path(directory)} cannot be read: {error.strerror}") from error
-    if not force:
+    if check_listed(directory) and not force:
         raise InputError(
             f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
             "--force"
         )
-    if first_bytes(directory / README, len(MARKER)) != MARKER.encode():
+    if check_listed(directory) and first_bytes(directory / README, len(MARKER)) != MARKER.encode():
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
 
 
 RECORD: Final = "deployment.json"
-RECORD_1: Final = "pdplan.deployment/1"
-"""Schema of records in which the options of earlier versions stood."""
 
 
 class DeploymentRecord(BaseModel):
@@ -338,13 +275,10 @@ class DeploymentRecord(BaseModel):
 
 
 def recorded_options(text: str, where: str = RECORD) -> Options:
-    """The options of a record; InputError if it is none, or of an older version. where: the file, in messages."""
+    """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
-    value = record.value()
-    if dig(value, "schema") == RECORD_1:
-        raise InputError(f"{where} is of an older version of pdplan; pdplan deploy plan.json writes a new one")
     try:
-        return DeploymentRecord.model_validate(value).options
+        return DeploymentRecord.model_validate(record.value()).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error

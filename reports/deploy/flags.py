@@ -373,8 +373,13 @@ def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> 
 
 def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    _refuse_copies(pool)
-    settings = pool.settings
+    settings, dtype = pool.settings, pool.config.weight_dtype
+    if settings.redundant and dtype not in BALANCED_DTYPES:
+        raise InputError(
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which vLLM is sure "
+            f"to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides the experts, "
+            "or engine: sglang"
+        )
     transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
     host_bytes = GIGA * settings.host_cache * settings.tensor * settings.pipeline
     if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
@@ -528,17 +533,6 @@ def _options_of_dynamo(deployment: Deployment, where: str, values: Mapping[str, 
         "enable_attention_dp": "--enable-attention-dp" in values,
         "scheduler_config": facts.fact("flags", "trtllm", "scheduler_config")["value"],
     }
-
-
-def _refuse_copies(pool: DeployedPool) -> None:
-    """Raise an error where vLLM may not keep second copies of experts, which are for its load balancer alone."""
-    dtype = pool.config.weight_dtype
-    if pool.settings.redundant and dtype not in BALANCED_DTYPES:
-        raise InputError(
-            f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
-            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
-            "the experts, or engine: sglang"
-        )
 
 
 def graph_tokens(seqs: int, verified: int = 1) -> int:

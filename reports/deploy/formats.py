@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from search_spaces.json_source import JsonText
 
@@ -93,8 +93,6 @@ _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
 def render(template: str, **values: Any) -> str:
     """Fill a template, such as "vllm/router.sh", in the quoting of its format."""
     ending = template[template.rindex(".") :]
-    if ending not in _QUOTING:
-        raise PdplanError(f"{template}: how {ending} is quoted is not known; `_QUOTING` has {', '.join(_QUOTING)}")
     return _environment(ending).get_template(f"{template}.j2").render(**values)
 
 
@@ -233,14 +231,6 @@ def dig(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def quantity(where: str, value: Any) -> int:
-    """A count as Kubernetes writes it, a number or a string of one."""
-    try:
-        return int(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {shown(value)} is not a count") from error
 
 
 def unescaped(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -93,39 +94,30 @@ class HostedReplica:
         return Raw(f'"http://{self.hosts[0].address}:{self.port("worker")}"')
 
 
-@dataclass(slots=True)
-class _Room:
-    """What is used of a host: GPUs, engines, data ranks."""
-
-    host: Host
-    gpus: int = 0
-    engines: int = 0
-    ranks: int = 0
-
-
 def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     """Put the engines on hosts, in the plan's order: the first host of the type with enough free GPUs."""
-    groups: dict[str, list[_Room]] = {}
-    instances: list[HostedReplica] = []
+    groups: dict[str, list[Host]] = {}
+    replicas: list[HostedReplica] = []
+    gpus, engines, ranks = Counter[Host](), Counter[Host](), Counter[Host]()
     for pool in deployment.pools:
-        rooms, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
+        known, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
         for number in range(pool.replicas):
-            free = [room for room in rooms if pool.nodes == 1 and size - room.gpus >= pool.node_gpus][:1]
-            if not free:
+            hosts = [host for host in known if pool.nodes == 1 and size - gpus[host] >= pool.node_gpus][:1]
+            if not hosts:
                 group = list(groups).index(pool.accelerator)
                 stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
                 gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{size}")
-                numbers = range(len(rooms), len(rooms) + pool.nodes)
-                free = [_Room(Host(f"{stem}-{index}", group, index, gres)) for index in numbers]
-                rooms += free
-            gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
-            hosts = tuple(room.host for room in free)
-            instances.append(HostedReplica(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
-            for room in free:
-                room.gpus += pool.node_gpus
-                room.engines += 1
-                room.ranks += pool.settings.data
-    return tuple(instances)
+                numbers = range(len(known), len(known) + pool.nodes)
+                hosts = [Host(f"{stem}-{index}", group, index, gres) for index in numbers]
+                known += hosts
+            first = hosts[0]
+            places = tuple(range(gpus[first], gpus[first] + pool.node_gpus))
+            replicas.append(HostedReplica(pool, number, tuple(hosts), places, engines[first], ranks[first]))
+            for host in hosts:
+                gpus[host] += pool.node_gpus
+                engines[host] += 1
+                ranks[host] += pool.settings.data
+    return tuple(replicas)
 
 
 def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:

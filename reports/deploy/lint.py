@@ -8,7 +8,6 @@ with what pdplan writes (`checking`). The rules on hand-overs are those that the
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections import Counter
@@ -28,7 +27,7 @@ from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
-from .formats import dig, load_documents, quantity, unescaped
+from .formats import dig, load_documents, unescaped
 from .gateway import GATEWAY_FILE, check_words
 from .hosts import ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
@@ -37,6 +36,8 @@ LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Values that Kubernetes takes for a label."""
 SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the replica, and which of its hosts it is for if there are several."""
+NUMBERS: Final = {"int": re.compile(r"-?\d+"), "float": re.compile(r"-?\d+(\.\d*)?(e-?\d+)?")}
+"""How engines read the numbers of their flags, by kind."""
 MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
 """Files whose pods are the fleet's."""
 
@@ -72,7 +73,7 @@ def launches(deployment: Deployment, files: Mapping[str, str]) -> tuple[Launch, 
             scripts.setdefault(match[1], []).append(path)
     hosts = [_script(deployment, files, name, paths) for name, paths in scripts.items()]
     pods = (
-        _pod(deployment, path, pod, quantity(path, replicas), quantity(path, nodes))
+        _pod(deployment, path, pod, int(replicas), int(nodes))
         for path in sorted(files)
         if MANIFEST.fullmatch(path)
         for document in load_documents(path, files[path])
@@ -165,7 +166,7 @@ def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: in
         weights=_weights(words),
         replicas=replicas,
         nodes=nodes,
-        node_gpus=quantity(where, limits.get(vendor_fact(plan_pool, "resource"), 0)),
+        node_gpus=int(limits.get(vendor_fact(plan_pool, "resource"), 0)),
         words=words,
         label=(pod["spec"].get("nodeSelector") or {}).get(vendor_fact(plan_pool, "label")),
         image=container.get("image"),
@@ -240,19 +241,10 @@ def _flag_fault(deployment: Deployment, name: str, value: str | None) -> str:
         return f"{name} is no flag of {program}"
     if (kind == facts.SWITCH) != (value is None):
         return f"{name} {'takes no value' if kind == facts.SWITCH else 'needs a value'}"
-    if isinstance(kind, list) and value not in kind:
-        return f"{name} {shown(value)} is none of {', '.join(kind)}"
-    if kind in ("int", "float") and not _is_number(str(value), whole=kind == "int"):
-        return f"{name} {shown(value)} is not of type {kind}"
-    return ""
-
-
-def _is_number(text: str, *, whole: bool) -> bool:
-    try:
-        number = float(text)
-    except ValueError:
-        return False
-    return math.isfinite(number) and not (whole and number % 1)
+    if isinstance(kind, list):
+        return "" if value in kind else f"{name} {shown(value)} is none of {', '.join(kind)}"
+    is_of_kind = kind not in NUMBERS or NUMBERS[kind].fullmatch(str(value))
+    return "" if is_of_kind else f"{name} {shown(value)} is not of type {kind}"
 
 
 def gpus_are_the_engines(deployment: Deployment, fleet: Started) -> Iterator[str]:
@@ -337,7 +329,9 @@ def ends_agree(deployment: Deployment, fleet: Started) -> Iterator[str]:
         ):
             if first != second:
                 yield f"{place}: {name} {first} and {second} differ"
-        reason = cannot_talk(deployment.model, _split(prefill.settings), _split(decode.settings))
+        ends = (prefill.settings, decode.settings)
+        splits = (Parallelism(end.tensor, end.pipeline, end.expert, end.data) for end in ends)
+        reason = cannot_talk(deployment.model, *splits)
         if reason is not None:
             yield f"{place}: {reason}"
         if deployment.engine == "vllm" and prefill.settings.pipeline > 1 and not pushes:
@@ -349,10 +343,6 @@ def _ends(all_launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
     first = {(launch.pool, launch.role, launch.settings, str(launch.transfer)): launch for launch in all_launches}
     of_role = {role: [launch for launch in first.values() if launch.role == role] for role in ("prefill", "decode")}
     return iter(product(of_role["prefill"], of_role["decode"]))
-
-
-def _split(settings: WorkerSettings) -> Parallelism:
-    return Parallelism(settings.tensor, settings.pipeline, settings.expert, settings.data)
 
 
 def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]:

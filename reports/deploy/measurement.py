@@ -46,6 +46,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     """
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
+    answers = ["--osl", str(osl), "--osl-stddev", str(round(SWEEP_SPREAD * osl))]
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
@@ -53,8 +54,8 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
         url=deployment.url,
         tokenizer=deployment.weights,
         runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
-        sweep=[*aiperf_words(deployment, *variables), "--osl", str(osl)],
-        prompts=sorted({max(mean // 4, 1), mean}),
+        sweep=[*aiperf_words(deployment, *variables), *answers],
+        prompts=[(isl, round(SWEEP_SPREAD * isl)) for isl in sorted({max(mean // 4, 1), mean})],
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
     )
@@ -137,6 +138,9 @@ SWEEP_WAVES: Final = 5
 """Prompts of a fixed concurrency over that concurrency: fewer are a burst rather than a steady state."""
 SWEEP_LOADS: Final = 4
 """Concurrencies that are measured, from 1 to what the planned rate keeps in flight: `calibrate` fits four scales."""
+SWEEP_SPREAD: Final = 0.05
+"""Standard deviation of the lengths over their mean [1]: equal requests would start and end together, and wait for one
+another as those of no real traffic do, by how soon an engine reads its tokens."""
 SWEEP_ANSWER: Final = 256
 """Longest answer of the sweep [token]: TPOT needs no longer one."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
-from reports.numbers import duration, percent_beside
+from reports.numbers import duration, percent_beside, significant
 from reports.text import clean
 from reports.words import is_simulated_row, slo_words
 from search_spaces.problem import Balancing, target_of
@@ -57,7 +57,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
     router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
-    planned = _router_words(deployment.balancing, by_prefix=deployment.planned_by_prefix)
+    planned = _router_words(deployment.balancing, by_prefix=deployment.by_prefix(deployment.balancing))
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
@@ -119,7 +119,10 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
 
 
 def scattered_words(deployment: Deployment) -> str:
-    """That no router keeps prompts together which the plan finds in a cache; empty where one does, or none has to."""
+    """That no router keeps prompts together which the plan finds in a cache, and what comes of it.
+
+    Empty where one does, or none has to.
+    """
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
     if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
@@ -127,9 +130,12 @@ def scattered_words(deployment: Deployment) -> str:
     if not deployment.routes_by_prefix:  # a plan of sessions
         why = why or "a least-requests router is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
+    most = 1.0 / max(1.0 - deployment.demand.prefix_hit_share, 0.01)
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
-        "share is soon in every cache. Those of conversations are found less often."
+        "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
+        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. "
+        "llm-d and NVIDIA Dynamo route by prefix."
     )
 
 
