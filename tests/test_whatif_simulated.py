@@ -122,6 +122,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 
 def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(tight: Problem) -> None:
     """One H100 is the cheapest by formula, and no price makes it hold."""
+    answers.look_at.cache_clear()
     plan, best = optimize(tight, level=Level.QUICK, extras=False), answer(tight, simulated=True)
     others = [
         JudgedFleet(what="a rival", pools=list(miss.pools), cost_usd_per_hour=miss.cost or 0.0, held=False,

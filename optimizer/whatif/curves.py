@@ -185,14 +185,14 @@ def frontier(
     ramp = ramp_of(problem, name)
     low, high = bounds or usual_range(problem, ramp.key)
     _check_range(name, low, high)
-    ends = (low, high) if ramp.upwards else (high, low)
+    ends, affordable = (low, high) if ramp.upwards else (high, low), list[Step]()
     if by_budget and bounds is not None:
         affordable = _within(_rising(Stairs(ramp, rates_for(ramp, bounds), tell).climb()), bounds)
         if not affordable:
             return Frontier(ramp.key, (), OPTIMAL_GAP, by_budget=True)
         ends = affordable[0].start, affordable[-1].end
     stairs = Stairs(ramp, ends, tell, looks)
-    steps = _rising(stairs.climb())
+    steps = affordable if affordable and not looks else _rising(stairs.climb())
     if by_budget and bounds is None:  # it buys all that its last fleet serves, also beyond the range
         steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
     steps = _within(steps, (0.0, bounds[1])) if by_budget and bounds is not None else steps
