@@ -273,13 +273,13 @@ def write_inputs(programs: Programs, rate: float) -> None:
         peak=core["peak"] / REACHED / 1e12, bandwidth=core["read"] / REACHED / 2e12, reached=REACHED
     )
     (programs.work / "core.yaml").write_text(text, "utf-8")
-    for name, catalog, roles in (
-        ("replicas", "core", "[colocated]"),
-        ("corrected", "fitted", "[colocated]"),
-        ("pair", "core", "[prefill, decode]"),
+    for name, catalog, roles, load in (
+        ("replicas", "core", "[colocated]", rate),
+        ("corrected", "fitted", "[colocated]", rate),
+        ("pair", "core", "[prefill, decode]", rate / 2.0),  # which is asked for answers, not for times
     ):
         text = WORKLOAD.format(
-            model=programs.model, catalog=f"{catalog}.yaml", rate=rate, isl=ISL, osl=OSL, roles=roles, seats=SEATS
+            model=programs.model, catalog=f"{catalog}.yaml", rate=load, isl=ISL, osl=OSL, roles=roles, seats=SEATS
         )
         (programs.work / f"{name}.yaml").write_text(text, "utf-8")
     print(f"a core multiplies {core['peak'] / 1e9:.0f} GFLOP/s and reads {core['read'] / 1e9:.1f} GB/s in 32 bit")
