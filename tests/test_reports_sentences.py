@@ -230,7 +230,7 @@ def test_the_prefix_cache_says_what_the_tier_adds() -> None:
     source = PLAN.provenance.model_copy(update={"inputs": inputs})
     cache = PrefixCache(at_best=0.807, sustained=0.75, read=0.549, keeps_s=744.0)
     plan = having(provenance=source, prefix_cache=cache, simulation=None)
-    size = "KV cache tier: 500 GiB of host memory per GPU; its price is not counted."
+    size = "KV cache tier: 500 GiB of host memory per GPU; no price is counted."
     assert verdict.prefix_sentence(plan) == (
         "Prefix cache: 75 % of the input tokens are not computed again: 20.1 % are found in GPU memory and 54.9 % in "
         f"the KV cache tier; the traffic allows 80.7 %. The tier keeps unused prefixes for 12.4 min. {size}"

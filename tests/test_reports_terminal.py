@@ -72,7 +72,7 @@ def test_the_brief_answer_keeps_the_fleet_for_slow_gpus() -> None:
     safe = plan.alternatives[0].model_copy(update={"kind": "safe", "label": "for slow GPUs", "cost_usd_per_hour": dear})
     text = text_of(plan.model_copy(update={"alternatives": [*plan.alternatives, safe]}), brief=True)
     assert "for slow GPUs" in text
-    assert "2 more alternatives: -v." in text
+    assert "-v shows 2 more alternatives." in text
 
 
 # --- tables on narrow terminals: every line within them, every number whole

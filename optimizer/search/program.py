@@ -286,7 +286,7 @@ class Matrices:
     def undominated(self) -> Matrices:
         """Without columns that another of the same role and domain beats in every flow, limit and in price."""
         weights = [limit.weight for limit in (*self.limits, *self.pool_limits)]
-        columns = np.column_stack([self.price, *weights, self.late, self.need.reshape(self.size, -1)])
+        columns = np.column_stack([self.price, *weights, self.late, *np.moveaxis(self.need, 0, -1).reshape(-1, self.size)])
         keep = np.ones(self.size, dtype=np.bool_)
         for column in range(self.size):
             rivals = keep & (self.role == self.role[column]) & (self.domain == self.domain[column])
