@@ -286,7 +286,8 @@ class Matrices:
     def undominated(self) -> Matrices:
         """Without columns that another of the same role and domain beats in every flow, limit and in price."""
         weights = [limit.weight for limit in (*self.limits, *self.pool_limits)]
-        columns = np.column_stack([self.price, *weights, self.late, *np.moveaxis(self.need, 0, -1).reshape(-1, self.size)])
+        needs = self.need.reshape(self.size, math.prod(self.need.shape[1:]))
+        columns = np.column_stack([self.price, *weights, self.late, needs])
         keep = np.ones(self.size, dtype=np.bool_)
         for column in range(self.size):
             rivals = keep & (self.role == self.role[column]) & (self.domain == self.domain[column])
