@@ -10,10 +10,13 @@ from itertools import pairwise
 from typing import Final
 
 from costmodel.errors import InputError
+from costmodel.metric import Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from search_spaces.problem import target_of
+from search_spaces.quantities import Kind, format_quantity
 
+from .asked import asked
 from .deploy.deployment import Deployment, default_options
 from .deploy.describe import describe
 from .deploy.files import Deployable, deployable, planned_target, target_files
@@ -143,6 +146,9 @@ def relaxed_settings(plan: Plan) -> dict[str, str]:
             settings[f"constraints.{_SETTINGS[limit.constraint]}"] = value
         elif limit.constraint == "inventory":
             settings[f"accelerators.{clean(limit.where)}.inventory"] = f"{enough:g}"
+        elif limit.constraint in set(Metric):
+            place = f"slo.{clean(limit.where)}" if len(asked(plan)) > 1 else "slo"
+            settings[f"{place}.{limit.constraint}"] = format_quantity(enough, Kind.DURATION)
         else:
             return {}
     return settings

@@ -501,8 +501,10 @@ def miss_sentences(plan: Plan) -> list[str]:
         keeps_goals = is_number(miss.attainment) and all(miss.attainment >= slo.attainment for slo in asked(plan))
         if not number and violated(plan) and keeps_goals:
             limit = "this limit" if len(violated(plan)) == 1 else "these limits"
+            looser = any(binding.unit == "s" for binding in violated(plan))  # and no looser than it is relaxed below
+            change = f"with {limit} relaxed as below" if looser else f"without {limit}"
             share = f"{percent(miss.attainment)} of requests, {basis}"
-            sentences.append(f"Cheapest fleet without {limit}: {pools}{price}; it would meet the SLO ({share}).")
+            sentences.append(f"Cheapest fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
             continue
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))

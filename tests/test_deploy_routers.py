@@ -54,9 +54,7 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
     first, second = plan.routing
     alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
-    with pytest.raises(
-        InputError, match=r"a pool would get 81.8 % on top of .* optimize FILE --target vllm$"
-    ):
+    with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of .* optimize FILE --target vllm$"):
         deployment_files(alike, options("vllm"))
     said = deploy_sentence(alike, Deployability.of(alike).targets)
     assert said.startswith("--target vllm (vLLM alone) cannot run this plan: a pool would get 81.8 %")

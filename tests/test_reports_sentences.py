@@ -76,6 +76,10 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     (miss,) = words.miss_sentences(plan)
     assert miss.startswith("Cheapest fleet without these limits: ")
     assert miss.endswith(" for $49.08/h; it would meet the SLO (96.5 % of requests, by formula).")
+    slow = plan.binding[0].model_copy(update={"constraint": "ttft", "where": "default", "unit": "s", "used": 0.06})
+    tight = plan.model_copy(update={"binding": [slow.model_copy(update={"limit": 0.02})]})
+    assert words.miss_sentences(tight)[0].startswith("Cheapest fleet with this limit relaxed as below: ")
+    assert next_steps.relaxed_settings(tight) == {"slo.ttft": "60ms"}
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")

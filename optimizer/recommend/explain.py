@@ -53,6 +53,7 @@ from search_spaces.enumeration import (
     refusals,
 )
 from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, SearchSpace, Slo
+from search_spaces.quantities import Kind, format_quantity
 from search_spaces.search_space import Wanted, with_wanted
 
 from .search import LOOSER, Effort, Solution, by_formula, solution_of
@@ -460,7 +461,7 @@ def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
 def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
     """A latency limit that a fleet keeps only `factor` times as long."""
     limit = slo.limits[metric]
-    sentence = f"{metric.upper()} of {slo.name} is too tight: {limit:g} s."
+    sentence = f"{metric.upper()} of {slo.name} is too tight: {format_quantity(limit, Kind.DURATION)}."
     return binding(metric, slo.name, limit * factor, limit, "s", sentence)
 
 
