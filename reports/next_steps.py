@@ -126,11 +126,12 @@ _UNITS: Final = {"budget": "/h", "power": "W"}
 
 
 def _without_settings(words: list[str], keys: Container[str]) -> list[str]:
-    """The words of a command without the --set options of these keys."""
+    """The words of a command without the --set options of these keys; the key may stand behind an equals sign."""
+    joined = [word for word in words if not (word.startswith("--set=") and word.split("=")[1] in keys)]
     dropped = {
-        at for at, (flag, value) in enumerate(pairwise(words)) if flag == "--set" and value.partition("=")[0] in keys
+        at for at, (flag, value) in enumerate(pairwise(joined)) if flag == "--set" and value.partition("=")[0] in keys
     }
-    return [word for at, word in enumerate(words) if not {at - 1, at} & dropped]
+    return [word for at, word in enumerate(joined) if not {at - 1, at} & dropped]
 
 
 def relaxed_settings(plan: Plan) -> dict[str, str]:
@@ -160,15 +161,14 @@ def again_command(plan: Plan, flags: str) -> str:
     So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out:
     an option, or a key behind `--set`.
     """
-    words, said = _words(plan), shlex.split(flags)
-    replaced = WRITTEN | {word for word in said if word.startswith("-") and word != "--set"}
-    keys = {word.partition("=")[0] for before, word in pairwise(said) if before == "--set"}
+    flag_words = shlex.split(flags)
+    replaced = WRITTEN | {word.partition("=")[0] for word in flag_words if word.startswith("-")} - {"--set"}
+    keys = {word.partition("=")[0] for before, word in pairwise(flag_words) if before == "--set"}
+    words = _without_settings(_words(plan), keys)
     kept = [
         word
-        for before, word, after in zip(("", *words), words, (*words[1:], ""), strict=False)
-        if before not in replaced
-        and word.partition("=")[0] not in replaced | {"--force"}
-        and not ("--set" in {before, word} and (after if word == "--set" else word).partition("=")[0] in keys)
+        for before, word in zip(("", *words), words, strict=False)
+        if before not in replaced and word.partition("=")[0] not in replaced | {"--force"}
     ]
     return f"{shlex.join(kept)} {flags}"
 

@@ -35,7 +35,7 @@ from .fields import (
     share,
 )
 from .files import check_name, read_file
-from .loader import load_problem, override, problem_of, stated_problem
+from .loader import load_problem, overridden, problem_of, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
@@ -202,7 +202,7 @@ def _problem_served(
             f"--fleet {path.name}"
         )
     if workload is None and isinstance(file.workload, Mapping):
-        inner = override(_below(source, "workload"), changes)
+        inner = overridden(_below(source, "workload"), changes, path.parent)
         return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
     place = workload or path.parent / str(file.workload)
     return load_problem(place, overrides=changes), place.parent

@@ -85,10 +85,14 @@ def load_problem(path: FilePath | str, overrides: Mapping[str, Any] | None = Non
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "workload", WORKLOAD_SCHEMA)
-    of_items = {key: value for key, value in (overrides or {}).items() if key.startswith("accelerators.")}
-    source = override(source, {key: value for key, value in (overrides or {}).items() if key not in of_items})
-    source = override(_with_any_accelerator(source, path.parent), of_items)
-    return stated_problem(source, faults, path.parent, path.stem)
+    return stated_problem(overridden(source, overrides or {}, path.parent), faults, path.parent, path.stem)
+
+
+def overridden(source: Source, overrides: Mapping[str, Any], base: FilePath) -> Source:
+    """A workload with values replaced, those of single accelerators once `any` among these has become names."""
+    of_items = {key: value for key, value in overrides.items() if key.startswith("accelerators.")}
+    source = override(source, {key: value for key, value in overrides.items() if key not in of_items})
+    return override(_with_any_accelerator(source, base), of_items)
 
 
 def without_recording(problem: Problem) -> Problem:
@@ -147,15 +151,16 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
 
 
 def _with_any_accelerator(source: Source, base: FilePath) -> Source:
-    """Put names in the place of the word `any` among the accelerators; the file's own items keep their places."""
+    """Put names in the place of the one word `any` among the accelerators; the file's own items keep their places."""
     sections = source.value if isinstance(source.value, dict) else {}
     entries = sections.get("accelerators")
     entries = entries if isinstance(entries, list) else [entries]
-    names = [normalized_name(str(entry.get("name") if isinstance(entry, dict) else entry)) for entry in entries]
-    if ANY not in names:
+    places = [at for at, entry in enumerate(entries) if isinstance(entry, str) and normalized_name(entry) == ANY]
+    if len(places) != 1:
         return source
     catalog, _ = _catalog(sections, base)
-    file_names = {catalog.spellings.get(name) for name in names}
+    names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in entries]
+    file_names = {catalog.spellings.get(normalized_name(name)) for name in names}
     basis = basis_of(sections.get("prices"))
     priced = [
         accelerator.name
@@ -163,9 +168,8 @@ def _with_any_accelerator(source: Source, base: FilePath) -> Source:
         if (price := accelerator.price_on(basis)) is not None and not price.guessed and not undeployed(accelerator)
     ]
     more = [name for name in priced if name not in file_names]
-    pairs = zip(entries, names, strict=True)
-    accelerators = [entry if name != ANY else more[0] for entry, name in pairs if name != ANY or more]
-    return replace(source, value=sections | {"accelerators": accelerators + more[1:]})
+    accelerators = [*entries[: places[0]], *more[:1], *entries[places[0] + 1 :], *more[1:]]
+    return replace(source, value=sections | {"accelerators": accelerators})
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:

@@ -226,6 +226,17 @@ def wider(seed: int, columns: int = 24) -> Matrices:
     return replace(made, role=kind % 3, domain=np.zeros_like(kind), talks=None, price=price, need=need)
 
 
+def with_dearer_twins(matrices: Matrices) -> Matrices:
+    """Every column twice, the second at a higher price."""
+    twice = {name: np.concatenate([getattr(matrices, name)] * 2) for name in ("role", "domain", "need", "late")}
+    limits, pool_limits = (
+        tuple(replace(limit, weight=np.tile(limit.weight, 2)) for limit in rows)
+        for rows in (matrices.limits, matrices.pool_limits)
+    )
+    price = np.concatenate([matrices.price, matrices.price + 1.0])
+    return replace(matrices, **twice, price=price, limits=limits, pool_limits=pool_limits)
+
+
 @settings(max_examples=25)
 @given(SEEDS)
 @example(66564822)
@@ -252,6 +263,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
 @given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
 def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
     matrices = billed_by_node(wider(seed)) if nodes else wider(seed)
+    assert with_dearer_twins(matrices).undominated().size <= matrices.size
     pruned, whole = cheapest(matrices.undominated(), Aim(), **EXACT), solve(write_model(matrices, Aim()).program)
     assert pruned.outcome is whole.outcome
     assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)

@@ -466,3 +466,8 @@ def test_any_beside_all_that_have_a_price_adds_none(folder: Path) -> None:
     names = [offer.accelerator.name for offer in load(SOUND, {"accelerators": "Any", "prices": "tco"}).offers]
     more = load(SOUND, {"accelerators": ["any", *names], "prices": "tco"}).offers
     assert [offer.accelerator.name for offer in more] == names
+
+
+@pytest.mark.parametrize("items", ["[{name: any, price: $100/h}]", "[any, any]"])
+def test_any_is_a_word_that_stands_once_and_has_no_settings(folder: Path, items: str) -> None:
+    assert "'any' is not known" in refusal(SOUND.replace("[H100, {name: H200, inventory: 64}]", items))

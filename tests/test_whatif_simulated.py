@@ -129,7 +129,7 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
                     overloaded=False, attainment={})
         for miss in best.refuted
     ]  # fmt: skip
-    simulated = {"cost_usd_per_hour": best.cost, "simulation": Mock(others=others)}
+    simulated = {"cost_usd_per_hour": best.cost, "pools": list(best.pools), "simulation": Mock(others=others)}
     moved = sensitivity(tight, complete=False, plan=plan.model_copy(update=simulated))
     assert moved is not None
     assert moved.usd_per_hour == 3.0

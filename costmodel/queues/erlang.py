@@ -151,7 +151,7 @@ def conditional_wait(
 
 
 def split_scv(arrival_scv: float, parts: float) -> float:
-    """Squared coefficient of variation of the gaps of a part of a stream of which each arrival goes to any [1].
+    """Squared coefficient of variation of the gaps in one of `parts` among which arrivals are dealt at random [1].
 
     1 + (ca2 - 1) / parts; a stream more even than Poisson arrivals counts as these.
 

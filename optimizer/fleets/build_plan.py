@@ -507,7 +507,7 @@ def binding_limits(
 
 
 LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools", "gateway": ""}
-"""Limits of the constraints with their units, in the order in which they are lifted."""
+"""Limits of the constraints with their units, in the order in which `explain` lifts them."""
 
 
 def fleet_bindings(instance: Instance, cost: float, gpus: IntArray) -> list[Binding]:
@@ -589,12 +589,12 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
 def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
     share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return engines_of(
+    return pool_of_record(
         instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
     )
 
 
-def engines_of(
+def pool_of_record(
     instance: Instance, pool: EnginePool | StatedPool, name: str, replicas: int, route: FloatArray
 ) -> FleetPool:
     """The pool as the search sees it, without spares; route (flows,): share of each flow that it serves [1].

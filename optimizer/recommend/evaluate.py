@@ -15,9 +15,9 @@ from costmodel.quoting import shown
 from costmodel.simulator import prepare
 from optimizer.fleets.build_plan import (
     build_plan,
-    engines_of,
     fleet_of_plan,
     planned_volume,
+    pool_of_record,
     problem_of_plan,
     with_latencies,
 )
@@ -180,7 +180,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
     def resize(replicas: tuple[int, ...]) -> Fleet:
         pools = zip(stated_fleet.pools.items(), replicas, masks, strict=True)
         return routed(
-            instance, [engines_of(instance, pool, name, number, mask) for (name, pool), number, mask in pools]
+            instance, [pool_of_record(instance, pool, name, number, mask) for (name, pool), number, mask in pools]
         )
 
     fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
@@ -220,7 +220,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if any(None in (pool.weight_dtype, pool.kv_dtype, pool.max_num_seqs) for pool in row.pools):
         raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
     pools = [
-        replace(engines_of(instance, pool, pool.role, max(pool.replicas - spares, 1), route), spares=spares)
+        replace(pool_of_record(instance, pool, pool.role, max(pool.replicas - spares, 1), route), spares=spares)
         for pool, route in zip(row.pools, routes, strict=True)
     ]
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))

@@ -81,7 +81,7 @@ Key = tuple[PoolKey, ...]
 def run_length(instance: Instance, volume: float) -> int:
     """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
 
-    Bursts make requests share their fate, so that of as many as the peakedness says only one tells something new.
+    Requests of a burst share their fate: of as many as the peakedness says, only one tells something new.
     """
     recording, load = instance.problem.recorded, instance.problem.workload
     pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate

@@ -20,8 +20,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from optimizer.fleets.build_plan import LIMIT_UNITS
-from optimizer.fleets.build_plan import engines_of as place
+from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
@@ -42,7 +41,7 @@ from optimizer.recommend.explain import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from optimizer.search.search import Engines, engines_of
+from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import lever_of, scenario_problem
@@ -257,18 +256,25 @@ def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[
 
 
 def _refuted(problem: Problem, plan: Plan) -> Iterator[Engines]:
-    """Engines of the fleets that a plan's simulation did not confirm: whatever the prices, they are no answer."""
+    """Engines of the fleets that a plan's simulation did not confirm: whatever the prices, they are no answer.
+
+    Those that the plan itself has are one, with its own batch limits.
+    """
     instance = slow_instance(demand_of(problem))
     route, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+
+    def engines(pools: Iterable[EnginePool]) -> Engines:
+        fleet_pools = (pool_of_record(instance, pool, pool.role, pool.replicas - spares, route) for pool in pools)
+        return engines_of(instance, Fleet(tuple(fleet_pools)))
+
     for fleet in [] if plan.simulation is None else plan.simulation.others:
-        if not fleet.held:
-            with suppress(InputError):  # settings that tuning found beside those of the search
-                pools = [place(instance, pool, pool.role, pool.replicas - spares, route) for pool in fleet.pools]
-                yield engines_of(instance, Fleet(tuple(pools)))
+        with suppress(InputError):  # settings that tuning found beside those of the search
+            if not fleet.held and not is_refuted(engines(plan.pools), [engines(fleet.pools)]):
+                yield engines(fleet.pools)
 
 
 def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_misses: Sequence[Engines]) -> BreakEven:
-    """The cheapest fleet at any price of one accelerator, those that missed in simulation left out."""
+    """The cheapest fleet at any price of one accelerator, those that simulation did not confirm left out."""
     pieces = [
         PricePiece(
             low=step.start,

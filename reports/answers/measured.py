@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import InputError
-from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.quoting import shown
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
@@ -235,7 +235,8 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     elif verdict is Outcome.UNDECIDED and (light or heavy):
         following = f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay at its own times."
     elif verdict is Outcome.UNDECIDED and _others(slo):
-        following = f"The result says nothing of {join_words([metric.value for metric in _others(slo)])}."
+        names = join_words([METRICS[metric].label for metric in _others(slo)])
+        following = f"The result says nothing of {names}: measure with a tool that reports it for each request."
     else:
         following = too_few_words(slo.attainment, shares, together, requests) or following
     return _verdict_dict(verdict, slo, shares, together, following)

@@ -316,7 +316,7 @@ def _rates(simulation: Simulated) -> Section:
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
         table_of(columns, [row for point in points for row in _point_rows(point, metrics)]),
         ("served: requests that ended per second; within SLO: those of them that met it.",),
-        charts=() if curve is None else (curve_chart(simulation.plan, curve, sentence.partition(",")[0]),),
+        charts=() if curve is None else (curve_chart(simulation.plan, curve, f"Goodput {rate(goodput.rate)}"),),
     )
 
 

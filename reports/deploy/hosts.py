@@ -100,16 +100,16 @@ def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     replicas: list[HostedReplica] = []
     gpus, engines, ranks = Counter[Host](), Counter[Host](), Counter[Host]()
     for pool in deployment.pools:
-        known, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
+        hosts_of_type, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
         for number in range(pool.replicas):
-            hosts = [host for host in known if pool.nodes == 1 and size - gpus[host] >= pool.node_gpus][:1]
+            hosts = [host for host in hosts_of_type if pool.nodes == 1 and size - gpus[host] >= pool.node_gpus][:1]
             if not hosts:
                 group = list(groups).index(pool.accelerator)
                 stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
                 gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{size}")
-                numbers = range(len(known), len(known) + pool.nodes)
+                numbers = range(len(hosts_of_type), len(hosts_of_type) + pool.nodes)
                 hosts = [Host(f"{stem}-{index}", group, index, gres) for index in numbers]
-                known += hosts
+                hosts_of_type += hosts
             first = hosts[0]
             places = tuple(range(gpus[first], gpus[first] + pool.node_gpus))
             replicas.append(HostedReplica(pool, number, tuple(hosts), places, engines[first], ranks[first]))

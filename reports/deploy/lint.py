@@ -36,7 +36,7 @@ LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Values that Kubernetes takes for a label."""
 SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the replica, and which of its hosts it is for if there are several."""
-NUMBERS: Final = {"int": re.compile(r"-?\d+"), "float": re.compile(r"-?\d+(\.\d*)?(e-?\d+)?")}
+NUMBERS: Final = {"int": re.compile(r"-?\d+"), "float": re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)}
 """How engines read the numbers of their flags, by kind."""
 MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
 """Files whose pods are the fleet's."""
@@ -73,13 +73,20 @@ def launches(deployment: Deployment, files: Mapping[str, str]) -> tuple[Launch, 
             scripts.setdefault(match[1], []).append(path)
     hosts = [_script(deployment, files, name, paths) for name, paths in scripts.items()]
     pods = (
-        _pod(deployment, path, pod, int(replicas), int(nodes))
+        _pod(deployment, path, pod, _count(path, replicas), _count(path, nodes))
         for path in sorted(files)
         if MANIFEST.fullmatch(path)
         for document in load_documents(path, files[path])
         for pod, replicas, nodes in _pods(document)
     )
     return (*hosts, *pods)
+
+
+def _count(path: str, value: Any) -> int:
+    """A whole number of a manifest; InputError for anything else."""
+    if not re.fullmatch(r"\d+", str(value), re.ASCII):
+        raise InputError(f"{path}: {shown(value)} is not a count")
+    return int(value)
 
 
 def _launch(deployment: Deployment, where: str, values: Mapping[str, Any], **stated: Any) -> Launch:

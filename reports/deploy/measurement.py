@@ -140,7 +140,7 @@ SWEEP_LOADS: Final = 4
 """Concurrencies that are measured, from 1 to what the planned rate keeps in flight: `calibrate` fits four scales."""
 SWEEP_SPREAD: Final = 0.05
 """Standard deviation of the lengths over their mean [1]: equal requests would start and end together, and wait for one
-another as those of no real traffic do, by how soon an engine reads its tokens."""
+another as real requests never do."""
 SWEEP_ANSWER: Final = 256
 """Longest answer of the sweep [token]: TPOT needs no longer one."""
 
