@@ -293,6 +293,8 @@ def value_words(value: object) -> str:
 
     >>> value_words([1, 2]), value_words([*range(1, 9), 256]), value_words({"ttft": "1s", "name": "chat"})
     ('[1, 2]', '9 values, 1 to 256', 'ttft 1s')
+    >>> value_words({"name": "H100", "price": 2.8973, "billing": "gpu"})
+    'price $2.8973/h, billing gpu'
     """
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
