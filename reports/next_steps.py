@@ -82,10 +82,11 @@ def backend_sentence(engines: Deployment | None) -> str:
     backend = None if engines is None else engines.pools[0].settings.attention_backend
     if engines is None or backend is None:
         return ""
-    gpus = join_words(list(dict.fromkeys(pool.accelerator for pool in engines.pools)))
+    names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
+    every = "both" if len(names) == 2 else "all"
     return (
-        f"Risk: to hand over KV, {gpus} all run the attention backend {backend}. Step times are predicted for the "
-        "backend that each would choose by itself."
+        f"Risk: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. Step times are "
+        "predicted for the backend that each would choose by itself."
     )
 
 

@@ -277,7 +277,7 @@ def _prices_section(sensitivity: Sensitivity) -> Section:
         for row in sensitivity.break_even
         for piece in row.pieces
     ]
-    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "at hand")
+    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
     return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
 
 
@@ -291,4 +291,4 @@ def _flips_table(changes: Sequence[tuple[LeverSensitivity, Flip]]) -> Table:
         )
         for row, flip in changes
     ]
-    return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#$/h fleet"), rows)
+    return table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), rows)

@@ -257,13 +257,18 @@ def alternative_groups(plan: Plan) -> list[list[Alternative]]:
 
 
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
-    """The first alternative of each fleet, in the order of their numbers, under the names of several restrictions."""
+    """The first alternative of each fleet, in the order of their numbers, under the names of several restrictions.
+
+    A runner-up keeps its own: the engines that it is without.
+    """
     distinct = []
     for first, *rest in alternative_groups(plan):
         also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
         more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
         label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
-        if first.kind == "recommended":
+        if first.kind == "other_engines":
+            label = first.label
+        elif first.kind == "recommended":
             label = f"recommended (also cheapest for: {join_words(also)})" if also else "recommended"
         distinct.append(first.model_copy(update={"label": label}))
     return distinct

@@ -193,7 +193,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     assert (curve.steps[0].start, curve.steps[-1].end) == bounds
     shown = text(frontier_document(curve))
     assert "Corrected by simulation: colocated 1 × H100 TP1 meets the SLO up to " in shown
-    assert f"By formula it does up to {moved.promised:.4g} req/s, but there it misses" in shown
+    assert f"; by formula, up to {moved.promised:.4g} req/s." in shown
     record = frontier_record(curve)["steps"][0]
     assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised
     assert record["simulated"]

@@ -454,7 +454,7 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
     if headroom.load >= 1.0:
         room = f"can take {percentage(headroom.load - 1.0)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
-        room = f"gets {percentage(share - 1.0)} more load than it can take:"
+        room = f"gets {percentage(share - 1.0)} more load than it can take by formula:"
     else:
         room = "misses at every request rate:"
     sentence = f"{pool.name} {room} {why}."

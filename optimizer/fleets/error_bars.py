@@ -167,7 +167,7 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
         if offer.alias:
             remarks.append(f"The file's {shown(offer.alias)} is read as {name}.")
         if accelerator.assumed:
-            remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
+            remarks.append(f"No data sheet of {name} states these figures, so they are assumed: {accelerator.assumed}.")
         if not is_seen(accelerator):
             remarks.append(f"No accelerator of the generation of {name} was measured: its error bars are wide.")
         remarks.append(undeployed(accelerator))

@@ -550,7 +550,7 @@ def miss_words(verdict: Verdict) -> str:
         for item in behind
     ]
     is_miss = any(not item.held if verdict.replayed else item.outcome is Outcome.MISSES for item in behind)
-    verb = "misses the SLO" if is_miss else "may or may not meet the SLO"
+    verb = "misses the SLO" if is_miss else "is not shown to meet the SLO"
     return f"{verb} when {where}: {join_words(shares)}"
 
 

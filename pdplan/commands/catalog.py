@@ -398,7 +398,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
     checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
     facts = (
-        ("parameters", f"{count(entry['parameters'])}, of which a token meets {count(entry['active_parameters'])}"),
+        ("parameters", f"{count(entry['parameters'])}, of which a token uses {count(entry['active_parameters'])}"),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),
         ("KV per token", kv),

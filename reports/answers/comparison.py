@@ -14,7 +14,7 @@ from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
-from reports.numbers import MISSING, hourly, is_number, money, percent, quantity, signed_percent, size
+from reports.numbers import MISSING, hourly, is_number, listed, money, percent, quantity, signed_percent, size
 from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
@@ -35,6 +35,8 @@ QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the
 """Sections of the inputs that say what is to be served, and their names."""
 CATALOG_PRICE: Final = "catalog_price"
 """What the catalog asks for a GPU, which is no input of a user's."""
+GPU_PRICES: Final = {"price", "owned_price"}
+"""Of the inputs of an accelerator [$/h]."""
 TIER_UNITS: Final = {"capacity_per_gpu": "byte", "bandwidth": "byte/s", "latency": "s", "price_per_gib": "$/h"}
 """Of the inputs of a KV cache tier."""
 MOST_VALUES: Final = 8
@@ -277,7 +279,9 @@ def _children(value: object, path: tuple[str, ...]) -> Mapping[str, object] | No
 
 
 def _with_unit(value: object, path: tuple[str, ...]) -> str:
-    """A value of an input, those of a KV cache tier with their units."""
+    """A value of an input, prices of GPUs and what a KV cache tier has with their units."""
+    if path[-1] in GPU_PRICES and isinstance(value, int | float):
+        return listed(value)
     tier_unit = TIER_UNITS.get(path[-1]) if path[0] == "kv_cache_tier" else None
     if tier_unit is None or not isinstance(value, int | float):
         return value_words(value)
@@ -289,6 +293,8 @@ def value_words(value: object) -> str:
 
     >>> value_words([1, 2]), value_words([*range(1, 9), 256]), value_words({"ttft": "1s", "name": "chat"})
     ('[1, 2]', '9 values, 1 to 256', 'ttft 1s')
+    >>> value_words({"name": "H100", "price": 2.8973, "billing": "gpu"})
+    'price $2.8973/h, billing gpu'
     """
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
@@ -298,7 +304,8 @@ def value_words(value: object) -> str:
         return plural(len(value), "row")
     if isinstance(value, Mapping):
         stated = {key: item for key, item in value.items() if key not in {"name", CATALOG_PRICE} and item is not None}
-        leaves = (f"{key} {value_words(item)}" for key, item in stated.items() if not isinstance(item, Mapping))
+        parts = {key: item for key, item in stated.items() if not isinstance(item, Mapping)}
+        leaves = (f"{key} {_with_unit(item, ('', key))}" for key, item in parts.items())
         return clean(", ".join(leaves), MOST_WORDS) or "there"
     if isinstance(value, list) and len(value) > MOST_VALUES and all(isinstance(item, int | float) for item in value):
         return f"{len(value)} values, {value_words(min(value))} to {value_words(max(value))}"

@@ -101,7 +101,7 @@ def frontier_document(curve: Frontier) -> Document:
                 sentences=(
                     *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
                     *_corrections(curve),
-                    *ruled_out_sentences(("", miss) for miss in curve.refuted),
+                    *ruled_out_sentences(("", _briefly(miss)) for miss in curve.refuted),
                 )
             ),
             Section(sentences=_frontier_notes(curve)),
@@ -208,13 +208,17 @@ def _own(curve: Frontier) -> str:
 def _corrections(curve: Frontier) -> list[str]:
     """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
     return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; at "
-        f"{_at(curve, step.missed)} the simulation no longer proves it. By formula it does up to "
-        f"{_at(curve, step.promised)}, but there it {miss.fault}."
+        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; by formula, up "
+        f"to {_at(curve, step.promised)}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for miss in step.answer.refuted
     ]
+
+
+def _briefly(miss: Answer) -> Answer:
+    """A fleet that misses the SLO with its fault less the shares of its classes, which the JSON has."""
+    return replace(miss, fault=miss.fault.partition(":")[0])
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -345,7 +349,7 @@ def _not_simulable(key: str) -> str:
     also = f", and pdplan frontier --over {key} shows how far each meets the SLO" if key in OVER else ""
     return (
         f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each of them, "
-        f"pdplan optimize the fleet at hand{also}."
+        f"pdplan optimize the fleet of the file as it stands{also}."
     )
 
 

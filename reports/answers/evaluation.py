@@ -139,11 +139,12 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
-    meets = f"still {'meets' if provisioning.spare == 1 else 'meet'} {slo_name(plan)}"
-    enough = f"{'is' if provisioning.spare == 1 else 'are'} enough" if more else meets
+    fewer = _replica_words(less, "fewer") if less else ""
+    enough = f"{fewer} {'is' if provisioning.spare == 1 else 'are'} enough"
+    still = f"with {fewer} the fleet still meets {slo_name(plan)}"
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
-        f"{_replica_words(less, 'fewer')} {enough}" if less else "",
+        (enough if more else still) if less else "",
     )
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
     return f"{join_words(changes)}, for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
@@ -172,7 +173,10 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
     more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
     stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
     if stuck:
-        needs += f". With one fewer in {join_words(stuck)} it does not recover from such a burst"
+        needs += (
+            f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills its "
+        )
+        needs += "KV memory"
     if twice.stated.held:
         return f"{at} meets {_slos(plan)} too {result}.{f' {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
@@ -200,4 +204,4 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if saving < 0.0:
         return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
     found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
-    return " ".join(said(found, risk_sentence(best, "Its risk", "that cheaper fleet")))
+    return " ".join(said(found, risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))

@@ -163,7 +163,10 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    full = f"its pool uses {percentage(standing.used or 0.0)} of its {constraint_words(binding)}"
+    full = (
+        f"on average its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy, "
+        "which is not its load within the SLO"
+    )
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"

@@ -312,7 +312,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = f"The cheapest {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
+    without = f"The cheapest fleet {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
     return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 

@@ -261,8 +261,8 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     below, number = sum(route.attainment < goal for route in routes), plural(len(routes), "length")
-    verb = "misses" if below == 1 else "miss"
-    alone = f"{below} of {number} {verb} the goal alone" if below else f"each of {number} reaches the goal alone"
+    verb = "is" if below == 1 else "are"
+    alone = f"{below} of {number} {verb} below the goal" if below else "no length is below the goal"
     least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
         title=f"{name}: {alone}; the lowest share is {percent(min(route.attainment for route in routes))}",

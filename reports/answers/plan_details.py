@@ -108,14 +108,14 @@ def features_sentence(plan: Plan) -> str:
 
 
 def hand_over_sentence(plan: Plan) -> str:
-    """Say what share of the median TTFT the longest KV hand-over takes; empty where nothing is handed over."""
+    """Say what share of the median TTFT the longest KV transfer takes; empty where nothing is transferred."""
     transfers = [move for move in plan.transfers if is_number(move.seconds_per_request)]
     median = plan.ttft_s.p50 if plan.ttft_s is not None else None
     if not transfers or not is_number(median) or median <= 0:
         return ""
     longest = max(transfers, key=lambda move: move.seconds_per_request)
     return (
-        f"The longest KV hand-over, from {clean(longest.source, 30)} to {clean(longest.target, 30)}, takes "
+        f"The longest KV transfer, from {clean(longest.source, 30)} to {clean(longest.target, 30)}, takes "
         f"{duration(longest.seconds_per_request)} for a mean request there: "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )

@@ -101,8 +101,8 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
         precision += " and takes too many requests"
     return (
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
-        f"The first 10 % of each run{drawn} are warm-up and not counted. Shares are known to "
-        f"±{percent(width).removeprefix('<').removesuffix('%')}percentage points (95 % interval){precision}.",
+        f"The first 10 % of each run{drawn} are warm-up and not counted. 95 % intervals reach at most "
+        f"{percent(width).removeprefix('<').removesuffix('%')}percentage points from a share{precision}.",
     )
 
 
@@ -157,19 +157,23 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
     )
     slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
     limits = [f"≤ {duration(slo.limits[metric])}" if metric in slo.limits else "" for metric in metrics]
+    is_planned = simulation.plan.status is not Status.STATED  # the plan of a fleet file is by formula
+    formulas = [formula.classes[number]] if formula is not None and formula.stable else []
+    shown: list[ClassLatencies] = [item, *formulas, *([plan_class.latencies] if is_planned else [])]
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        ["  simulated", *_attained(item, metrics, is_overloaded=is_overloaded)],
+        ["  simulated", *_attained(item, metrics, shown, is_overloaded=is_overloaded)],
     ]
     if formula is not None and formula.stable:
         by_formula = formula.classes[number]
-        rows.append(["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics)])
+        rows.append(["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics, shown)])
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
-    if simulation.plan.status is Status.STATED:  # a fleet file: its plan is by formula
-        return rows
-    return [*rows, ["  planned", percent(plan_class.attainment), "", *_quantiles(plan_class.latencies, metrics)]]
+    if is_planned:
+        times = _quantiles(plan_class.latencies, metrics, shown)
+        rows.append(["  planned", percent(plan_class.attainment), "", *times])
+    return rows
 
 
 def _origins(simulation: Simulated) -> tuple[str, ...]:
@@ -183,17 +187,23 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
-def _attained(item: ClassJudgement, metrics: Sequence[Metric], *, is_overloaded: bool) -> list[str]:
-    """The share of a class that meets the SLO with its interval, and its latencies."""
+def _attained(
+    item: ClassJudgement, metrics: Sequence[Metric], beside: Sequence[ClassLatencies] = (), *, is_overloaded: bool
+) -> list[str]:
+    """The share of a class that meets the SLO with its interval, and its latencies in the unit of those beside it."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, *_quantiles(item, metrics)]
+    return [met, interval, *_quantiles(item, metrics, beside)]
 
 
-def _quantiles(item: ClassLatencies, metrics: Sequence[Metric]) -> list[str]:
-    """Write p50, p90 and p99 of each metric."""
-    times = [item.quantiles.get(metric) for metric in metrics]
-    return [MISSING if values is None else latencies((values.p50, values.p90, values.p99)) for values in times]
+def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], beside: Sequence[ClassLatencies]) -> list[str]:
+    """Write p50, p90 and p99 of each metric, in one unit with those beside them."""
+    cells = []
+    for metric in metrics:
+        values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in beside]
+        tails = [None if row is None else row.p99 for row in longest]
+        cells.append(MISSING if values is None else latencies((values.p50, values.p90, values.p99), *tails))
+    return cells
 
 
 def _pools(simulation: Simulated) -> Table:

@@ -38,6 +38,7 @@ EFFORTS: Final = {
     "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
+EQUAL_PRICES: Final = "Of fleets at the same price any may be shown, not the one with most spare capacity."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
@@ -69,6 +70,12 @@ class Scenarios:
             yield f"at {_assigned(self.keys, values)}", answer
 
 
+def _has_equal_prices(answers: Sequence[Answer]) -> bool:
+    """Whether two answers have different fleets of one price."""
+    fleets = {(hourly(answer.cost), fleet_line(answer.pools)) for answer in answers if answer.cost is not None}
+    return len(fleets) > len({price for price, _ in fleets})
+
+
 def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
     """Levers with their values, of those that a scenario sets."""
     return ", ".join(f"{clean(key)} {value}" for key, value in zip(keys, values, strict=True) if value)
@@ -86,6 +93,7 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
         ),
         EFFORTS[effort],
         f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
+        EQUAL_PRICES if _has_equal_prices(scenarios.answers) else "",
         *simulated_notes(scenarios.answers),
     )
     return Document(
