@@ -101,7 +101,7 @@ def quotes_of(rows: Iterable[dict[str, str]]) -> Iterator[Quote]:
             commitment, origin = KINDS[row["kind"]]
             assumed = row["kind"] == ASSUMED
             source = re.sub(
-                r"code constants, \w+ ids? [0-9 /]+", "code constants in public repositories", row["source"]
+                r"code constants, \w+ ids? [0-9 /]*[0-9]", "listed in the code of public repositories", row["source"]
             )
             source = re.sub(r"@([0-9a-f]{8})[0-9a-f]+", r"@\1", source).replace("(search excerpt)", "").strip()
             place = " ".join(text for text in (row["instance"], row["region"]) if text not in {"", "n/a"})

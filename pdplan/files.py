@@ -59,6 +59,9 @@ def read_plan(path: Path, alternative: int = 1) -> Plan:
         for kind, (name, pattern) in OTHERS.items():
             if pattern.search(data) is not None:
                 raise InputError(f"{file}: this is a {name}, not a plan{taken_by(kind, file)}") from error
+        if b'"pdplan.evaluation/' in data:
+            page = "open evaluation.html beside it, or give the plan.json that pdplan optimize -o DIR writes"
+            raise InputError(f"{file}: this is an evaluation, not a plan; {page}") from error
         if path.suffix.lower() in {".yaml", ".yml"}:
             raise InputError(f"{file}: a plan is the plan.json that pdplan optimize -o DIR writes") from error
         raise

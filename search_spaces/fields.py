@@ -346,10 +346,11 @@ class FileSection(BaseModel):
             comma = section[key] is None and key.isdecimal()
             hint = _COMMA if comma else cls.hint_for(key)
             faults.append(((key,), house_error(f"is not a known key; {hint}", on_key=True)))
+        meant = {nearest_name(str(key), sorted(names)) for key in section if key not in known}
         faults += [
             ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
             for key, field in cls.model_fields.items()
-            if field.is_required() and not {key, field.alias} & section.keys()
+            if field.is_required() and not {key, field.alias} & (section.keys() | meant)
         ]
         return _all_at_once(section, handler, faults)
 

@@ -450,11 +450,13 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
 
 def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Changes value by value: a mapping is laid over what stands there; limits of `slo` without a class go to all."""
+    classes = {str(slo["name"]) for slo in inputs["slo"]}
     for key, value in changes.items():
         if not isinstance(value, Mapping):
-            yield key, value
+            limit = key.removeprefix("slo.")
+            for_all = limit in LEVERS and LEVERS[limit].classes and limit not in classes
+            yield limit if for_all else key, value
             continue
-        classes = {str(slo["name"]) for slo in inputs["slo"]}
         for inner_key, inner_value in value.items():
             for_all = key == "slo" and inner_key not in classes
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})

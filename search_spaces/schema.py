@@ -32,7 +32,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
-from costmodel.quoting import shown
+from costmodel.quoting import shortened, shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.engines import ENGINES, SpeculationSection
@@ -525,7 +525,7 @@ class LinkSection(FileSection):
 
 
 ANY = "any"
-"""Among the accelerators: all others that have a price of their own."""
+"""Among the accelerators: every GPU of the catalog that has a quoted price and that a deployment target supports."""
 
 
 class AcceleratorSection(FileSection):
@@ -564,6 +564,18 @@ class AcceleratorSection(FileSection):
         """GPUs that are priced are owned."""
         if "owned_price" in section and "owned" not in section:
             yield "has owned_price, but no owned GPUs; state how many, such as owned: 64"
+
+
+def _written_in_braces(value: object) -> object:
+    """Refuse {H100, L40S}, which YAML reads as a mapping whose keys have no values."""
+    if (
+        isinstance(value, dict)
+        and value
+        and all(item is None for item in value.values())
+        and not value.keys() & {*AcceleratorSection.model_fields}
+    ):
+        raise house_error(f"is not a list; write it in brackets: [{shortened(', '.join(map(str, value)))}]")
+    return value
 
 
 class ObjectiveSection(FileSection):
@@ -647,9 +659,10 @@ class WorkloadFile(FileSection):
         list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],
         at_most(bounds.MAX_ACCELERATORS, "accelerators"),
         ONE_OR_MORE,
+        BeforeValidator(_written_in_braces),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog. `any`
-    stands for all others of the catalog that somebody quotes a price of and that a target can deploy."""
+    stands for every GPU of the catalog that has a quoted price and that a deployment target supports."""
     prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
     """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
     without such a quote needs a price of its own. Or your own quotes: a CSV file, relative to this one, with the

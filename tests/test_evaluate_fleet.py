@@ -119,6 +119,8 @@ def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     evaluation = json.loads(done.stdout)
     assert evaluation == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
+    refused = program("report", "out/evaluation.json", cwd=tmp_path)
+    assert "evaluation.json: this is an evaluation, not a plan; open evaluation.html beside it" in refused.stderr
     page = (tmp_path / "out" / "evaluation.html").read_text("utf-8")
     assert "<h1>Meets the SLO: " in page
     assert '"schema":"pdplan.evaluation/1"' in page

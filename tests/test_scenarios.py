@@ -77,6 +77,7 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert with_change(problem, "rate=20/s").workload.request_rate == 20.0
     assert with_change(problem, "rate_scale=1.5").workload.request_rate == 9.0
     assert [slo.ttft for slo in with_change(problem, "ttft=2s").slos] == [2.0, 2.0]
+    assert [slo.ttft for slo in with_change(problem, "slo.ttft=2s").slos] == [2.0, 2.0]
     assert [slo.ttft for slo in with_change(problem, "ttft.fast=0.5").slos] == [0.5, 4.0]
     assert [slo.tpot for slo in with_change(problem, "slo_scale=2").slos] == [0.08, 0.16]
     assert [slo.attainment for slo in with_change(problem, "attainment=0.95").slos] == [0.95, 0.95]

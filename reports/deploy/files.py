@@ -32,7 +32,7 @@ from .measurement import benchmark_files, monitoring_files
 from .readme import readme_page
 
 README: Final = "README.md"
-MARKER: Final = "<!-- pdplan.deployment/1 -->"
+MARKER: Final = "<!-- pdplan.deployment/2 -->"
 """First line of the page in every directory of ours."""
 _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """What a reader meets in a file of another shape, such as a list where an object should be."""
