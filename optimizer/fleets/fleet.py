@@ -171,9 +171,9 @@ def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
     owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
-    columns = ((offer.owned_usd_per_hour, offer.usd_per_hour, offer.tier_usd_per_hour) for offer in problem.offers)
-    own, rent, tier = np.array(list(columns)).reshape(-1, 3).T
-    return np.asarray(owned_gpus * (own + tier) + rented_gpus * (rent + tier))
+    own = np.array([offer.owned_usd_per_hour + offer.tier_usd_per_hour for offer in problem.offers])
+    rent = np.array([offer.usd_per_hour + offer.tier_usd_per_hour for offer in problem.offers])
+    return np.asarray(owned_gpus * own + rented_gpus * rent)
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
