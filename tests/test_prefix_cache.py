@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,9 +30,10 @@ from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, make_instance, never
 from optimizer.plans.precision import ALIKE
 from optimizer.plans.reading import parse_plan
+from optimizer.recommend.optimize import tier_warnings
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
 from search_spaces.loader import load_problem
@@ -326,6 +328,13 @@ def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> N
     assert "No price is counted for it" in " ".join(assumptions(make_instance(plain)))
     (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
     assert load_problem(folder / "again.yaml").offers == stated.offers
+
+
+def test_a_plan_says_when_a_tier_costs_more_than_it_saves(folder: Path) -> None:
+    plain, dear = load(SESSIONS + TIER), load(SESSIONS + TIER.replace("}", ", price_per_gib: $1/h}"))
+    (warning,) = tier_warnings(make_instance(dear), 110.0, never)
+    assert re.search(r"a fleet without it costs \$[0-9.]+/h in place of \$110.00/h\. Plan again without", warning)
+    assert tier_warnings(make_instance(dear), 1.0, never) == tier_warnings(make_instance(plain), 110.0, never) == []
 
 
 LONG = {

@@ -247,6 +247,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
     if effort.level is not Level.QUICK:
         effort.report("searching other precisions")
         changes["precision"] = precision_savings(instance, by_formula_cost, effort.brake.stopped)
+    changes["warnings"] = plan.warnings + tier_warnings(instance, by_formula_cost, effort.brake.stopped)
     return plan.model_copy(update=changes)
 
 
@@ -502,6 +503,21 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
             )
             savings.append(saving)
     return [] if late() else savings
+
+
+def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
+    """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
+    offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
+    if offers == instance.problem.offers or late():
+        return []
+    tierless = planned_instance(replace(instance.problem, kv_cache_tier=None, offers=offers))
+    fleet = unmixed(evaluated(tierless, late), base * (1.0 - NOTABLE))
+    if not fleet.pools:
+        return []
+    return [
+        f"The KV cache tier costs more than it saves: by formula a fleet without it costs "
+        f"{dollars(fleet_cost(tierless, fleet))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
+    ]
 
 
 def narrower(problem: Problem) -> Iterator[Problem]:
