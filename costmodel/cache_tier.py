@@ -18,6 +18,7 @@ import numpy as np
 from .arrays import FloatArray
 from .prefix_cache import Cached
 from .queues.erlang import conditional_wait, split_scv
+from .units import GIB
 
 LEVELS = 65
 """Loads of a reader at which it is computed who waits too long."""
@@ -43,6 +44,11 @@ class CacheTier:
         [0.021]
         """
         return np.asarray(self.latency + kv / self.bandwidth)
+
+
+def usd_per_gpu(capacity: float, price_per_gib: float) -> float:
+    """Price of a tier beside one GPU [$/h]; capacity: of that GPU's part [byte]; price_per_gib [$/h]."""
+    return price_per_gib * capacity / GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,15 +169,15 @@ def duration(seconds: float | None) -> str:
     return f"{significant(seconds / 3600)} h"
 
 
-def latencies(seconds: Sequence[float | None], *beside: float | None) -> str:
-    """Write quantiles of a latency in one unit, that of the largest, of those beside them too.
+def latencies(seconds: Sequence[float | None], *column: float | None) -> str:
+    """Write quantiles of a latency in one unit, that of the largest; column: others that stand in the same one.
 
     >>> latencies([0.1824, 0.341, 0.585]), latencies([0.2, 1.5]), latencies([None, None]), latencies([0.2], 1.5)
     ('182/341/585 ms', '0.2/1.5 s', '–', '0.2 s')
     """
     if all(value is None for value in seconds):
         return MISSING
-    in_seconds = max((value for value in (*seconds, *beside) if is_number(value)), default=0.0) >= 1
+    in_seconds = max((value for value in (*seconds, *column) if is_number(value)), default=0.0) >= 1
     scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
     return "/".join(significant(None if value is None else value * scale) for value in seconds) + f" {unit}"
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from costmodel.cache_tier import usd_per_gpu
 from costmodel.speculation import tokens_per_step
-from costmodel.units import GIB, SECONDS_PER_HOUR
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
 from optimizer.plans.precision import OPTIMAL_GAP
@@ -287,7 +288,7 @@ def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
     nothing = "" if used else " The KV cache tier adds nothing here."
     service = " No deployment files start that store." if tier.get("shared") else ""
     gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
-    usd = tier.get("price_per_gib", 0.0) * tier["capacity_per_gpu"] / GIB
+    usd = usd_per_gpu(tier["capacity_per_gpu"], tier.get("price_per_gib", 0.0))
     price = f"it costs {hourly(usd)} per GPU" if usd else "no price is counted"
     return f"{nothing} KV cache tier: {gpu_share}; {price}.{service}"
 

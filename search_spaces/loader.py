@@ -15,11 +15,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.cache_tier import CacheTier
+from costmodel.cache_tier import CacheTier, usd_per_gpu
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
-from costmodel.units import GIB
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
@@ -114,7 +113,8 @@ def problem_of(inputs: Mapping[str, Any], name: str, base: FilePath) -> Problem:
     Raises:
         InputError: as `load_problem` does.
     """
-    return stated_problem(Source(name, (), json.loads(json.dumps(inputs))), [], base, name)
+    source = _with_any_accelerator(Source(name, (), json.loads(json.dumps(inputs))), base)
+    return stated_problem(source, [], base, name)
 
 
 def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
@@ -123,7 +123,6 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     faults: of the source that are known; base: folder from which files named inside are looked up.
     Raises InputError with these and all others.
     """
-    source = _with_any_accelerator(source, base)
     catalog, catalog_faults = _catalog(source.value, base)
     context = Context(
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
@@ -300,7 +299,7 @@ def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerat
     is_open = set(_NUMBERS.findall(accelerator.name)) - set(_NUMBERS.findall(entry.name))
     alias = entry.name if is_open else ""
     tier = file.kv_cache_tier
-    tier_price = 0.0 if tier is None else tier.price_per_gib * tier.capacity_per_gpu / GIB
+    tier_price = 0.0 if tier is None else usd_per_gpu(tier.capacity_per_gpu, tier.price_per_gib)
     offer = Offer(
         here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote, alias=alias, tier_usd_per_hour=tier_price
     )
@@ -331,6 +330,8 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
 
     Items of lists are told by their number, from 0, or by their name: accelerators.H100.price.
     """
+    if not overrides:
+        return source
     value = deepcopy(source.value)
     overridden = dict(source.overridden)
     for key, value_given in overrides.items():

@@ -118,8 +118,13 @@ class Offer:
     @property
     def least_usd_per_hour(self) -> float:
         """What the cheapest GPU costs with its share of the KV cache tier, an owned one where there are any [$/h]."""
-        least = min(self.usd_per_hour, self.owned_usd_per_hour) if self.owned else self.usd_per_hour
-        return least + self.tier_usd_per_hour
+        owned, rented = self.in_use
+        return min(owned, rented) if self.owned else rented
+
+    @property
+    def in_use(self) -> tuple[float, float]:
+        """What an owned and what a rented GPU costs, each with its share of the KV cache tier [$/h]."""
+        return self.owned_usd_per_hour + self.tier_usd_per_hour, self.usd_per_hour + self.tier_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
 from costmodel.routing import largest_of
 
-from .erlang import conditional_wait, gamma_exceeds, normal_exceeds, peakedness, poisson_exceeds
+from .erlang import conditional_wait, gamma_exceeds, normal_exceeds, peakedness, poisson_exceeds, split_scv
 from .waits import ExponentialWait
 
 MOST_FEEDBACK = 0.9
@@ -164,7 +164,7 @@ class MixedEngine:
 
         Prompts come in bursts of b = 1 + (ca2 - 1) / 2c at one of c engines: the last of one is followed by no other.
         """
-        burst = 1.0 + max(self.arrival_scv - 1.0, 0.0) / (2.0 * self.engines)
+        burst = (1.0 + split_scv(self.arrival_scv, self.engines)) / 2.0
         return np.exp(-(self.steps - 1.0) * self.rate * self.quiet / burst) / burst
 
 

@@ -171,9 +171,8 @@ def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
     owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
-    own = np.array([offer.owned_usd_per_hour + offer.tier_usd_per_hour for offer in problem.offers])
-    rent = np.array([offer.usd_per_hour + offer.tier_usd_per_hour for offer in problem.offers])
-    return np.asarray(owned_gpus * own + rented_gpus * rent)
+    owned, rented = (np.array(prices) for prices in zip(*(offer.in_use for offer in problem.offers), strict=True))
+    return np.asarray(owned_gpus * owned + rented_gpus * rented)
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:

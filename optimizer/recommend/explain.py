@@ -421,7 +421,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     if not limits or free.problem.constraints.budget is not None:
         return free  # prices in dollars say it all, whole nodes included
     if budget is not None:
-        limits.append((budget, np.array([offer.usd_per_hour + offer.tier_usd_per_hour for offer in limited.offers])))
+        limits.append((budget, np.array([offer.in_use[1] for offer in limited.offers])))
     share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * ALIKE * usd / usd.max()

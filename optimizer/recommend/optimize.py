@@ -488,18 +488,14 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
     savings: list[PrecisionSaving] = []
     for problem in narrower(instance.problem):
         least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
-        narrow_instance = None if late() else _priced(problem)
-        if narrow_instance is None:
-            continue
-        space, below = evaluated(narrow_instance, late), least * NO_DEARER
-        fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
-        if fleet.pools and fleet_cost(narrow_instance, fleet) < below:
+        instance_and_fleet = _cheaper(problem, least * NO_DEARER, late)
+        if instance_and_fleet is not None:
             saving = PrecisionSaving(
                 weight_dtype=problem.weight_dtype,
                 kv_dtype=problem.kv_dtype,
-                cost_usd_per_hour=fleet_cost(narrow_instance, fleet),
+                cost_usd_per_hour=fleet_cost(*instance_and_fleet),
                 base_usd_per_hour=base,
-                pools=engine_pools(narrow_instance, fleet),
+                pools=engine_pools(*instance_and_fleet),
             )
             savings.append(saving)
     return [] if late() else savings
@@ -508,15 +504,14 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
 def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
     """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
     offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
-    if offers == instance.problem.offers or late():
+    if offers == instance.problem.offers:
         return []
-    tierless = planned_instance(replace(instance.problem, kv_cache_tier=None, offers=offers))
-    fleet = unmixed(evaluated(tierless, late), base * (1.0 - NOTABLE))
-    if not fleet.pools:
+    tierless = _cheaper(replace(instance.problem, kv_cache_tier=None, offers=offers), base * (1.0 - NOTABLE), late)
+    if tierless is None:
         return []
     return [
         f"The KV cache tier costs more than it saves: by formula a fleet without it costs "
-        f"{dollars(fleet_cost(tierless, fleet))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
+        f"{dollars(fleet_cost(*tierless))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
     ]
 
 
@@ -532,10 +527,15 @@ def narrower(problem: Problem) -> Iterator[Problem]:
         yield replace(problem, weight_dtype=NARROW, kv_dtype=NARROW)
 
 
-def _priced(problem: Problem) -> Instance | None:
-    """The instance of another precision; None where no engine runs it on any GPU on offer."""
+def _cheaper(problem: Problem, below: float, late: Late) -> tuple[Instance, Fleet] | None:
+    """The cheapest fleet by formula of a changed problem, for less than `below` [$/h]; None where there is none."""
     try:
-        check_shapes(problem, enumerate_shapes(problem))
+        check_shapes(problem, enumerate_shapes(problem))  # some engine runs it on a GPU on offer
     except InputError:
         return None
-    return planned_instance(problem)
+    if late():
+        return None
+    instance = planned_instance(problem)
+    space = evaluated(instance, late)
+    fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+    return (instance, fleet) if fleet.pools and fleet_cost(instance, fleet) < below else None

@@ -333,8 +333,8 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
     for index, offer in enumerate(problem.offers):
         if _by_stock(offer):
             size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-            own, rent = (usd + offer.tier_usd_per_hour for usd in (offer.owned_usd_per_hour, offer.usd_per_hour))
-            prices = size, size * rent, offer.owned, own
+            owned, rented = offer.in_use
+            prices = size, size * rented, offer.owned, owned
             limits.append(Limit(f"nodes {offer.accelerator.name}", 0.0, tables.gpus * (tables.offer == index), *prices))
     if budget is not None:
         limits.append(Limit("budget", budget, engine_cost(instance)))

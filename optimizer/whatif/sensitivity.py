@@ -267,10 +267,12 @@ def _refuted(problem: Problem, plan: Plan) -> Iterator[Engines]:
         fleet_pools = (pool_of_record(instance, pool, pool.role, pool.replicas - spares, route) for pool in pools)
         return engines_of(instance, Fleet(tuple(fleet_pools)))
 
-    for fleet in [] if plan.simulation is None else plan.simulation.others:
-        with suppress(InputError):  # settings that tuning found beside those of the search
-            if not fleet.held and not is_refuted(engines(plan.pools), [engines(fleet.pools)]):
-                yield engines(fleet.pools)
+    with suppress(InputError):  # settings that tuning found beside those of the search
+        own = engines(plan.pools)
+        for fleet in [] if plan.simulation is None else plan.simulation.others:
+            with suppress(InputError):
+                if not fleet.held and not is_refuted(own, [miss := engines(fleet.pools)]):
+                    yield miss
 
 
 def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_misses: Sequence[Engines]) -> BreakEven:

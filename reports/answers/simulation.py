@@ -188,19 +188,19 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
 
 
 def _attained(
-    item: ClassJudgement, metrics: Sequence[Metric], beside: Sequence[ClassLatencies] = (), *, is_overloaded: bool
+    item: ClassJudgement, metrics: Sequence[Metric], column: Sequence[ClassLatencies] = (), *, is_overloaded: bool
 ) -> list[str]:
-    """The share of a class that meets the SLO with its interval, and its latencies in the unit of those beside it."""
+    """The share of a class that meets the SLO with its interval, and its latencies in the unit of their column."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, *_quantiles(item, metrics, beside)]
+    return [met, interval, *_quantiles(item, metrics, column)]
 
 
-def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], beside: Sequence[ClassLatencies]) -> list[str]:
-    """Write p50, p90 and p99 of each metric, in one unit with those beside them."""
+def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], column: Sequence[ClassLatencies]) -> list[str]:
+    """Write p50, p90 and p99 of each metric, in one unit with those of its column."""
     cells = []
     for metric in metrics:
-        values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in beside]
+        values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in column]
         tails = [None if row is None else row.p99 for row in longest]
         cells.append(MISSING if values is None else latencies((values.p50, values.p90, values.p99), *tails))
     return cells
