@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
+from costmodel.memory import kv_transfer_time
 from costmodel.policy import NO_OVERHEAD
 from costmodel.roofline import (
     arithmetic_intensity,
@@ -21,7 +22,6 @@ from costmodel.roofline import (
     weight_intensity,
 )
 from costmodel.step import StepLoad, step_time_one
-from costmodel.transfer import kv_transfer_time
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA, TERA
 from tests.toy import llama2_7b, llama_8b, opt_175b, perfect_accelerator, toy_accelerator, toy_config

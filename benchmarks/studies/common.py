@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator, InEngine
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
+from costmodel.memory import TRANSFER_EFFICIENCY, kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
 from costmodel.policy import Policy
 from costmodel.simulator import (
@@ -27,7 +27,6 @@ from costmodel.simulator import (
 from costmodel.simulator.metrics import overload, share_of, steady, within
 from costmodel.simulator.steps import cost_steps
 from costmodel.simulator.trace import gamma_arrivals
-from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_memory, load_engine_overhead

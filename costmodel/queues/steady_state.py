@@ -32,9 +32,9 @@ from costmodel.arrays import FloatArray
 from costmodel.engine_arrays import EngineArrays
 from costmodel.first_token import mean_hand_over
 from costmodel.kernels import layer_kernels
+from costmodel.memory import step_in_progress
 from costmodel.policy import ServingPolicy
 from costmodel.step import StepLoad, step_time
-from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
 
 ITERATIONS = 40

@@ -26,11 +26,16 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
-from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
+from costmodel.memory import (
+    TRANSFER_EFFICIENCY,
+    hand_over_cards,
+    kv_bytes_peak_per_gpu,
+    kv_bytes_per_request_per_gpu,
+    kv_capacity_by_limit,
+)
 from costmodel.policy import ServingPolicy
 from costmodel.speculation import with_draft
 from costmodel.step import StepLoad, chunked_steps, step_time
-from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
