@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
+from costmodel.engine import SCHEDULERS  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
-from costmodel.policy import SCHEDULERS  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     MANY_WAVES,
     ClosedLoad,

@@ -12,11 +12,9 @@ import numpy as np
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
-from .engine import EngineConfig, Role
+from .engine import EngineConfig, EngineOverhead, Role, draft_layer
 from .errors import InputError
-from .policy import EngineOverhead
 from .routing import largest_of
-from .speculation import draft_layer
 from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
 
 ACTIVATION_DTYPE = "bf16"
@@ -127,7 +125,7 @@ class EngineArrays:
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s]; overhead, conditions: of all engines;
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
     drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
-    draft: the layer that drafts, of those engines that have one (`costmodel.speculation`).
+    draft: the layer that drafts, of those engines that have one (`costmodel.engine.Speculation`).
     """
 
     tensor: FloatArray

@@ -3,7 +3,7 @@
     TTFT = a + f s + D                 colocated
     TTFT = a + f s + x + D + Y         where roles are apart
 
-    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `policy.ServingPolicy.fixed_ttft`
+    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `engine.ServingPolicy.fixed_ttft`
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`
     D    wait for an engine where all are busy or have no free slot              `queues.prefill.prompt_wait`
@@ -15,7 +15,7 @@ The terms are those of DistServe (Zhong et al. 2024, section 3): queue, prefill,
 the distribution of their sum. At fixed concurrency, `queues.steady_state.closed_loop` has its mean: a, f s and Y are
 the same there, and only the queue differs, for those who wait are those who are served.
 
-An engine that pulls (`policy.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
+An engine that pulls (`engine.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
 more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one server:
 it is met busy with chance rho, and then waited for, theta on average (`erlang.conditional_wait`).
 """
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import FloatArray
-from .policy import ServingPolicy
+from .engine import ServingPolicy
 from .queues.erlang import conditional_wait, split_scv
 from .queues.waits import ExponentialWait, Wait, rest_exceeds
 

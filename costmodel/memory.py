@@ -17,9 +17,8 @@ import numpy as np
 
 from .accelerator import Link
 from .arrays import FloatArray
-from .engine import EngineConfig, FractionOf, Parallelism
+from .engine import EngineConfig, FractionOf, Parallelism, with_draft
 from .routing import expert_slots
-from .speculation import with_draft
 from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
 
 Amount = TypeVar("Amount", float, FloatArray)
@@ -276,7 +275,7 @@ def kv_transfer_time(size: Amount, bandwidth: Amount, latency: float = 0.0) -> A
 def step_in_progress(running: FloatArray | float) -> FloatArray:
     """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
 
-    An engine that pulls (`policy.Policy`) then loads the KV during one whole step more than one that is sent it.
+    An engine that pulls (`engine.Policy`) then loads the KV during one whole step more than one that is sent it.
 
     >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
     [0.0, 0.632, 1.0]

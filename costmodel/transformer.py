@@ -2,7 +2,7 @@
 
 A model is a sequence of layer groups; a group is `count` equal layers, each a token mixer followed by a
 feed-forward block. Everything below follows from the shapes in a Hugging Face `config.json`. Norms and biases are left
-out: they are below 0.1 % of the weights. Draft layers are no part of the model (`costmodel.speculation`).
+out: they are below 0.1 % of the weights. Draft layers are no part of the model (`costmodel.engine.Speculation`).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class LayerGroup:
     tensor parallelism needs one all-reduce a layer instead of two.
     sets: sets of weights that the layers share, each computing with one of them (Zamba2, and models that pass all of
     their layers several times: Ouro); 0: every layer has its own.
-    joined: hidden states that are projected to one before a draft layer (`costmodel.speculation`); 0: no projection.
+    joined: hidden states that are projected to one before a draft layer (`engine.Speculation`); 0: no projection.
     """
 
     count: int

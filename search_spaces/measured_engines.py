@@ -15,7 +15,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role, ServingPolicy
 from costmodel.engine_arrays import MARLIN_MXFP4, TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import (
@@ -25,7 +25,6 @@ from costmodel.memory import (
     kv_transfer_time,
     transfer_bandwidth,
 )
-from costmodel.policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Part, Transformer

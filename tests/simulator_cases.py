@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import Role
-from costmodel.policy import Policy
+from costmodel.engine import Policy, Role
 from costmodel.simulator import (
     Limits,
     Pages,

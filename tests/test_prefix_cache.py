@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.cache_tier import CacheTier
-from costmodel.engine import Role
+from costmodel.engine import VLLM_V1, Role
 from costmodel.errors import InputError
 from costmodel.lengths import fixed as tokens
-from costmodel.policy import VLLM_V1
 from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
 from costmodel.simulator import Trace, simulate
 from costmodel.simulator.trace import draw_turns

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.engine import NO_OVERHEAD
 from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
 from costmodel.memory import kv_transfer_time
-from costmodel.policy import NO_OVERHEAD
 from costmodel.roofline import (
     arithmetic_intensity,
     decode_limit,

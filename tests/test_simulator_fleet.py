@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
 from benchmarks.reference.policies import POLICIES, VLLM_V0
-from costmodel.engine import Role
-from costmodel.policy import VLLM_V1
+from costmodel.engine import VLLM_V1, Role
 from costmodel.simulator import (
     Limits,
     Result,

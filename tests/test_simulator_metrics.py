@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from benchmarks.reference.policies import SARATHI
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import NO_OVERHEAD, VLLM_V1, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
-from costmodel.policy import NO_OVERHEAD, VLLM_V1
 from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from benchmarks.reference.policies import POLICIES, SARATHI, STATIC, VLLM_V0
-from costmodel.policy import Policy
+from costmodel.engine import Policy
 from costmodel.simulator import Limits, Result, SimulatedFleet, Trace, make_trace, simulate
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.metrics import gap_edges

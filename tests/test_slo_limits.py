@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import Role
+from costmodel.engine import VLLM_V1, Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
-from costmodel.policy import VLLM_V1
 from costmodel.simulator import Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
 from optimizer.fleets.error_bars import class_error_bars

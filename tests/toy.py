@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price
-from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.policy import EngineOverhead
+from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, SoftmaxAttention, Transformer
 from costmodel.units import GIB, GIGA, TERA

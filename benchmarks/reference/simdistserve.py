@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import Role
+from costmodel.engine import Policy, Role
 from costmodel.errors import InputError
-from costmodel.policy import Policy
 from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, simulate
 from costmodel.units import MILLI
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.reference.policies import STATIC, VLLM_V0
-from costmodel.engine import Role
+from costmodel.engine import Policy, Role
 from costmodel.metric import limits_of
-from costmodel.policy import Policy
 from costmodel.simulator import SimulatedFleet, make_trace, simulate
 from costmodel.simulator.metrics import throughput
 from search_spaces.models import load_model

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator, InEngine
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import EngineConfig, Parallelism, Policy, Role
 from costmodel.memory import TRANSFER_EFFICIENCY, kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
-from costmodel.policy import Policy
 from costmodel.simulator import (
     Limits,
     Result,

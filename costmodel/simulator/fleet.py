@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from costmodel.engine import Role
-from costmodel.policy import Policy
+from costmodel.engine import Policy, Role
 
 from .steps import UNLIMITED, StepModel
 
@@ -30,7 +29,7 @@ class Limits:
 
     max_num_seqs: requests running at once; max_num_batched_tokens: tokens in a step; long_prefill_threshold: most
     tokens of one prompt in a step; kv_blocks of block_size tokens; decode_tokens: tokens that a decoding request takes
-    of a step (`costmodel.speculation`).
+    of a step (`costmodel.engine.Speculation`).
     """
 
     max_num_seqs: int = 256

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.policy import Policy
+from costmodel.engine import Policy
 
 from .fleet import Limits
 from .metrics import EngineUse

@@ -104,7 +104,7 @@ def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: i
     if batch > 0:
         attention = decode_grid(m, data, batch, total)[0]
         time += attention
-        if m.b0 < 1.0:  # a token step (`costmodel.speculation`)
+        if m.b0 < 1.0:  # a token step (`costmodel.engine.Speculation`)
             time -= (1.0 - m.b0) * (decode_rest(m, data, batch) + attention)
     return time
 

@@ -37,7 +37,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.engine import EngineConfig
+from costmodel.engine import EngineConfig, EngineOverhead
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.kernels import (
     NOTHING,
@@ -50,7 +50,6 @@ from costmodel.kernels import (
     matrix_work,
     prefill_attention_work,
 )
-from costmodel.policy import EngineOverhead
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
@@ -166,7 +165,7 @@ class GridSteps:
 
     lanes: data-parallel ranks; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even;
     verified: tokens of a decoding request in a step, and tokens_per_step: those of them that it is given
-    (`costmodel.speculation`) [1].
+    (`costmodel.engine.Speculation`) [1].
     """
 
     token_nodes: FloatArray

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import Role
+from costmodel.engine import SCHEDULERS, Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
-from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
 from costmodel.simulator.metrics import (
     BATCHES,
