@@ -37,7 +37,7 @@ from step_tables import CONFIGS  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.engine import (  # noqa: E402
-    NO_OVERHEAD,  # noqa: E402
+    NO_OVERHEAD,
     EngineConfig,
     Parallelism,
     Role,

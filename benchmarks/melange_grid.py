@@ -35,7 +35,7 @@ from benchmarks.studies.common import engine_pool, poisson_trace  # noqa: E402
 from benchmarks.vllm_2023 import engine_changes, host_times, one_gpu_host_times  # noqa: E402
 from costmodel.engine import (  # noqa: E402
     EngineConfig,
-    EngineOverhead,  # noqa: E402
+    EngineOverhead,
     Parallelism,
     Role,
 )

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.vllm_2023 import engine_changes, host_times  # noqa: E402
 from costmodel.engine import (  # noqa: E402
     EngineConfig,
-    EngineOverhead,  # noqa: E402
+    EngineOverhead,
     Parallelism,
     Role,
 )

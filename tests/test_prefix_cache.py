@@ -15,11 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.cache_tier import CacheTier
 from costmodel.engine import VLLM_V1, Role
 from costmodel.errors import InputError
 from costmodel.lengths import fixed as tokens
-from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
+from costmodel.prefix_cache import (
+    FARTHEST,
+    CacheTier,
+    Reuse,
+    cached,
+    characteristic_time,
+    exponential,
+    fixed,
+    uniform_reuse,
+)
 from costmodel.simulator import Trace, simulate
 from costmodel.simulator.trace import draw_turns
 from costmodel.units import GIB

@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTier:
-    """KV below the memory of GPUs (`costmodel.cache_tier`).
+    """KV below the memory of GPUs (`costmodel.prefix_cache.CacheTier`).
 
     tokens: that each engine's own keeps, or the one that all engines of the pool share [token]; seconds_per_token: of
     a read by one of an engine's `nics`; latency: of one read [s].
