@@ -14,8 +14,7 @@ from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .engine import EngineConfig, EngineOverhead, Role, draft_layer
 from .errors import InputError
-from .routing import largest_of
-from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
+from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer, largest_of
 
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
@@ -54,7 +53,7 @@ class Conditions:
     expert_skew: standard deviation of the experts' popularity over its mean [1], which says how much more than its
     share the busiest rank gets; 0 is uniform routing;
     expert_spread: the same among ordinary experts, without the few hottest, which says how many stay idle [1]; None:
-    as the tables draw it (`costmodel.routing.sampled_spread`);
+    as the tables draw it (`costmodel.transformer.sampled_spread`);
     graphs: decode steps replay a CUDA graph, so that no kernel waits for the host;
     in_engine: kernels run inside an engine, where they take longer (`Accelerator.in_engine`);
     latent_reductions: all-reduces of a layer with latent attention over the two that tensor parallelism needs [1];

@@ -14,7 +14,6 @@ import numpy as np
 from .arrays import FloatArray
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .roofline import kernel_time
-from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -27,6 +26,10 @@ from .transformer import (
     Sharding,
     SoftmaxAttention,
     Transformer,
+    busiest_expert_rank,
+    expert_slots,
+    imbalance,
+    sampled_spread,
 )
 
 Figure = float | FloatArray
@@ -321,7 +324,7 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
 
     R = tp x dp ranks share the experts: ep of them hold different ones (or second copies, `expert_slots`), R / ep split
     each one. With r rows and t
-    experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
+    experts touched (`transformer.touched_experts`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
     with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
     of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating, converting and summing
     up pass over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all

@@ -18,8 +18,7 @@ import numpy as np
 from .accelerator import Link
 from .arrays import FloatArray
 from .engine import EngineConfig, FractionOf, Parallelism, with_draft
-from .routing import expert_slots
-from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
+from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer, expert_slots
 
 Amount = TypeVar("Amount", float, FloatArray)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
-from costmodel.routing import largest_of
+from costmodel.transformer import largest_of
 
 from .erlang import conditional_wait, gamma_exceeds, normal_exceeds, peakedness, poisson_exceeds, split_scv
 from .waits import ExponentialWait
