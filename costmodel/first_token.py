@@ -17,7 +17,7 @@ the same there, and only the queue differs, for those who wait are those who are
 
 An engine that pulls (`engine.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
 more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one server:
-it is met busy with chance rho, and then waited for, theta on average (`erlang.conditional_wait`).
+it is met busy with chance rho, and then waited for, theta on average (`waits.conditional_wait`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.queues.waits import ExponentialWait, Wait, rest_exceeds
+
 from .arrays import FloatArray
 from .engine import ServingPolicy
-from .queues.erlang import conditional_wait, split_scv
-from .queues.waits import ExponentialWait, Wait, rest_exceeds
+from .queues.waits import conditional_wait, split_scv
 
 POINTS = 32
 """Equally likely values that stand for the distribution of what follows a prompt."""
@@ -57,7 +58,7 @@ def card_wait(
     """The wait of a transfer for the card of its engine.
 
     rate (flows,) [1/s] and seconds (flows,) of transfers over `cards` equal cards; arrivals of squared coefficient of
-    variation ca2 go to any of them (`erlang.split_scv`). Of `together` transfers that begin at once, half of the others
+    variation ca2 go to any of them (`waits.split_scv`). Of `together` transfers that begin at once, half of the others
     are ahead of one.
 
     >>> card_wait(np.array([1.0]), np.array([0.5]), 1.0, 1.0, 1.0)

@@ -324,7 +324,7 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
 
     R = tp x dp ranks share the experts: ep of them hold different ones (or second copies, `expert_slots`), R / ep split
     each one. With r rows and t
-    experts touched (`transformer.touched_experts`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
+    experts touched (`touched_experts`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
     with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
     of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating, converting and summing
     up pass over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
-from .queues.erlang import conditional_wait, split_scv
+from .queues.waits import conditional_wait, split_scv
 from .units import GIB
 
 Rate = TypeVar("Rate", float, NDArray[np.float64])

@@ -22,7 +22,7 @@ from costmodel.engine import NO_OVERHEAD, VLLM_V1, EngineConfig, Parallelism, Ro
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
-from costmodel.queues.erlang import erlang_c
+from costmodel.queues.waits import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
 from costmodel.simulator.metrics import (
     TAIL,

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import FloatArray
 from costmodel.transformer import largest_of
 
-from .erlang import NEWTON, arrivals_after, wait_probability
-from .waits import Wait, tail_on_grid
+from .waits import NEWTON, Wait, arrivals_after, tail_on_grid, wait_probability
 
 ComplexArray = NDArray[np.complex128]
 
