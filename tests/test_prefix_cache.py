@@ -29,9 +29,8 @@ from costmodel.prefix_cache import (
     uniform_reuse,
 )
 from costmodel.simulator import Trace, simulate
-from costmodel.simulator.trace import draw_turns
 from costmodel.units import GIB
-from costmodel.workload import Sessions, Workload, requests_of
+from costmodel.workload import Sessions, Workload, draw_turns, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate

@@ -38,8 +38,8 @@ from costmodel.simulator.metrics import (
     within,
 )
 from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
 from costmodel.step import StepLoad, step_time, step_time_one
+from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
 from tests.simulator_cases import ONLY_PROMPTS, STEPS, WORKING, colocated

@@ -25,8 +25,8 @@ from costmodel.simulator import (
 )
 from costmodel.simulator.metrics import overload, share_of, steady, within
 from costmodel.simulator.steps import cost_steps
-from costmodel.simulator.trace import gamma_arrivals
 from costmodel.transformer import Transformer
+from costmodel.workload import gamma_arrivals
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 

@@ -6,11 +6,12 @@ and reads its result.
 
 from __future__ import annotations
 
+from costmodel.workload import Pages, Trace, make_trace
+
 from .fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
 from .metrics import EngineUse, Result
 from .run import prepare, simulate
 from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
-from .trace import Pages, Trace, make_trace
 
 __all__ = [
     "UNLIMITED",

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
+from costmodel.workload import Trace
 
 from .fleet import SimulatedPool
 from .steps import StepContent, StepWork, least_bytes, least_flop
-from .trace import Trace
 
 BATCHES = 32
 """Batches whose means give the confidence interval, of all runs together: requests that follow each other share their

@@ -11,6 +11,7 @@ from costmodel.arrays import IntArray
 from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
+from costmodel.workload import Trace
 
 from .fleet import Router, SimulatedFleet, SimulatedPool
 from .metrics import EngineUse, Result
@@ -36,7 +37,6 @@ from .records import (
     unpacked,
 )
 from .steps import MOST_TABLES, StepNumbers
-from .trace import Trace
 
 
 def prepare(say: Callable[[str], None] | None = None) -> None:
