@@ -293,7 +293,7 @@ class Rules:
 
 @dataclass(slots=True, kw_only=True)
 class Chain:
-    """Ends of a list of slots (`decodes`)."""
+    """Ends of a list of slots (`slots`)."""
 
     head: int = -1
     tail: int = -1
