@@ -24,6 +24,7 @@ from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
 from costmodel.queues.waits import erlang_c
 from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
+from costmodel.simulator.fleet import StepContent, least_bytes, least_flop
 from costmodel.simulator.metrics import (
     TAIL,
     Attainment,
@@ -37,7 +38,7 @@ from costmodel.simulator.metrics import (
     throughput,
     within,
 )
-from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
+from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time, step_time_one
 from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals
 from search_spaces.engines import load_engine_memory, load_engine_overhead

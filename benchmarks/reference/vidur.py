@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
 from costmodel.simulator import Limits, Result, SimulatedFleet, SimulatedPool, StepNumbers, Trace, simulate
-from costmodel.simulator.steps import TABLES
+from costmodel.simulator.fleet import TABLES
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from costmodel.workload import Pages, Trace, make_trace
 
-from .fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
-from .metrics import EngineUse, Result
+from .fleet import (
+    UNLIMITED,
+    EngineUse,
+    Limits,
+    Router,
+    SimulatedFleet,
+    SimulatedPool,
+    SimulatedTier,
+    StepModel,
+    StepNumbers,
+    StepWork,
+)
+from .metrics import Result
 from .run import prepare, simulate
-from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
 
 __all__ = [
     "UNLIMITED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .compiled import compiled, entry, opened
-from .fleet import AFFINE
+from .fleet import AFFINE, GRIDS, StepWork
 from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, write_tier
 from .records import (
     ARRIVAL,
@@ -46,7 +46,6 @@ from .slots import (
     uncount,
 )
 from .step_times import least_bytes, least_flop
-from .steps import GRIDS, StepWork
 
 LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(3)
 """Routers, in the order of `Router`: fewest requests; fewest prompt tokens to compute; by prefix unless that engine has

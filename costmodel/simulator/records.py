@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Policy
 
-from .fleet import Limits
-from .metrics import EngineUse
-from .steps import StepContent
+from .fleet import EngineUse, Limits, StepContent
 
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]

@@ -13,8 +13,8 @@ from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
 from costmodel.workload import Trace
 
-from .fleet import Router, SimulatedFleet, SimulatedPool
-from .metrics import EngineUse, Result
+from .fleet import MOST_TABLES, EngineUse, Router, SimulatedFleet, SimulatedPool, StepNumbers
+from .metrics import Result
 from .records import (
     GAPS,
     Array,
@@ -36,7 +36,6 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, StepNumbers
 
 
 def prepare(say: Callable[[str], None] | None = None) -> None:

@@ -10,10 +10,10 @@ import math
 from typing import NamedTuple
 
 from .compiled import compiled
+from .fleet import COEFFICIENTS, TABLES, UNLIMITED
+from .fleet import least_bytes as bytes_of
+from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
-from .steps import COEFFICIENTS, TABLES, UNLIMITED
-from .steps import least_bytes as bytes_of
-from .steps import least_flop as flop_of
 
 least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
 

@@ -19,6 +19,7 @@ from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
+from costmodel.simulator.fleet import UNLIMITED
 from costmodel.simulator.metrics import (
     BATCHES,
     TAIL,
@@ -33,7 +34,7 @@ from costmodel.simulator.metrics import (
     steady_throughput,
     within,
 )
-from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
+from costmodel.simulator.steps import GridSteps, cost_steps
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
