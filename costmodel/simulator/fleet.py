@@ -1,4 +1,4 @@
-"""What is simulated, pools of engines with their policy, limits, step times (`steps`) and links; and what is counted."""
+"""What is simulated: pools of engines with their policy, limits, step times (`steps`) and links; what is counted."""
 
 from __future__ import annotations
 
