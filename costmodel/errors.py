@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from .quoting import name_list, shown
+from .words import name_list, shown
 
 LONGEST_NAME = 100
 """Characters of a name that are compared."""

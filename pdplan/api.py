@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 from search_spaces.bounds import (
     CONCURRENCY,
     HALF_WIDTH,

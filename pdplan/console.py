@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from costmodel.errors import InputError
-from costmodel.quoting import escaped
-from costmodel.words import percentage
+from costmodel.words import escaped, percentage
 from pdplan.exits import ExitCode
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import shown
+from costmodel.words import shown
 from search_spaces import bounds
 from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path

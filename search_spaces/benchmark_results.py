@@ -21,8 +21,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from costmodel.units import MILLI
+from costmodel.words import shown
 
 from .faults import Path as Keys
 from .faults import Source

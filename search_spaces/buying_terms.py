@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
 from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shown
 from costmodel.units import KILO
-from costmodel.words import dollars, join_words
+from costmodel.words import dollars, join_words, name_list, shown
 
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds

@@ -22,10 +22,9 @@ from pydantic import Field, ValidationError, create_model
 
 from costmodel.accelerator import Accelerator, Link, Origin, Price
 from costmodel.errors import InputError, UnknownNameError, nearest_name
-from costmodel.quoting import shown
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, GIGA, MICRO, TERA
-from costmodel.words import join_words
+from costmodel.words import join_words, shown
 
 from . import bounds
 from .efficiency import (

@@ -12,10 +12,9 @@ from typing import Any
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
 from costmodel.metric import Metric
-from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
-from costmodel.words import join_words, listed
+from costmodel.words import join_words, listed, shown
 from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS

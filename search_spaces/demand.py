@@ -14,7 +14,7 @@ from costmodel import lengths as discrete
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets
 from costmodel.prefix_cache import uniform_reuse
-from costmodel.quoting import shown
+from costmodel.words import shown
 from costmodel.workload import Sessions, Workload, requests_of
 
 from .bounds import (

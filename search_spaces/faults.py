@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.quoting import UNSHOWABLE, shortened
-from costmodel.words import plural
+from costmodel.words import UNSHOWABLE, plural, shortened
 
 Path = tuple[str | int, ...]
 

@@ -30,8 +30,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import InputError, name_hint, nearest_name
-from costmodel.quoting import UNWRITABLE, name_list, shown
-from costmodel.words import join_words
+from costmodel.words import UNWRITABLE, join_words, name_list, shown
 
 from .bounds import Bounds
 from .faults import Fault, Path, Source

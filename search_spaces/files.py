@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from costmodel.errors import InputError
-from costmodel.quoting import UNWRITABLE, shortened
 from costmodel.units import MIB
+from costmodel.words import UNWRITABLE, shortened
 
 MAX_SHOWN = 200
 """Characters of a path that a message shows."""

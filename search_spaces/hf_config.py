@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any
 
 from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.words import shown
 
 from .json_source import value_at
 from .yaml_source import shipped_table

@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any
 
 from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,
@@ -25,6 +24,7 @@ from costmodel.transformer import (
     SoftmaxAttention,
     Transformer,
 )
+from costmodel.words import shown
 from search_spaces.hf_config import (
     OTHER_SECTIONS,
     SLIDING_HEADS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 
 from .faults import Fault, Path, Position
 

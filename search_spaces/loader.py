@@ -17,8 +17,8 @@ from typing import Any
 from costmodel.accelerator import Accelerator, Link
 from costmodel.errors import ImpossibleError, InputError, nearest_name
 from costmodel.prefix_cache import CacheTier, usd_per_gpu
-from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
+from costmodel.words import name_list, shortened, shown
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS

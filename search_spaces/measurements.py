@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from costmodel.units import KILO, MEGA, MILLI
+from costmodel.words import shown
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
 from .fields import Reader, choice, count, number, read_cell

@@ -25,7 +25,6 @@ import yaml
 from pydantic import Field, create_model
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
-from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
     DTYPE_BYTES,
     STORED_BYTES,
@@ -41,6 +40,7 @@ from costmodel.transformer import (
     WeightScale,
 )
 from costmodel.units import MIB
+from costmodel.words import UNWRITABLE, shown
 
 from .bounds import Bounds
 from .fields import FileSection, Text, choice, count, number, sections_of

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
 from costmodel.transformer import Part, Transformer
+from costmodel.words import shown
 
 from .hf_quantization import part_of
 

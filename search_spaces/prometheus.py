@@ -22,7 +22,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
 from costmodel.lengths import coarsen
-from costmodel.quoting import name_list
+from costmodel.words import name_list
 
 from .benchmark_results import ResultDocument, documents
 from .quantities import rounded

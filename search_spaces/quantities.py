@@ -13,9 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from costmodel.units import GIB, MICRO, MILLI, TERA
-from costmodel.words import join_words
+from costmodel.words import join_words, shown
 
 from .yaml_source import shipped_table
 

@@ -24,8 +24,8 @@ from pydantic import ValidationError, ValidationInfo, field_validator
 
 from costmodel.accelerator import Origin, Price, PriceBasis
 from costmodel.errors import InputError, name_hint
-from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
+from costmodel.words import name_list, shown
 
 from . import bounds
 from .faults import Fault, FaultsError

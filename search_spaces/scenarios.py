@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import name_list, shortened, shown
+from costmodel.words import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
 from .fields import section_of

@@ -32,7 +32,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
-from costmodel.quoting import shortened, shown
+from costmodel.words import shortened, shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.engines import ENGINES, SpeculationSection

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shortened
 from costmodel.transformer import DTYPE_BYTES, Transformer
+from costmodel.words import name_list, shortened
 
 from .bounds import (
     DEGREE,

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import InputError
-from costmodel.quoting import shortened, shown
+from costmodel.words import shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import read_text

@@ -27,7 +27,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never

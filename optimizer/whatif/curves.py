@@ -22,8 +22,7 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.quoting import shown
-from costmodel.words import plural
+from costmodel.words import plural, shown
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows

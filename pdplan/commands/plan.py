@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 from pdplan.console import Console
 from pdplan.files import View, read_fleet, read_plan, view_options
 from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console

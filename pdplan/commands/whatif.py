@@ -14,7 +14,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import shown
+from costmodel.words import shown
 from pdplan.console import Console
 from pdplan.files import Output, problem_options
 from pdplan.options import PATH, Choice, share_within, verify_option, whole

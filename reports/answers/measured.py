@@ -17,8 +17,7 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
-from costmodel.quoting import shown
-from costmodel.words import join_words, plural
+from costmodel.words import join_words, plural, shown
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles
 from reports.asked import asked

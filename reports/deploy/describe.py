@@ -19,9 +19,9 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA
+from costmodel.words import shown
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 from search_spaces.problem import target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")

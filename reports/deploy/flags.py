@@ -21,8 +21,8 @@ from typing import Any, Final
 from costmodel.engine import Draft, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
-from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA
+from costmodel.words import shown
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind

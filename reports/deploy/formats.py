@@ -18,7 +18,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.words import shown
 from search_spaces.json_source import JsonText
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.quoting import shown
+from costmodel.words import shown
 from search_spaces.enumeration import cannot_talk
 
 from . import facts

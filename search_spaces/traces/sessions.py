@@ -17,8 +17,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from costmodel.units import MILLI
+from costmodel.words import shown
 from search_spaces.quantities import rounded
 
 from .reader import parse_object, read_lines
