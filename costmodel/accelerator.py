@@ -99,6 +99,21 @@ class Price:
         return f"The price of {name} ({listed(self.usd_per_hour)}) is {origin_words}."
 
 
+KERNEL_CLASSES = (
+    "gemm",
+    "attention_prefill",
+    "attention_decode",
+    "latent_prefill",
+    "latent_decode",
+    "moe",
+    "all_reduce",
+    "all_reduce_large",
+    "all_to_all",
+)
+"""Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth.
+all_reduce is the algorithm of least latency, all_reduce_large that of most bandwidth; the quicker one runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelEfficiency:
     """Share of the roofline that one kernel class reaches on one accelerator (`benchmarks.efficiency_curve`).
@@ -161,7 +176,7 @@ class Accelerator:
     node_label: value of the Kubernetes product label (nvidia.com/gpu.product or amd.com/gpu.product-name).
     kv_domain: the same for all GPUs that can hand KV blocks to each other ("nvidia", "amd").
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
-    efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
+    efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.kernels`.
     generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
     assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];

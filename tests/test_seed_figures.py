@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from costmodel.engine import NO_OVERHEAD
-from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
-from costmodel.memory import kv_transfer_time
-from costmodel.roofline import (
+from costmodel.kernels import (
+    ELEMENTWISE_LAUNCH,
     arithmetic_intensity,
     decode_limit,
     decode_tpot,
+    elementwise_kernels,
     prefill_flop,
     prefill_time,
     required_bandwidth,
     static_batching_idle,
     weight_intensity,
 )
+from costmodel.memory import kv_transfer_time
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA, TERA
