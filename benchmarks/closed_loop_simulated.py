@@ -40,10 +40,15 @@ from costmodel.queues.steady_state import (  # noqa: E402
     engine_times,
     look_wait,
 )
-from costmodel.simulator import Limits, SimulatedPool, make_trace, simulate  # noqa: E402
-from costmodel.simulator.fleet import UNLIMITED  # noqa: E402
+from costmodel.simulator.fleet import (  # noqa: E402
+    UNLIMITED,
+    Limits,
+    SimulatedPool,
+)
+from costmodel.simulator.run import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
+from costmodel.workload import make_trace  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402

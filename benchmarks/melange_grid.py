@@ -40,7 +40,7 @@ from costmodel.engine import (  # noqa: E402
     Role,
 )
 from costmodel.metric import limits_of  # noqa: E402
-from costmodel.simulator import simulate  # noqa: E402
+from costmodel.simulator.run import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import fleet_cost  # noqa: E402

@@ -158,7 +158,7 @@ def simulate(
     rate: arrivals [1/s]; diurnal: "plan", or multiples of the rate over a day; until: half width of every class's 95 %
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
-    from costmodel.simulator import prepare
+    from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing

@@ -28,9 +28,9 @@ from costmodel.prefix_cache import (
     fixed,
     uniform_reuse,
 )
-from costmodel.simulator import Trace, simulate
+from costmodel.simulator.run import simulate
 from costmodel.units import GIB
-from costmodel.workload import Sessions, Workload, draw_turns, requests_of
+from costmodel.workload import Sessions, Trace, Workload, draw_turns, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate

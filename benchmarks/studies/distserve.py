@@ -26,7 +26,7 @@ from benchmarks.reference.policies import VLLM_V0
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import VLLM_V1, Policy, Role
 from costmodel.metric import Metric, limits_of
-from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator.fleet import Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
-from costmodel.simulator import prepare
+from costmodel.simulator.run import prepare
 from costmodel.words import shown
 from optimizer.fleets.build_plan import (
     build_plan,
