@@ -13,8 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import InputError
-from costmodel.words import shown
+from costmodel.errors import InputError, shown
 from search_spaces.bounds import (
     CONCURRENCY,
     HALF_WIDTH,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from costmodel.errors import InputError
-from costmodel.words import escaped, percentage
+from costmodel.errors import InputError, escaped
+from costmodel.words import percentage
 from pdplan.exits import ExitCode
 
 if TYPE_CHECKING:

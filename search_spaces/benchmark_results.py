@@ -20,9 +20,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
-from costmodel.words import shown
 
 from .faults import Path as Keys
 from .faults import Source

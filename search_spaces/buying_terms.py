@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
-from costmodel.errors import InputError, nearest_name
+from costmodel.errors import InputError, name_list, nearest_name, shown
 from costmodel.units import KILO
-from costmodel.words import dollars, join_words, name_list, shown
+from costmodel.words import dollars, join_words
 
 from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds

@@ -21,9 +21,9 @@ import yaml
 from pydantic import Field, ValidationError, create_model
 
 from costmodel.accelerator import KERNEL_CLASSES, Accelerator, Link, Origin, Price
-from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.errors import InputError, UnknownNameError, nearest_name, shown
 from costmodel.units import GIB, GIGA, MICRO, TERA
-from costmodel.words import join_words, shown
+from costmodel.words import join_words
 
 from . import bounds
 from .efficiency import (

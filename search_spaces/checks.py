@@ -11,10 +11,11 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.errors import shown
 from costmodel.metric import Metric
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
-from costmodel.words import join_words, listed, shown
+from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from costmodel.errors import InputError
+from costmodel.errors import UNWRITABLE, InputError, shortened
 from costmodel.units import MIB
-from costmodel.words import UNWRITABLE, shortened
 
 MAX_SHOWN = 200
 """Characters of a path that a message shows."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from costmodel.errors import ArchitectureError
+from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,
@@ -24,7 +24,6 @@ from costmodel.transformer import (
     SoftmaxAttention,
     Transformer,
 )
-from costmodel.words import shown
 from search_spaces.hf_config import (
     OTHER_SECTIONS,
     SLIDING_HEADS,

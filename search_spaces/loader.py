@@ -15,10 +15,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.errors import ImpossibleError, InputError, nearest_name
+from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown
 from costmodel.prefix_cache import CacheTier, usd_per_gpu
 from costmodel.transformer import Transformer
-from costmodel.words import name_list, shortened, shown
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS

@@ -24,9 +24,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.units import KILO, MEGA, MILLI
-from costmodel.words import shown
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
 from .fields import Reader, choice, count, number, read_cell

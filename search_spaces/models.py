@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import yaml
 from pydantic import Field, create_model
 
-from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
+from costmodel.errors import (
+    LONGEST_NAME,
+    UNWRITABLE,
+    ArchitectureError,
+    InputError,
+    UnknownNameError,
+    nearest_name,
+    shown,
+)
 from costmodel.transformer import (
     DTYPE_BYTES,
     STORED_BYTES,
@@ -40,7 +48,6 @@ from costmodel.transformer import (
     WeightScale,
 )
 from costmodel.units import MIB
-from costmodel.words import UNWRITABLE, shown
 
 from .bounds import Bounds
 from .fields import FileSection, Text, choice, count, number, sections_of

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from costmodel.errors import ArchitectureError
+from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import Part, Transformer
-from costmodel.words import shown
 
 from .hf_quantization import part_of
 

@@ -12,9 +12,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.units import GIB, MICRO, MILLI, TERA
-from costmodel.words import join_words, shown
+from costmodel.words import join_words
 
 from .yaml_source import shipped_table
 

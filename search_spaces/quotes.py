@@ -23,9 +23,8 @@ from typing import Annotated, cast
 from pydantic import ValidationError, ValidationInfo, field_validator
 
 from costmodel.accelerator import Origin, Price, PriceBasis
-from costmodel.errors import InputError, name_hint
+from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
-from costmodel.words import name_list, shown
 
 from . import bounds
 from .faults import Fault, FaultsError

@@ -10,10 +10,11 @@ from typing import Final, Literal
 from costmodel.accelerator import Origin
 from costmodel.engine import FractionOf, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.errors import shown
 from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
-from costmodel.words import dollars, join_words, percentage, shown
+from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
 from optimizer.plans.plan import ErrorBars, Range, StepError

@@ -10,9 +10,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
-from costmodel.errors import BelowFloorError, InputError
+from costmodel.errors import BelowFloorError, InputError, shown
 from costmodel.simulator.run import prepare
-from costmodel.words import shown
 from optimizer.fleets.build_plan import (
     build_plan,
     fleet_of_plan,

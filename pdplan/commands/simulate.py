@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from costmodel.words import shown
+from costmodel.errors import shown
 from pdplan.console import Console
 from pdplan.files import Output, answer_options, read_fleet
 from pdplan.options import (

@@ -15,13 +15,12 @@ import numpy as np
 
 from costmodel.engine import Draft, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA
-from costmodel.words import shown
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool

@@ -19,10 +19,9 @@ from functools import cache
 from typing import Any, Final
 
 from costmodel.engine import Draft, Role
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
-from costmodel.words import shown
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
 from search_spaces.json_source import JsonText, json_kind

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, name_hint
+from costmodel.errors import InputError, UnknownNameError, name_hint, name_list, shown
 from costmodel.units import MIB
-from costmodel.words import name_list, percentage, shown
+from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import NESTED, json_kind, json_shown, value_at
 from search_spaces.quantities import UNITS, Kind, finite_number

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
-from costmodel.words import shown
 from search_spaces.quantities import rounded
 
 from .reader import parse_object, read_lines
