@@ -49,18 +49,6 @@ def arithmetic_intensity(flop: Value, traffic: Value) -> Value:
     return flop / traffic
 
 
-def attainable_flops(peak: Value, bandwidth: Value, intensity: Value) -> Value:
-    """Attainable rate = min(peak, bandwidth x arithmetic intensity) [FLOP/s].
-
-    peak [FLOP/s], bandwidth [byte/s], intensity [FLOP/byte]. Williams 2009, equation 1.
-
-    >>> float(attainable_flops(989e12, 3.35e12, 1.0)) / 1e12
-    3.35
-    """
-    attainable: Value = np.minimum(peak, bandwidth * intensity)
-    return attainable
-
-
 def kernel_time(flop: Value, traffic: Value, peak: Value, bandwidth: Value, launch: Value) -> Value:
     """Time of one kernel = max(FLOP / peak, bytes / bandwidth) + launch [s].
 
@@ -134,17 +122,6 @@ def static_batching_idle(output_tokens: Sequence[float], tpot: float) -> float:
     """
     longest = max(output_tokens, default=0.0)
     return sum(longest - tokens for tokens in output_tokens) * tpot
-
-
-def continuous_batching_gain(output_tokens: Sequence[float]) -> float:
-    """Throughput of continuous over static batching with equal slots = T_max / mean T [1].
-
-    Static batching keeps every slot for T_max steps; continuous batching refills it at once. 1 when all are equal.
-
-    >>> round(continuous_batching_gain((100, 200, 400)), 2)
-    1.71
-    """
-    return max(output_tokens) * len(output_tokens) / sum(output_tokens)
 
 
 def required_bandwidth(size: Value, seconds: Value) -> Value:
