@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from statistics import NormalDist
 from typing import TypeVar
@@ -27,6 +28,7 @@ from .attention import (
     Part,
     Sharding,
     SoftmaxAttention,
+    nonempty,
 )
 
 __all__ = [
@@ -83,7 +85,7 @@ class WeightScale:
         return self.size / (self.outputs * self.inputs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FeedForward:
     """A dense block (experts = 0) or a mixture of experts, with a dense shared part beside the experts if any.
 
@@ -103,28 +105,19 @@ class FeedForward:
     latent: int = 0
     adapter: int = 0
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Dense (or shared) up and down projections, the router, the projections around latent experts, the adapter."""
         up = (2 if self.gated else 1) * self.intermediate
-        dense = (
-            (
-                Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD, merged=self.gated),
-                Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
-            )
-            if self.intermediate
-            else ()
+        return nonempty(
+            Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD, merged=self.gated),
+            Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
+            Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),
+            Matrix("latent_in", self.hidden, self.latent, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("latent_out", self.latent, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("adapter_in", self.hidden, self.adapter, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("adapter_out", self.adapter, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
         )
-        router = (
-            (Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),) if self.experts else ()
-        )
-        low_rank = tuple(
-            Matrix(f"{name}_{end}", *shape, Sharding.REPLICATED, Part.FEED_FORWARD)
-            for name, rank in (("latent", self.latent), ("adapter", self.adapter))
-            for end, shape in (("in", (self.hidden, rank)), ("out", (rank, self.hidden)))
-            if rank
-        )
-        return dense + router + low_rank
 
     @property
     def expert_hidden(self) -> int:
@@ -157,7 +150,7 @@ class FeedForward:
         return hidden * width / (self.expert_hidden * share)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerGroup:
     """`count` equal layers.
 
@@ -180,12 +173,12 @@ class LayerGroup:
         """Layers' weights that are stored [1]."""
         return min(self.count, self.sets) if self.sets else self.count
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Every dense matrix of one layer (experts apart)."""
         hidden = self.attention.hidden
         join = Matrix("join", self.joined * hidden, hidden, Sharding.REPLICATED, Part.EMBEDDING)
-        return ((join,) if self.joined else ()) + self.attention.matrices + self.feed_forward.matrices
+        return nonempty(join, *self.attention.matrices, *self.feed_forward.matrices)
 
     @property
     def dense_elements(self) -> int:
