@@ -19,7 +19,6 @@ from costmodel.queues.prefill import (
     pipeline_idle,
     prompt_wait,
     shared_steps,
-    shortest_of,
 )
 from costmodel.queues.waits import ExponentialWait
 
@@ -62,12 +61,6 @@ def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
 
 
 class TestParts:
-    def test_prompts_that_never_meet_are_alone(self) -> None:
-        busy, together, chance = shared_steps(same(1e-6))
-        assert busy == pytest.approx(1e-6)
-        assert together == pytest.approx(1.0, abs=1e-4)
-        assert chance == pytest.approx(1e-6, rel=1e-3)
-
     def test_steps_gather_what_came_during_the_last(self) -> None:
         """Rate 0.5, s = g = 1: n = x + exp(-x) with x = rho n, so rho = 0.5 whatever n is."""
         busy, together, chance = shared_steps(same(0.5))
@@ -110,13 +103,6 @@ class TestParts:
         eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
         assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
 
-    def test_the_shortest_of_one_is_any(self) -> None:
-        jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
-        length, chance = shortest_of(jobs, weight, 1.0)
-        met = chance * length
-        np.testing.assert_allclose(length, [1.0, 3.0])
-        np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
-
 
 class TestWait:
     def test_one_engine_without_sharing_is_pollaczek_khinchine(self) -> None:
@@ -153,9 +139,6 @@ class TestWait:
     def test_nobody_waits_where_nobody_comes(self) -> None:
         found = prompt_wait(prompts(0.0))
         assert (found.chance, found.utilization, found.mean) == (0.0, 0.0, 0.0)
-
-    def test_no_slack_is_always_late(self) -> None:
-        np.testing.assert_array_equal(prompt_wait(prompts(0.5)).exceeds(np.array([-1e-9, -3.0])), 1.0)
 
     def test_overload_is_seen(self) -> None:
         assert prompt_wait(prompts(2.0)).load > 1.0
