@@ -351,11 +351,7 @@ class Transformer:
         >>> [float(model.kv_bytes(tokens, "bf16")) / 2**10 for tokens in (1000.0, 9000.0)]  # 128 KiB per token
         [128000.0, 524288.0]
         """
-        size = 0.0 * context + self.state_bytes
-        for group, per_token in self._growing(kv_dtype):
-            window = group.attention.kept
-            size = size + per_token * (context if window is None else np.minimum(context, float(window)))
-        return size
+        return self.mean_kv_bytes(context, 0.0 * context, kv_dtype)
 
     def mean_kv_bytes(self, isl: Tokens, osl: Tokens, kv_dtype: str) -> Tokens:
         """Cache held by one request, averaged over its generation [byte].
@@ -365,13 +361,10 @@ class Transformer:
         isl, osl [token] may be arrays that broadcast together.
         """
         size = 0.0 * (isl + osl) + self.state_bytes
-        for group, per_token in self._growing(kv_dtype):
-            size = size + per_token * _mean_kept(isl, osl, group.attention.kept)
+        for group in self.layers:
+            if per_token := group.cached_bytes(kv_dtype):
+                size = size + per_token * _mean_kept(isl, osl, group.attention.kept)
         return size
-
-    def _growing(self, kv_dtype: str) -> list[tuple[LayerGroup, float]]:
-        """Layers whose cache grows, with the bytes that one token adds in all of the group's layers."""
-        return [(group, rate) for group in self.layers if (rate := group.cached_bytes(kv_dtype))]
 
 
 def _mean_kept(isl: Tokens, osl: Tokens, window: int | None) -> Tokens:
