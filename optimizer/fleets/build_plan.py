@@ -59,8 +59,8 @@ from .error_bars import (
     accuracy_records,
     assumptions,
     class_error_bars,
+    fleet_assumptions,
     hardware_remarks,
-    other_precisions,
     price_remarks,
     step_errors,
 )
@@ -367,7 +367,9 @@ def build_plan(  # noqa: PLR0917
         "demand_rps": demand,
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
-        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
+        "provenance": origin.model_copy(
+            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+        ),
     }
     if not fleet.pools:
         return Plan(**common, **NO_FLEET, binding=list(shortfalls))

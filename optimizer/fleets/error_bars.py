@@ -54,6 +54,10 @@ ROUTER = {
     "them, as simulated; the formulas take it for a least-tokens router.",
 }
 """What is assumed of the router of a pool."""
+EVEN_RANKS = (
+    "Prefill replicas give each prompt to the data rank with least tokens, as the deployment files ask "
+    "(--load-balance-method total_tokens). By default they deal prompts at random, and prompts wait longer."
+)
 OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."
 
 
@@ -270,8 +274,8 @@ def _arrivals(problem: Problem) -> list[str]:
     ]
 
 
-def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
-    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
+def fleet_assumptions(instance: Instance, fleet: Fleet) -> list[str]:
+    """What the predictions of one fleet take for granted: its data ranks, and precisions that change the answers."""
     problem, model = instance.problem, instance.problem.model
     sentences = []
     for config in (pool_config(instance, pool) for pool in fleet.pools):
@@ -285,4 +289,6 @@ def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
                 f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
                 f"{ACTIVATION_DTYPE}: {COMPARE}"
             )
+        if instance.policy.scheduler.random_lanes and config.role is Role.PREFILL and config.parallelism.data > 1:
+            sentences.append(EVEN_RANKS)
     return list(dict.fromkeys(sentences))

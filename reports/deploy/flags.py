@@ -453,6 +453,8 @@ def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
         "attention_dp": settings.data > 1 or None,
+        # the ranks are kept even, as the simulator has them; by default a prefill engine deals prompts at random
+        "ranks_balance": "total_tokens" if settings.data > 1 else None,
         "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
