@@ -279,8 +279,11 @@ class Alternative(Record):
     why_not: str
     simulated: bool = False
     """Whether its attainment was simulated; if not, it is by the queueing formulas."""
-    confirmed: bool = False
-    """Whether it keeps every goal on requests that no choice was made by, as a recommended fleet must."""
+    confirmation: Count = 0
+    """Number of the confirmation that it passed, as a recommended fleet must, on requests that no choice was made by.
+
+    0: none was passed.
+    """
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class, where they were simulated."""
 

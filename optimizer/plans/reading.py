@@ -74,6 +74,9 @@ def _move_e2e(record: dict[str, Any]) -> None:
 
 def _rename(record: dict[str, Any]) -> None:
     """Name what was simulated, and targets and routers in the inputs, as today: older plans have other names."""
+    for row in _objects(record.get("alternatives")):
+        if "confirmed" in row:
+            row["confirmation"] = int(row.pop("confirmed") is True)
     simulation = record.get("simulation")
     if isinstance(simulation, dict) and "fewest_requests" in simulation:
         simulation["behind_least_requests"] = simulation.pop("fewest_requests")

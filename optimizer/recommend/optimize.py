@@ -406,7 +406,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
     row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
-    in_time = search is None or row.confirmed
+    in_time = search is None or row.confirmation > 0
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 
 

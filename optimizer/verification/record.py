@@ -141,7 +141,7 @@ def fleet_row(  # noqa: PLR0917
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
-        confirmed=verdict is not None and verdict.confirmation > 0,
+        confirmation=0 if verdict is None else verdict.confirmation,
         latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 
