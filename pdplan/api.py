@@ -13,8 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from search_spaces.bounds import (
     CONCURRENCY,
     HALF_WIDTH,
@@ -158,7 +157,7 @@ def simulate(
     rate: arrivals [1/s]; diurnal: "plan", or multiples of the rate over a day; until: half width of every class's 95 %
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
-    from costmodel.simulator import prepare
+    from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing

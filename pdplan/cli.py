@@ -15,8 +15,7 @@ from typing import NoReturn
 
 import click
 
-from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name
-from costmodel.quoting import shortened
+from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
 from pdplan._version import __version__
 from pdplan.commands.accuracy import calibrate, validate
 from pdplan.commands.catalog import gpus, models

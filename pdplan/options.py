@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import shown
+from costmodel.errors import InputError, nearest_name, shown
 from search_spaces import bounds
 from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, name_list, nearest_name, shown
 from costmodel.units import KILO
 from costmodel.words import dollars, join_words
 

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, create_model
 
-from costmodel.accelerator import Accelerator, Link, Origin, Price
-from costmodel.errors import InputError, UnknownNameError, nearest_name
-from costmodel.quoting import shown
-from costmodel.roofline import KERNEL_CLASSES
+from costmodel.accelerator import KERNEL_CLASSES, Accelerator, Link, Origin, Price
+from costmodel.errors import InputError, UnknownNameError, nearest_name, shown
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import join_words
 

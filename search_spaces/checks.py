@@ -11,8 +11,8 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.errors import shown
 from costmodel.metric import Metric
-from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
 from costmodel.words import join_words, listed

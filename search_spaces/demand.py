@@ -11,10 +11,9 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from costmodel import lengths as discrete
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.lengths import Buckets
 from costmodel.prefix_cache import uniform_reuse
-from costmodel.quoting import shown
 from costmodel.workload import Sessions, Workload, requests_of
 
 from .bounds import (

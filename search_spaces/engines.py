@@ -10,10 +10,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, TypeAdapter, model_validator
 
 from costmodel.accelerator import Origin
-from costmodel.engine import EngineMemory, FractionOf
+from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy, Speculation
 from costmodel.errors import UnknownNameError
-from costmodel.policy import SCHEDULERS, EngineOverhead, ServingPolicy
-from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
 from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel.errors import InputError
-from costmodel.quoting import UNSHOWABLE, shortened
+from costmodel.errors import UNSHOWABLE, InputError, shortened
 from costmodel.words import plural
 
 Path = tuple[str | int, ...]

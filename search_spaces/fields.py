@@ -29,8 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from costmodel.errors import InputError, name_hint, nearest_name
-from costmodel.quoting import UNWRITABLE, name_list, shown
+from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
 from costmodel.words import join_words
 
 from .bounds import Bounds

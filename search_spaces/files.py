@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from costmodel.errors import InputError
-from costmodel.quoting import UNWRITABLE, shortened
+from costmodel.errors import UNWRITABLE, InputError, shortened
 from costmodel.units import MIB
 
 MAX_SHOWN = 200

@@ -13,8 +13,7 @@ from itertools import chain
 from types import UnionType
 from typing import Any
 
-from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.errors import ArchitectureError, shown
 
 from .json_source import value_at
 from .yaml_source import shipped_table

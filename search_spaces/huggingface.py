@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,

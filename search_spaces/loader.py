@@ -15,9 +15,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.cache_tier import CacheTier, usd_per_gpu
-from costmodel.errors import ImpossibleError, InputError, nearest_name
-from costmodel.quoting import name_list, shortened, shown
+from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown
+from costmodel.prefix_cache import CacheTier, usd_per_gpu
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 

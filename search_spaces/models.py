@@ -24,8 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import yaml
 from pydantic import Field, create_model
 
-from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
-from costmodel.quoting import UNWRITABLE, shown
+from costmodel.errors import (
+    LONGEST_NAME,
+    UNWRITABLE,
+    ArchitectureError,
+    InputError,
+    UnknownNameError,
+    nearest_name,
+    shown,
+)
 from costmodel.transformer import (
     DTYPE_BYTES,
     STORED_BYTES,

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import Part, Transformer
 
 from .hf_quantization import part_of

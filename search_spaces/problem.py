@@ -23,11 +23,10 @@ from pydantic import TypeAdapter
 
 from costmodel.accelerator import Accelerator, Price
 from costmodel.arrays import FloatArray
-from costmodel.cache_tier import CacheTier
-from costmodel.engine import Role
+from costmodel.engine import Role, Speculation
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric, Scope, metrics_of
-from costmodel.speculation import Speculation
+from costmodel.prefix_cache import CacheTier
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.errors import InputError
+from costmodel.errors import InputError, name_list
 from costmodel.lengths import coarsen
-from costmodel.quoting import name_list
 
 from .benchmark_results import ResultDocument, documents
 from .quantities import rounded

@@ -23,8 +23,7 @@ from typing import Annotated, cast
 from pydantic import ValidationError, ValidationInfo, field_validator
 
 from costmodel.accelerator import Origin, Price, PriceBasis
-from costmodel.errors import InputError, name_hint
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds

@@ -16,9 +16,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
 from .fields import section_of

@@ -28,11 +28,10 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shortened, shown
 from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
-from costmodel.quoting import shortened, shown
 from search_spaces import bounds
 from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
 from search_spaces.engines import ENGINES, SpeculationSection

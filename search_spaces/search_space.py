@@ -14,8 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shortened
+from costmodel.errors import InputError, name_list, nearest_name, shortened
 from costmodel.transformer import DTYPE_BYTES, Transformer
 
 from .bounds import (

@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from costmodel.errors import InputError
-from costmodel.quoting import shortened, shown
+from costmodel.errors import InputError, shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
 from .files import read_text

@@ -20,10 +20,10 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import SCHEDULERS
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.policy import SCHEDULERS
-from costmodel.simulator import SimulatedPool
+from costmodel.simulator.fleet import SimulatedPool
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.engine import Parallelism
-from costmodel.speculation import Draft, Speculation
+from costmodel.engine import Draft, Parallelism, Speculation
 from search_spaces.enumeration import (
     RULES,
     Shape,

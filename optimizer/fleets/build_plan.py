@@ -19,9 +19,8 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.estimate import step_estimate
-from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural

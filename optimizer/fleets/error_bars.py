@@ -8,12 +8,11 @@ from dataclasses import astuple
 from typing import Final, Literal
 
 from costmodel.accelerator import Origin
-from costmodel.cache_tier import CacheTier
-from costmodel.engine import FractionOf, Role
+from costmodel.engine import FractionOf, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.errors import shown
 from costmodel.metric import OWN_FIELDS, Metric
-from costmodel.quoting import shown
-from costmodel.speculation import Speculation
+from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from costmodel.quoting import shown
+from costmodel.errors import shown
 from search_spaces.faults import Path
 from search_spaces.fields import faults_of
 from search_spaces.files import decoded

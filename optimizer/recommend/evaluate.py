@@ -10,9 +10,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
-from costmodel.errors import BelowFloorError, InputError
-from costmodel.quoting import shown
-from costmodel.simulator import prepare
+from costmodel.errors import BelowFloorError, InputError, shown
+from costmodel.simulator.run import prepare
 from optimizer.fleets.build_plan import (
     build_plan,
     fleet_of_plan,

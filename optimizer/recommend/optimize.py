@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
-from costmodel.simulator import prepare
+from costmodel.simulator.run import prepare
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.evaluate import holds_at

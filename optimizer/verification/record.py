@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import mean_power
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage

@@ -12,9 +12,11 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.simulator import Pages, Result, Router, simulate
-from costmodel.simulator.metrics import WARM_UP, steady
+from costmodel.simulator.fleet import Router
+from costmodel.simulator.metrics import WARM_UP, Result, steady
+from costmodel.simulator.run import simulate
 from costmodel.words import percentage, plural
+from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from pdplan.console import Console
 from pdplan.files import View, read_fleet, read_plan, view_options
 from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from pdplan.console import Console
 from pdplan.files import Output, answer_options, problem_options, read_fleet
 from pdplan.options import PATH, seconds, share_within, verify_option, whole

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from costmodel.quoting import shown
+from costmodel.errors import shown
 from pdplan.console import Console
 from pdplan.files import Output, answer_options, read_fleet
 from pdplan.options import (
@@ -129,7 +129,7 @@ def simulate(
     Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
-    from costmodel.simulator import prepare
+    from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
     from reports.rows import request_columns

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from costmodel.engine import EngineConfig, Role
+from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.errors import InputError
-from costmodel.policy import EngineOverhead
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.plans.plan import Route

@@ -13,14 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import Draft, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from search_spaces.problem import target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")

@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
 from reports.whole_files import check_listed, first_bytes, write_listed

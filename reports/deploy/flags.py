@@ -18,11 +18,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from costmodel.engine import Role
-from costmodel.errors import InputError
+from costmodel.engine import Draft, Role
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.units import GIB, GIGA
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused

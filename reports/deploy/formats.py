@@ -17,8 +17,7 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from search_spaces.json_source import JsonText
 
 

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, name_hint
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, UnknownNameError, name_hint, name_list, shown
 from costmodel.units import MIB
 from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 from search_spaces.quantities import rounded
 
