@@ -14,7 +14,7 @@ from reports.document import Column
 from reports.next_steps import next_command
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap
-from reports.views.terminal import render_table
+from reports.views import render_table
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, simulated, text_of, with_command, with_sensitivity
 

@@ -12,7 +12,7 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
-from reports.deploy.readme import setting_rows
+from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
 from reports.next_steps import Deployability, again_command, deployment
