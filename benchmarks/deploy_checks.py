@@ -26,7 +26,7 @@ import click
 import yaml
 
 from costmodel.errors import InputError
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import parse_plan
 from reports.deploy.deployment import Options
 from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files

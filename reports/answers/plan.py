@@ -29,7 +29,7 @@ from reports.figures import (
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import Deployability, backend_sentence, deploy_sentence, next_command
 from reports.numbers import MISSING, count, duration, hourly, money, monthly, percent, rate, signed_percent
-from reports.sensitivity import sensitivity_section
+from reports.scenarios import sensitivity_section
 from reports.text import clean, moment, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
