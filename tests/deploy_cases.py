@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism
 from costmodel.metric import Metric
-from optimizer.plans.plan import MetricResult, Plan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import MetricResult, Plan, parse_plan
 from optimizer.plans.records import Quantiles
 from reports.deploy.deployment import Deployment, Options, checked_version
 from reports.deploy.describe import describe

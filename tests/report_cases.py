@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from pathlib import Path
 
-from optimizer.plans.plan import ClassResult, Plan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import ClassResult, Plan, parse_plan
 from optimizer.plans.records import (
     AccuracyRecord,
     ClassLatencies,

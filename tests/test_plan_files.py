@@ -14,8 +14,7 @@ import pytest
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.words import dollars
-from optimizer.plans.plan import Plan, Status
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import Plan, Status, parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
 from reports.text import plan_json

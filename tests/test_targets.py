@@ -10,8 +10,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from optimizer.plans.plan import Plan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import Plan, parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.api import deployment_options

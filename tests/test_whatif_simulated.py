@@ -13,8 +13,7 @@ import pytest
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.precision import CANDIDATES
-from optimizer.plans.records import JudgedFleet, engine_counts
+from optimizer.plans.records import CANDIDATES, JudgedFleet, engine_counts
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers

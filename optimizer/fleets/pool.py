@@ -29,7 +29,7 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
-from optimizer.plans.precision import ALIKE, NOTABLE, QUICK_CANDIDATES
+from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 
 from .fleet import MOST_ROUNDS, FleetPool

@@ -49,7 +49,7 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.sensitivity import sensitivity_section
+from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, plan_json, plan_record, sentence
 from reports.verdict import (
     DAY_PRICE,
