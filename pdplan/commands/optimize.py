@@ -153,13 +153,13 @@ def optimize(
 def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
     from reports.answers.plan import plan_document, write_outputs
-    from reports.next_steps import Deployability
+    from reports.answers.plan_details import what_runs
     from reports.text import plan_json
 
     if as_json and output is None:
         console.show(plan_json(plan))
         return
-    runs = Deployability.of(plan)
+    runs = what_runs(plan)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
         console.note(f"wrote {' and '.join(map(str, write_outputs(plan, document, output, force=force)))}")

@@ -319,10 +319,10 @@ def deploy(
     2 if there is any fault.
     """
     from pdplan.api import deployment_options
+    from reports.answers.plan_details import deploy_sentence, what_runs
     from reports.deploy.describe import describe
     from reports.deploy.files import planned_target, write_deployment
     from reports.deploy.measurement import scattered_words
-    from reports.next_steps import Deployability, deploy_sentence
 
     plan = read_fleet(file, alternative)
     if check is not None:
@@ -337,7 +337,7 @@ def deploy(
     if deployment.demand.sessions and (warning := scattered_words(deployment)):
         console.warn(warning)
     if options["target"] is None and settings.target != planned_target(plan):
-        console.note(deploy_sentence(plan, Deployability.of(plan).targets))
+        console.note(deploy_sentence(plan, what_runs(plan)))
     console.note(f"wrote {len(files)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 

@@ -95,13 +95,14 @@ class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
     refused: by target, why it does not; again: the first target that does not run this plan, but could run another of
-    its problem, else None; flags: to plan that one with.
+    its problem, else None; flags: to plan that one with; engines: what the plain target of its engine is told.
     """
 
     target: str | None
     refused: Mapping[str, str]
-    again: str | None = None
-    flags: str = ""
+    again: str | None
+    flags: str
+    engines: Deployment | None
 
 
 def deployable(plan: Plan) -> Deployable:
@@ -118,7 +119,11 @@ def deployable(plan: Plan) -> Deployable:
     refused = {name: str(error) for name, error in errors.items()}
     refused |= {name: error.reason for name, error in plannable.items()}
     again = next(iter(plannable), None)
-    return Deployable(target, refused, again, plannable[again].again if again else "")
+    try:
+        engines = describe(plan, default_options(plan.engine))
+    except InputError:
+        engines = None
+    return Deployable(target, refused, again, plannable[again].again if again else "", engines)
 
 
 def targets_of(plan: Plan) -> list[str]:
