@@ -280,8 +280,7 @@ def deployment_options(
     device: str = "gpu",
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
-    from reports.deploy.deployment import Device, Options
-    from reports.deploy.facts import checked_version, versions_of
+    from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import default_target
     from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
 

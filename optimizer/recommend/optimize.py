@@ -36,8 +36,16 @@ from optimizer.loads.instance import (
     slow_end,
 )
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
-from optimizer.plans.precision import CANDIDATES, NO_DEARER, NOTABLE, ROUNDING
-from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
+from optimizer.plans.records import (
+    CANDIDATES,
+    NO_DEARER,
+    NOTABLE,
+    ROUNDING,
+    Outcome,
+    PrecisionSaving,
+    SafeFleet,
+    SafeStatus,
+)
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated, unmixed

@@ -25,8 +25,11 @@ from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import CANDIDATES, HALVINGS, MOST_MORE, ROUNDING
 from optimizer.plans.records import (
+    CANDIDATES,
+    HALVINGS,
+    MOST_MORE,
+    ROUNDING,
     BreakEven,
     ClassLatencies,
     EnginePool,

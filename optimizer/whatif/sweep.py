@@ -27,7 +27,7 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from optimizer.loads.instance import Progress
-from optimizer.plans.precision import CANDIDATES
+from optimizer.plans.records import CANDIDATES
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem

@@ -16,17 +16,20 @@ from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
+    TORNADO_KEY,
     AnswerAt,
     cost_cell,
     cost_words,
+    depends_words,
+    draw_tornado,
     fleet_table,
+    levers_table,
     no_fleet_document,
     no_fleet_sentences,
     ruled_out_sentences,
     simulated_notes,
     varied_words,
 )
-from reports.sensitivity import TORNADO_KEY, depends_words, draw_tornado, levers_table
 from reports.text import clean
 from reports.words import constraint_words, fleet_line
 
