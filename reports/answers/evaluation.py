@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.words import join_words
-from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
-from optimizer.plans.records import JudgedFleet, Outcome
+from optimizer.plans.plan import FleetEvaluation, Plan
+from optimizer.plans.records import JudgedFleet, Outcome, Provisioning
 from reports.document import Document, Section, said
 from reports.figures import brief_slo_table, fleet_table
 from reports.next_steps import Deployability
