@@ -264,8 +264,8 @@ def answers(
         yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
     if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        slack, fleets = options["slack"], near_optimal(problem, effort, looks)
-        yield "alternatives", whatif.alternatives_record(fleets, slack), whatif.alternatives_document(fleets, slack)
+        fleets = near_optimal(problem, effort, looks)
+        yield "alternatives", *whatif.alternatives_answer(fleets, options["slack"])
     if options["chunks"]:
         tell("the cheapest fleet", 0.9)
         chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)

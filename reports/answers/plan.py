@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Provisioning, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, JudgedFleet, Outcome
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
+from optimizer.plans.records import ClassLatencies, EnginePool, JudgedFleet, Outcome, Provisioning
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from reports.answers.plan_details import (
     backend_sentence,
