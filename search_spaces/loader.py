@@ -218,7 +218,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
     space = search_space(file.search, model)
     engine = file.engine if target is None or "engine" in file.model_fields_set else target.engines[0]
-    speculation = file.model.speculation
+    weight_dtype, speculation = file.model.weight_dtype or model.native_weight_dtype, file.model.speculation
     if speculation is not None and file.search.speculative_tokens is None:
         space = replace(space, speculative_tokens=DRAFTED)
     if target is not None:
@@ -236,8 +236,8 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     return Problem(
         name=file.name or stem,
         model=model,
-        weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
-        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model),
+        weight_dtype=weight_dtype,
+        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model, weight_dtype),
         workload=workload,
         slos=slos,
         offers=offers,

@@ -435,6 +435,8 @@ class ArchitectureFile(FileSection):
     """Mean bytes of a weight of parts that are stored in several dtypes [byte]."""
     weight_scale: tuple[int, int, float] | None = None
     """Outputs and inputs of a block of weights that share a scale, and its size [byte]."""
+    cache_quantizer: str = ""
+    """Tool that made the checkpoint, where its config states a KV cache in FP8."""
     source: str = ""
     """Where the figures come from."""
     layers: Annotated[list[LayersSection], Field(min_length=1)]
@@ -491,6 +493,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
         **({"mixed_bytes": {str(part): size for part, size in sorted(model.mixed_bytes)}} if model.mixed_bytes else {}),
         "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
+        **({"cache_quantizer": model.cache_quantizer} if model.cache_quantizer else {}),
         "source": model.source,
         "layers": layers,
     }

@@ -351,7 +351,8 @@ class ModelSection(FileSection):
     weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: KvDtype | None = None
-    """Precision of the KV cache. Default: bf16, or fp8 where the engine has no other for the model's attention."""
+    """Precision of the KV cache. Default: that of the checkpoint's config if the engine heeds it, else bf16, or fp8 where
+    it has no other for the model's attention."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
 

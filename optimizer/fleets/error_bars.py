@@ -271,7 +271,10 @@ def _arrivals(problem: Problem) -> list[str]:
 
 
 def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
-    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
+    """Precisions that the search chose for a fleet and the checkpoint does not have, as they change the answers.
+
+    And that of the KV cache, where the checkpoint is why it is no 16 bit.
+    """
     problem, model = instance.problem, instance.problem.model
     sentences = []
     for config in (pool_config(instance, pool) for pool in fleet.pools):
@@ -284,5 +287,9 @@ def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
             sentences.append(
                 f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
                 f"{ACTIVATION_DTYPE}: {COMPARE}"
+            )
+        elif config.kv_dtype == "fp8" and model.cache_quantizer:
+            sentences.append(
+                f"The KV cache is kept in fp8, which the config of {model.name} states ({model.cache_quantizer})."
             )
     return list(dict.fromkeys(sentences))
