@@ -160,10 +160,10 @@ def simulate(
     """
     from costmodel.simulator import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
+    from search_spaces.bounds import ROUTER_SPELLINGS
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
-    from search_spaces.target_names import ROUTER_SPELLINGS
 
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
@@ -284,7 +284,7 @@ def deployment_options(
     from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, versions_of
     from reports.deploy.files import default_target
-    from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
+    from search_spaces.bounds import TARGET_NAMES, TARGET_SPELLINGS
 
     name = target or default_target(plan)
     name = TARGET_SPELLINGS.get(name, name)

@@ -25,7 +25,7 @@ from pdplan.commands.plan import compare, deploy, report
 from pdplan.commands.procurement import buy
 from pdplan.commands.whatif import map_command
 from pdplan.commands.workload import init, schema
-from search_spaces.files import MAX_SHOWN, shown_path
+from search_spaces.files import LONGEST_SHOWN, shown_path
 
 from .commands.estimate import estimate
 from .commands.optimize import optimize
@@ -37,7 +37,7 @@ from .console import Console, ReaderGoneError, guard_streams, harmless
 from .exits import ExitCode, end_on_interrupt
 from .options import console_options
 
-LONGEST_LINE = 300 + MAX_SHOWN
+LONGEST_LINE = 300 + LONGEST_SHOWN
 """Characters of a line of a refusal: a sentence, and the name of a file."""
 LONGEST_USAGE = 250
 """Characters of a sentence of click's, which quotes what was typed in full."""

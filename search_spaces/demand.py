@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from .bounds import (
     TOKENS,
     Bounds,
 )
-from .faults import Fault, FaultsError, Path
 from .fields import Reader, number, read_cell
-from .recorded import Recorded, unpacked
+from .files import Fault, FaultsError, Keys
+from .problem import Recorded, unpacked
 from .schema import (
     LengthsSection,
     PackedRequests,
@@ -41,11 +41,11 @@ from .schema import (
     WorkloadSection,
     share_sum_fault,
 )
-from .traces.reader import csv_cells, first_bytes, read_lines, split_header
-from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
+from .trace_reader import csv_cells, first_bytes, read_lines, split_header
+from .trace_summary import TraceSummary, read_trace, recorded_requests, tells_waves
 
-LENGTHS: Path = ("workload", "lengths")
-HISTOGRAM: Path = (*LENGTHS, "histogram")
+LENGTHS: Keys = ("workload", "lengths")
+HISTOGRAM: Keys = (*LENGTHS, "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 COUNTED_COLUMNS = ("isl", "osl", "count")
@@ -57,7 +57,7 @@ JOINT_BUCKETS = 48
 Row = tuple[float, float, float]
 
 
-def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -> tuple[Workload, Recorded | None]:
+def read_demand(section: WorkloadSection, base: Path, context_length: int) -> tuple[Workload, Recorded | None]:
     """Return the workload that the section states and what is recorded of it; raise `FaultsError` with what is wrong.
 
     Args:
@@ -111,7 +111,7 @@ def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
     return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, section.times()))
 
 
-def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:
+def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: Path, context_length: int) -> Workload:
     """Return the workload of a histogram or of named distributions."""
     if lengths.isl is not None and lengths.osl is not None:
         isl, osl = lengths.isl.lengths(), lengths.osl.lengths()
@@ -133,7 +133,7 @@ def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FileP
     return _with_reuse(workload, section.reuse_interval)
 
 
-def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
+def _histogram(rows: Sequence[Row], path: Keys) -> tuple[Buckets, int]:
     """Return the rows as arrays, empty buckets dropped, shares scaled to sum to 1 exactly; and the longest request.
 
     Rows beyond the greatest number of buckets are merged with their neighbours, which keeps the mean lengths and the
@@ -152,7 +152,7 @@ def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
     return buckets, longest
 
 
-def read_histogram(path: FilePath) -> list[Row]:
+def read_histogram(path: Path) -> list[Row]:
     """Read a CSV file with the header isl,osl,share or isl,osl,count; lines that begin with # are comments.
 
     Names may be in any case and order; the separator is the header's: comma, semicolon or tab.
@@ -184,7 +184,7 @@ def read_histogram(path: FilePath) -> list[Row]:
 
 
 def _histogram_rows(
-    path: FilePath,
+    path: Path,
     lines: Iterable[tuple[int, bytes]],
     columns: tuple[str, str, str],
     cells_of: Callable[[bytes], list[str]],
@@ -220,7 +220,7 @@ def _share(value: object) -> float:
         raise InputError(f"{error}; call a column of requests count" if is_count else str(error)) from None
 
 
-def _recording(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
+def _recording(source: TraceFile | PackedRequests, base: Path, most_tokens: int) -> Recorded:
     """Return the requests that were recorded, those left out that no engine takes."""
     with _faults_at("workload", "recorded"):
         if isinstance(source, PackedRequests):
@@ -239,12 +239,12 @@ def _faults_at(*place: str | int) -> Iterator[None]:
         raise FaultsError(Fault(place, str(error))) from error
 
 
-def _summary(trace: TraceFile, base: FilePath) -> TraceSummary:
+def _summary(trace: TraceFile, base: Path) -> TraceSummary:
     columns = trace.columns.model_dump(exclude_none=True) if trace.columns is not None else None
     return read_trace(base / trace.path, format=trace.format, columns=columns)
 
 
-def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) -> tuple[Workload, Recorded | None]:
+def _from_trace(section: WorkloadSection, trace: TraceSource, base: Path) -> tuple[Workload, Recorded | None]:
     """Return the trace as a workload; what the section states replaces what was measured."""
     with _faults_at(*TRACE):
         summary = _summary(trace, base)

@@ -19,7 +19,7 @@ from costmodel.units import MICRO
 from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
 from .fields import ONE_OR_MORE, FileSection, Text, at_most, house_error, member, number, share
 from .quantities import in_base_units
-from .yaml_source import shipped_table
+from .sources import shipped_table
 
 
 class EngineChange(FileSection):

@@ -16,8 +16,7 @@ from typing import Any
 from costmodel.errors import ArchitectureError
 from costmodel.quoting import shown
 
-from .json_source import value_at
-from .yaml_source import shipped_table
+from .sources import shipped_table, value_at
 
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""

@@ -26,7 +26,8 @@ from costmodel.transformer import (
     Transformer,
     WeightScale,
 )
-from search_spaces.hf_config import LARGEST, notation, shorten
+
+from .hf_config import LARGEST, notation, shorten
 
 _WIDTHS = {
     Part.ATTENTION: "attention width",

@@ -25,7 +25,8 @@ from costmodel.transformer import (
     SoftmaxAttention,
     Transformer,
 )
-from search_spaces.hf_config import (
+
+from .hf_config import (
     OTHER_SECTIONS,
     SLIDING_HEADS,
     UNKNOWN,
@@ -36,7 +37,7 @@ from search_spaces.hf_config import (
     shorten,
     without_talker,
 )
-from search_spaces.hf_quantization import as_stored
+from .hf_quantization import as_stored
 
 UNKNOWN_TYPE = "model_type not known: read by its fields alone"
 """What the source of a model says whose class may have more than its config tells."""

@@ -17,7 +17,7 @@ from costmodel.quoting import shown
 from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
-from .yaml_source import shipped_table
+from .sources import shipped_table
 
 
 class Kind(StrEnum):

@@ -34,8 +34,8 @@ from pydantic import AliasChoices, ConfigDict, Field, SerializerFunctionWrapHand
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric, limits_of
 from costmodel.words import dollars
-from search_spaces.faults import Path
 from search_spaces.fields import house_error
+from search_spaces.files import Keys
 
 from .precision import OPTIMAL_GAP, ROUNDING
 from .records import (
@@ -429,7 +429,7 @@ class Plan(Record):
         verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
         return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
 
-    def _named_pools(self) -> Iterator[tuple[Path, str]]:
+    def _named_pools(self) -> Iterator[tuple[Keys, str]]:
         """Where the plan names a pool, and which."""
         for number, move in enumerate(self.transfers):
             yield from ((("transfers", number, end), getattr(move, end)) for end in ("source", "target"))
@@ -437,7 +437,7 @@ class Plan(Record):
             yield from ((("routing", number, "prefill"), pool) for pool in route.prefill)
             yield from ((("routing", number, "decode"), pool) for pool in route.decode)
 
-    def _miscounts(self) -> Iterator[tuple[Path, str]]:
+    def _miscounts(self) -> Iterator[tuple[Keys, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
@@ -450,7 +450,7 @@ class Plan(Record):
             if self.gpus.get(name, 0) != total[name]:
                 yield ("gpus", name), f"{self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
 
-    def _faults(self) -> Iterator[tuple[Path, str]]:
+    def _faults(self) -> Iterator[tuple[Keys, str]]:
         """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
         ids, load = [pool.id for pool in self.pools], self.workload
         complete = self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None

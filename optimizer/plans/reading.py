@@ -12,11 +12,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from costmodel.quoting import shown
-from search_spaces.faults import Path
+from search_spaces.bounds import ROUTER_SPELLINGS, TARGET_SPELLINGS
 from search_spaces.fields import faults_of
-from search_spaces.files import decoded
-from search_spaces.json_source import JsonText, json_kind, json_shown
-from search_spaces.target_names import ROUTER_SPELLINGS, TARGET_SPELLINGS
+from search_spaces.files import Keys, decoded
+from search_spaces.sources import JsonText, json_kind, json_shown
 
 from .plan import PLAN_SCHEMA, Plan
 
@@ -108,7 +107,7 @@ def _check_schema(text: JsonText, record: Mapping[str, Any]) -> None:
         raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
 
 
-def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
+def _with_pools(text: JsonText, value: Any, path: Keys) -> Any:
     """A value of a record, with every fleet in it as pools."""
     if isinstance(value, list):
         return [_with_pools(text, item, (*path, index)) for index, item in enumerate(value)]
@@ -126,7 +125,7 @@ def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
     return fields
 
 
-def _pool(text: JsonText, line: Any, path: Path) -> dict[str, Any]:
+def _pool(text: JsonText, line: Any, path: Keys) -> dict[str, Any]:
     """The pool that a line of plan/1 states."""
     match = _LINE.fullmatch(line) if isinstance(line, str) else None
     if match is None:

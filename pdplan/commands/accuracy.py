@@ -30,7 +30,7 @@ from pdplan.options import (
     whole,
 )
 from search_spaces import bounds
-from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS
+from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS
 
 if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup

@@ -15,7 +15,7 @@ from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import View, read_fleet, read_plan, view_options
 from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console
-from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
+from search_spaces.bounds import TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan

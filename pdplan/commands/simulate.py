@@ -21,8 +21,16 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from search_spaces.bounds import CONCURRENCY, DAY_PARTS, HALF_WIDTH, REPLICATIONS, SEED, SIMULATED_REQUESTS
-from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS
+from search_spaces.bounds import (
+    CONCURRENCY,
+    DAY_PARTS,
+    HALF_WIDTH,
+    REPLICATIONS,
+    ROUTER_SPELLINGS,
+    ROUTERS,
+    SEED,
+    SIMULATED_REQUESTS,
+)
 
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""

@@ -13,8 +13,7 @@ from costmodel.policy import EngineOverhead
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.plans.plan import Route
-from search_spaces.problem import Balancing, Slo, Target, target_of
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
 from . import facts
 

@@ -15,11 +15,11 @@ from costmodel.quoting import shown
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
 from reports.whole_files import check_listed, first_bytes, write_listed
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.fields import faults_of
 from search_spaces.files import shown_path
-from search_spaces.json_source import JsonText
 from search_spaces.problem import Pools, length_routers, target_of
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
+from search_spaces.sources import JsonText
 
 from . import facts, lint
 from .deployment import Deployment, Device, GatewayRouting, Options, UndeployableError, default_options

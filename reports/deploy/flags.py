@@ -26,9 +26,9 @@ from costmodel.speculation import Draft
 from costmodel.units import GIB, GIGA
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
-from search_spaces.json_source import JsonText, json_kind
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
+from search_spaces.sources import JsonText, json_kind
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings

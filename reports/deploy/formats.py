@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from search_spaces.json_source import JsonText
+from search_spaces.sources import JsonText
 
 
 class Raw(str):
