@@ -31,7 +31,7 @@ from costmodel.units import MILLI
 from costmodel.words import percentage
 from costmodel.workload import Workload
 
-from .problem import LEAST, MOST, PARTS, Recorded
+from .problem import LEAST
 from .quantities import rounded
 from .trace_reader import (
     AUTO,
@@ -336,6 +336,11 @@ class TraceSummary:
         """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
         return self.arrivals.burstiness
 
+    @property
+    def tells_waves(self) -> bool:
+        """Whether it has requests enough to be simulated as they came."""
+        return self.requests >= LEAST and self.arrivals.duration > 0.0
+
     @cached_property
     def _cells(self) -> Buckets:
         """The joint histogram: mean ISL and OSL of the requests of every cell, exact, and how many it holds."""
@@ -486,48 +491,6 @@ def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
         columns |= {} if unit is ArrivalUnit.AUTO else {"arrival_unit": unit.value}
         source |= {"format": summary.format.value, "columns": columns}
     return source
-
-
-def tells_waves(summary: TraceSummary) -> bool:
-    """Whether a trace has requests enough to be simulated as they came."""
-    return summary.requests >= LEAST and summary.arrivals.duration > 0.0
-
-
-def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
-    """The requests of a trace of at most `most_tokens` tokens (ISL + OSL), or stretches of it where there are many.
-
-    The stretches are the first part of each of PARTS equal times, with what is between left out. Where the clock is too
-    coarse for gaps the requests of one tick are spread over it. Raises InputError where there are so few, or all at one
-    moment, that they tell nothing.
-    """
-    stats, path, rows = summary.arrivals, summary.path, summary.rows
-    if summary.requests < LEAST:
-        raise InputError(f"{path}: has {summary.requests:,} requests; at least {LEAST:,} are needed")
-    if stats.duration <= 0.0:
-        raise InputError(f"{path}: all requests arrive at the same time")
-    stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
-    length = stride * min(1.0, MOST / summary.requests)
-    stretch, offset = np.divmod((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, stride)
-    within, short = offset < length, rows.isl + rows.osl <= most_tokens
-    fits = within & short
-    arrival = (stretch * length + offset)[fits]
-    if arrival.size < LEAST:
-        raise InputError(
-            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
-        )
-    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
-    too_long = int(np.count_nonzero(within & ~short))
-    return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, rows.isl[fits], rows.osl[fits])
-
-
-def spread(arrival: FloatArray, stats: ArrivalStats) -> FloatArray:
-    """Arrivals [s] of a trace whose clock is too coarse for gaps, those of one tick anywhere in it; others as they are.
-
-    Else the requests of some seconds would come at one moment.
-    """
-    if stats.quantum is None:
-        return arrival
-    return np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))
 
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)

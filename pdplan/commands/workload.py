@@ -158,7 +158,7 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
 
 def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
-    from search_spaces.trace_summary import read_trace, tells_waves, trace_source, workload_mapping
+    from search_spaces.trace_summary import read_trace, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
     with console.progress() as progress:
@@ -166,7 +166,7 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
         summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
-    keeps_times = whole and tells_waves(summary)
+    keeps_times = whole and summary.tells_waves
     advice = [text for text in (too_long, _peak_advice(summary, flags.rate, keeps_times=keeps_times)) if text]
     figures = summary_dict(summary)
     figures["notes"] += advice
