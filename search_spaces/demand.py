@@ -32,7 +32,7 @@ from .schema import (
     share_sum_fault,
 )
 from .trace_reader import NANOSECONDS, csv_cells, first_bytes, read_lines, split_header
-from .trace_summary import TraceSummary, read_trace
+from .trace_summary import TraceSummary, read_trace, spread
 
 HISTOGRAM: Keys = ("workload", "lengths", "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
@@ -229,9 +229,7 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
         raise InputError(
             f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
         )
-    if stats.quantum is not None:
-        arrival = np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))
-    arrival = np.minimum(arrival, np.nextafter(length * PARTS, 0.0))
+    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
     too_long = int(np.count_nonzero(within & ~short))
     return Recorded(path.name, stats.requests, too_long, length * PARTS, arrival, rows.isl[fits], rows.osl[fits])
 

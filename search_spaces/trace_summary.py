@@ -493,6 +493,16 @@ def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
     return source
 
 
+def spread(arrival: FloatArray, stats: ArrivalStats) -> FloatArray:
+    """Arrivals [s] of a trace whose clock is too coarse for gaps, those of one tick anywhere in it; others as they are.
+
+    Else the requests of some seconds would come at one moment.
+    """
+    if stats.quantum is None:
+        return arrival
+    return np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))
+
+
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 """Quantiles by which a distribution is written down."""
 LEAST_PAUSE = 1e-3
