@@ -46,9 +46,8 @@ from optimizer.plans.plan import (
 )
 from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, ErrorBars, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
-from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool
-from search_spaces.loader import problem_of
+from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 

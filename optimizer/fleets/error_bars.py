@@ -273,7 +273,10 @@ def _arrivals(problem: Problem) -> list[str]:
 
 
 def fleet_assumptions(instance: Instance, fleet: Fleet) -> list[str]:
-    """What the predictions of one fleet take for granted: its data ranks, and precisions that change the answers."""
+    """What the predictions of one fleet take for granted: its data ranks, and precisions that change the answers.
+
+    Also that of the KV cache, where the checkpoint is why it is no 16 bit.
+    """
     problem, model = instance.problem, instance.problem.model
     sentences = []
     for config in (pool_config(instance, pool) for pool in fleet.pools):
@@ -286,6 +289,10 @@ def fleet_assumptions(instance: Instance, fleet: Fleet) -> list[str]:
             sentences.append(
                 f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
                 f"{ACTIVATION_DTYPE}: {COMPARE}"
+            )
+        elif config.kv_dtype == "fp8" and model.cache_quantizer:
+            sentences.append(
+                f"The KV cache is kept in fp8, which the config of {model.name} states ({model.cache_quantizer})."
             )
         if instance.policy.scheduler.random_lanes and config.role is Role.PREFILL and config.parallelism.data > 1:
             sentences.append(EVEN_RANKS)

@@ -32,8 +32,7 @@ from optimizer.plans.records import (
     TunedFleet,
     Tuning,
 )
-from search_spaces.problem import Goal
-from search_spaces.recorded import STRETCHES
+from search_spaces.problem import STRETCHES, Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace

@@ -33,12 +33,15 @@ from search_spaces.bounds import (
     HALF_WIDTH,
     HOURLY_RATE,
     REPLICATIONS,
+    ROUTER_SPELLINGS,
+    ROUTERS,
     RUN_REQUESTS,
     SEED,
     SIMULATED_REQUESTS,
+    TARGET_NAMES,
+    TARGET_SPELLINGS,
     Bounds,
 )
-from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan

@@ -18,8 +18,7 @@ from costmodel.errors import InputError, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.plans.plan import Route
-from search_spaces.problem import Balancing, Slo, Target, target_of
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
 SWITCH: Final = "switch"

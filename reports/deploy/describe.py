@@ -30,7 +30,7 @@ from reports.numbers import is_number
 from reports.words import engine_title
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
-from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
+from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
 
@@ -452,9 +452,9 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
         )
     check_limits(config, path.name, longest)
     rope = {} if own_file else rope_parameters(config, path.name)
-    overrides: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
+    overrides: dict[str, Any] = {"rope_parameters": rope} if rope else {}
     if not scaling.multiplies:
-        overrides[STATED] = scaling.length
+        overrides["max_position_embeddings"] = scaling.length
     text = one_line({scaling.section: overrides} if overrides and scaling.section else overrides)
     pools = (replace(pool, settings=replace(pool.settings, config_overrides=text)) for pool in deployment.pools)
     return replace(deployment, pools=tuple(pools))
@@ -480,6 +480,6 @@ def reach(deployment: Deployment, settings: WorkerSettings) -> int:
     """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
     overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
     for section in (overrides, *overrides.values()):
-        if isinstance(section, dict) and STATED in section:
-            return int(section[STATED])
+        if isinstance(section, dict) and "max_position_embeddings" in section:
+            return int(section["max_position_embeddings"])
     return deployment.model.max_position if overrides else deployment.own_context

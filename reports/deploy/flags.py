@@ -25,9 +25,9 @@ from costmodel.units import GIB, GIGA
 from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
-from search_spaces.json_source import JsonText, json_kind
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
+from search_spaces.sources import JsonText, json_kind
 
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
