@@ -23,8 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.plans.plan import Plan  # noqa: E402 -- the repository is found first
-from optimizer.plans.reading import parse_plan  # noqa: E402
+from optimizer.plans.plan import Plan, parse_plan  # noqa: E402
 from reports.answers.plan import plan_document, plan_page  # noqa: E402
 from tests.test_language import banned, prose, sentences  # noqa: E402
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- the repository is found first
-from optimizer.plans.precision import MOST_MORE  # noqa: E402
+from optimizer.plans.records import MOST_MORE  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
 from optimizer.verification.tune import (  # noqa: E402
     MISS_WEIGHT,

@@ -245,8 +245,9 @@ class Policy:
     pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
         for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
-    random_lanes: a prefill engine deals prompts to its data-parallel ranks at random; otherwise it keeps them even. The
-        simulator keeps them even always; `queues.steady_state` knows both.
+    random_lanes: a prefill engine deals prompts to its data-parallel ranks at random, unless it is told otherwise;
+        else it keeps them even. Deployment files tell it so, so the simulator keeps them even always; measured runs
+        kept the default, which `queues.steady_state` knows.
     """
 
     exclusive_prefill: bool = False

@@ -211,7 +211,8 @@ class Transformer:
     checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
     own_dtypes: dtypes of parts that are stored in another one than either (`STORED_BYTES`);
     mixed_bytes: mean bytes of a weight of parts whose matrices the checkpoint stores in several formats [byte];
-    weight_scale: blocks of the checkpoint's weights that share a scale; None: whole channels or tensors do.
+    weight_scale: blocks of the checkpoint's weights that share a scale; None: whole channels or tensors do;
+    cache_quantizer: the tool that made the checkpoint, where its config states a KV cache in FP8; empty: it does not.
     """
 
     name: str
@@ -228,6 +229,7 @@ class Transformer:
     own_dtypes: frozenset[tuple[Part, str]] = frozenset()
     mixed_bytes: frozenset[tuple[Part, float]] = frozenset()
     weight_scale: WeightScale | None = None
+    cache_quantizer: str = ""
 
     @property
     def num_layers(self) -> int:

@@ -94,7 +94,7 @@ def read_as(reader: Callable[[], Any]) -> Callback:
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        from search_spaces.yaml_source import parse_value
+        from search_spaces.sources import parse_value
 
         parsed_value: object = None
         with suppress(InputError):  # a text that is no YAML is refused as it is

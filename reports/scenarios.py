@@ -6,15 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodel.words import plural
+from costmodel.words import join_words, plural
+from optimizer.plans.plan import Plan
+from optimizer.plans.records import (
+    BreakEven,
+    EnginePool,
+    Flip,
+    LeverSensitivity,
+    PricePiece,
+    Sensitivity,
+    engine_counts,
+)
 from optimizer.whatif.answer import Answer
+from reports.asked import again_command, command_of
+from reports.charts import WIDTH, Drawing, Mark, Path, Rect, Scale, Text, text_width
+from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
+from reports.numbers import MISSING, exact, hourly, money, monthly, percent, signed_percent, significant
+from reports.text import capital, clean, fit, sentence
+from reports.words import fleet_line, own_pools
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
-
-from .document import Column, Document, Section, Table, table_of
-from .numbers import MISSING, exact, hourly, monthly, percent, significant
-from .text import capital, clean, sentence
-from .words import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
 FACTOR: Final = "×"
@@ -201,3 +212,273 @@ def cost_words(first: float | None, last: float | None) -> str:
     """
     hours, months = (" to ".join(dict.fromkeys(map(words, (first, last)))) for words in (hourly, monthly))
     return f"{hours} ({months}/month)"
+
+
+# --- the tornado ------------------------------------------------------------------------------------------------------
+
+MOST_LEVERS: Final = 16
+TORNADO_KEY: Final = "Upper bar: the lever lower; lower bar: higher; left of the line is cheaper."
+
+
+def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    """Both ends of a lever in words, and the least cost there [$/h]."""
+    return (
+        (value_words(row.lever, row.low), row.usd_per_hour_low),
+        (value_words(row.lever, row.high), row.usd_per_hour_high),
+    )
+
+
+def moves(row: LeverSensitivity, base: float) -> bool:
+    """Whether a lever changes the cost at hand [$/h], or leaves no fleet."""
+    return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
+
+
+def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
+    """What the cost at hand [$/h] depends on most, or which lever leaves no fleet; empty where no lever moves it."""
+    none = (row for row in rows if None in {row.usd_per_hour_low, row.usd_per_hour_high})
+    row = next(none, rows[0])
+    if not moves(row, base):
+        return ""
+    words = lever_words(row.lever)
+    name = words if words == "burstiness" else f"the {words}"
+    without = next((value for value, cost in _ends(row) if cost is None), None)
+    if without is not None:
+        return f"With {name} at {without}, no fleet meets the SLO"
+    costs = [base, *(cost for _, cost in _ends(row) if cost is not None)]
+    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
+
+
+def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
+    """Draw two bars for each lever from the line of the cost at hand [$/h]: the upper for the lower value.
+
+    Levers that move nothing have none, unless none moves anything.
+    """
+    rows = ([row for row in rows if moves(row, base)] or list(rows))[:MOST_LEVERS]
+    costs = [base, *(cost for row in rows for _, cost in _ends(row) if cost is not None)]
+    least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
+    scale = Scale(min(*costs, base - least), max(*costs, base + least), 0, WIDTH)
+    marks: list[Mark] = []
+    for number, row in enumerate(rows):
+        marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
+    y = 2.0 + 42.0 * len(rows)
+    marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
+    summary = "; ".join(f"{lever_words(row.lever)} {', '.join(map(_end_words, _ends(row)))}" for row in rows)
+    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
+
+
+def _end_words(end: tuple[str, float | None]) -> str:
+    value, cost = end
+    return f"at {value} {'no fleet' if cost is None else hourly(cost)}"
+
+
+def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> list[Mark]:
+    ends, name = _ends(row), lever_words(row.lever)
+    note = " · ".join("no fleet" if cost is None else money(cost) for _, cost in ends)
+    room = int((WIDTH - text_width(note) - 12) / text_width("n"))
+    marks: list[Mark] = [
+        Text(0, y + 11, fit(f"{name}, {ends[0][0]} to {ends[1][0]}", max(8, room)), "label"),
+        Text(WIDTH, y + 11, note, "label", "end"),
+        Rect(0, y + 17, WIDTH, 15, "track"),
+    ]
+    at = scale(base)
+    for number, end in enumerate(ends):
+        tip, top, cost = f"{name} {_end_words(end)}", y + 18 + 7 * number, end[1]
+        to = WIDTH if cost is None else scale(cost)
+        if cost is not None and abs(to - at) < 0.5:
+            marks.append(Rect(at - 1, top, 2, 6, "other", tip))
+        else:
+            marks.append(Rect(min(at, to), top, abs(to - at), 6, "over" if to > at else "good", tip))
+        if cost is None:
+            marks.append(Path(((WIDTH - 6, top), (WIDTH - 1, top + 3), (WIDTH - 6, top + 6)), "clipped"))
+    return [*marks, Path(((at, y + 15), (at, y + 34)), "drop")]
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+
+def piece_here(row: BreakEven) -> PricePiece | None:
+    """The piece that the price at hand is in."""
+    return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
+
+
+def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
+    """Prices at the ends of the piece at hand at which another fleet takes over, with what that is."""
+    here = piece_here(row)
+    if here is None:
+        return []
+    at = row.pieces.index(here)
+    below = [(here.low, row.pieces[at - 1])] if at else []
+    return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
+
+
+def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say at which price of a GPU another fleet takes over first.
+
+    What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
+    """
+    rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
+    if not rows:
+        owns_gpus = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
+        gpu_phrase = "a GPU to rent (what owned ones cost was not moved)" if owns_gpus else "a GPU"
+        return f"By formula no price of {gpu_phrase}, from a quarter to four times as much, changes the cheapest fleet"
+    row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
+    away, own = at / row.usd_per_gpu_hour - 1.0, plan.cost_usd_per_hour
+    change = (
+        f"{'above' if away >= 0 else 'below'} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
+    )
+    is_own_fleet = _alike(own_pools(plan), piece.pools)
+    fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
+    takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
+    here = piece_here(row)
+    if here is None or _alike(own_pools(plan), here.pools) or hourly(own) == hourly(sensitivity.usd_per_hour):
+        return f"Break-even by formula: {change}, {takes_over}"
+    return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
+
+
+def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
+    """Whether these are the pools of the recommended fleet, in any order."""
+    return bool(own) and engine_counts(own) == engine_counts(pools)
+
+
+# --- the section ------------------------------------------------------------------------------------------------------
+
+_SEARCHED: Final = "one colocated pool or one pair of pools"
+"""What is searched anew at every value of a lever."""
+MOST_FLIPS: Final = 2
+"""Changes of the kind of fleet that are told in a summary."""
+
+
+def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say which fleets the section's costs are of, and how the recommended one stands to them."""
+    own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
+    opening = "One lever moves at a time, by formula. Costs are of the cheapest fleet by formula, now"
+    if own == base:
+        return f"{opening} the recommended one: {own}."
+    others = [] if plan.simulation is None else plan.simulation.others
+    missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
+    unconfirmed = ", as simulation did not confirm that one" if missed else ""
+    return f"{opening} {base}. The recommended fleet costs {own}{unconfirmed}."
+
+
+def swing_sentence(sensitivity: Sensitivity) -> str:
+    """Say which lever moves the cost most."""
+    if not sensitivity.levers:
+        return "No lever was moved"
+    no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
+
+
+def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
+    """Levers other than prices that change the kind of fleet, with where."""
+    return [(row, flip) for row in sensitivity.levers for flip in row.flips]
+
+
+def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
+    """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
+
+    The recommended fleet need not be the cheapest by formula at the lever's own value: that one may have missed when
+    it was simulated.
+    """
+    at, before = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
+    price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
+    fleet = "the recommended one" if _alike(own, flip.pools) else fleet_line(flip.pools)
+    where = f"{capital(lever_words(row.lever))} at {at}, not yet at {before}"
+    return f"{where}: the cheapest fleet is {fleet}{price}" if flip.pools else f"{where}: no fleet meets the SLO"
+
+
+def more_sentence(plan: Plan) -> tuple[str, str]:
+    """Say how to get what is not there, and by which command; empty where all levers were moved."""
+    sensitivity, command, again = plan.sensitivity, command_of(plan), again_command(plan, "--sensitivity")
+    if sensitivity is not None:
+        what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
+        return ("", "") if sensitivity.complete else (what_is_missing, again)
+    if plan.objective != "min_cost":
+        return "Not worked out: it is of the least cost, which this plan does not seek.", ""
+    if "--sensitivity" in command or "thorough" in command:
+        return f"Not worked out: no fleet of {_SEARCHED} answers this; pdplan whatif --full searches all.", ""
+    return "Not worked out; to have it", again
+
+
+def sensitivity_section(plan: Plan) -> Section:
+    """The section of a plan that has a fleet; where levers were not moved, the command that moves them."""
+    sensitivity, (more, command) = plan.sensitivity, more_sentence(plan)
+    if sensitivity is None:
+        how = f"{more.removesuffix('.')}{':' if command else '.'}"
+        return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
+    own, changes = own_pools(plan), flips(sensitivity)
+    sentences = (
+        break_even_sentence(plan, sensitivity),
+        swing_sentence(sensitivity) if sensitivity.complete else "",
+        *(flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]),
+        f"No other lever changes the fleet within {percent(sensitivity.share)}"
+        if sensitivity.complete and not changes
+        else "",
+        "Step times move over their 90 % interval" if sensitivity.complete else "",
+    )
+    names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
+    where = Section(
+        f"Levers that make another fleet the cheapest: {names}", table=_flips_table(changes), detail=Detail.PAGE
+    )
+    return Section(
+        "Sensitivity",
+        (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
+        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
+        charts=_tornado_chart(sensitivity),
+        sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
+    )
+
+
+def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Table:
+    """Each lever with its ends and what the cheapest fleet costs there, and beside it at hand [$/h]."""
+    change = Column("change", "right", optional=True)
+    columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
+    rows = []
+    for row in levers:
+        cells = [lever_words(row.lever)]
+        for value, cost in _ends(row):
+            swing = "no fleet" if cost is None else signed_percent(cost / base - 1.0) if base else MISSING
+            cells += [value, hourly(cost), swing]
+        rows.append(cells)
+    return table_of(columns, rows)
+
+
+def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
+    """The swing of every lever; none where none was moved."""
+    rows, base = sensitivity.levers, sensitivity.usd_per_hour
+    if not rows:
+        return ()
+    still = [lever_words(row.lever) for row in rows if not moves(row, base)]
+    caption = f"{TORNADO_KEY} Not moved by: {', '.join(still)}." if still else TORNADO_KEY
+    return (Chart(swing_sentence(sensitivity), caption, draw_tornado(rows, base), levers_table(rows, base)),)
+
+
+def _prices_section(sensitivity: Sensitivity) -> Section:
+    """Which fleet is the cheapest at each price of a GPU."""
+    rows = [
+        (
+            clean(row.accelerator),
+            hourly(piece.low),
+            hourly(piece.high),
+            fleet_line(piece.pools),
+            hourly(piece.usd_per_hour_low),
+            hourly(piece.usd_per_hour_high),
+            "yes" if piece is piece_here(row) else "no",
+        )
+        for row in sensitivity.break_even
+        for piece in row.pieces
+    ]
+    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
+    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
+
+
+def _flips_table(changes: Sequence[tuple[LeverSensitivity, Flip]]) -> Table:
+    rows = [
+        (
+            lever_words(row.lever),
+            *(value_words(row.lever, value) for value in (row.value, flip.same_at, flip.other_at)),
+            fleet_line(flip.pools),
+            hourly(flip.usd_per_hour) if flip.usd_per_hour is not None else MISSING,
+        )
+        for row, flip in changes
+    ]
+    return table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), rows)

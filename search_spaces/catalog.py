@@ -37,11 +37,11 @@ from .efficiency import (
     parse_efficiency,
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
-from .faults import Fault, FaultsError, check_kind
 from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
+from .files import Fault, FaultsError, check_kind
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .yaml_source import read_source, shipped_table
+from .sources import read_source, shipped_table
 
 CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"

@@ -25,7 +25,7 @@ from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal, WorkloadFile
-from .yaml_source import parse_value, shipped_table
+from .sources import parse_value, shipped_table
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, str, str, Any], None]

@@ -13,8 +13,7 @@ import pytest
 
 from optimizer.loads import instance as deadlines
 from optimizer.loads.instance import Brake
-from optimizer.plans.plan import Plan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from optimizer.recommend.search import Level

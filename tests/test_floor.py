@@ -16,7 +16,7 @@ from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.loads.instance import PREFILL, ROLES, EngineSettings, Instance, at_volume
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
-from optimizer.plans.precision import ROUNDING
+from optimizer.plans.records import ROUNDING
 from optimizer.search.bound import (
     generating_work,
     late_first_tokens,

@@ -16,7 +16,7 @@ from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, hold
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
-from optimizer.plans.precision import ALIKE
+from optimizer.plans.records import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
 from optimizer.search.search import (

@@ -16,8 +16,7 @@ from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import fleet_cost, pool_config
 from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import NOTABLE
-from optimizer.plans.records import PrecisionSaving
+from optimizer.plans.records import NOTABLE, PrecisionSaving
 from optimizer.recommend.optimize import precision_savings
 from optimizer.search.search import evaluated, unmixed
 from pdplan.cli import run

@@ -38,8 +38,8 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, make_instance, never
-from optimizer.plans.precision import ALIKE
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import parse_plan
+from optimizer.plans.records import ALIKE
 from optimizer.recommend.optimize import tier_warnings
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pdplan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import parse_plan
 from pdplan import _SIBLINGS
 from tests.running import tiny
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan
-from optimizer.plans.reading import parse_plan
+from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench

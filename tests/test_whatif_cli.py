@@ -17,7 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optimizer.plans.precision import OPTIMAL_GAP
+from optimizer.plans.records import OPTIMAL_GAP
 from pdplan.cli import cli, run
 from tests.running import ROOT, THREE_GPUS
 

@@ -13,8 +13,7 @@ import pytest
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.precision import CANDIDATES
-from optimizer.plans.records import JudgedFleet, engine_counts
+from optimizer.plans.records import CANDIDATES, JudgedFleet, engine_counts
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
@@ -27,7 +26,7 @@ from reports.answers.curves import frontier_document, frontier_record, frontier_
 from reports.answers.whatif import sweep_document
 from reports.document import Document
 from reports.rows import columns_csv, row_columns
-from reports.views.terminal import render_document
+from reports.views import terminal_view
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
@@ -87,7 +86,7 @@ def one_replica_until(rate: float) -> Look:
 
 
 def text(document: Document) -> str:
-    return " ".join(render_document(document, 100).split())
+    return " ".join(terminal_view(document, 100).split())
 
 
 # --- one fleet ------------------------------------------------------------------------------------------------------

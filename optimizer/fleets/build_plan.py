@@ -30,7 +30,6 @@ from optimizer.plans.plan import (
     Alternative,
     Binding,
     ClassResult,
-    ErrorBars,
     MetricResult,
     OperatingPoint,
     Plan,
@@ -45,12 +44,10 @@ from optimizer.plans.plan import (
     bound_for,
     gap_of,
 )
-from optimizer.plans.precision import ALIKE, OPTIMAL_GAP
-from optimizer.plans.records import ClassLatencies, EnginePool, PrefixCache, Quantiles
+from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, ErrorBars, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
-from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool
-from search_spaces.loader import problem_of
+from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
@@ -58,8 +55,8 @@ from .error_bars import (
     accuracy_records,
     assumptions,
     class_error_bars,
+    fleet_assumptions,
     hardware_remarks,
-    other_precisions,
     price_remarks,
     step_errors,
 )
@@ -366,7 +363,9 @@ def build_plan(  # noqa: PLR0917
         "demand_rps": demand,
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
-        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
+        "provenance": origin.model_copy(
+            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+        ),
     }
     if not fleet.pools:
         return Plan(**common, **NO_FLEET, binding=list(shortfalls))

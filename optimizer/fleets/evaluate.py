@@ -22,8 +22,7 @@ from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
-from optimizer.plans.precision import ALIKE, MOST_MORE, ROUNDING, TOLERANCE
-from optimizer.plans.records import ClassLatencies, Quantiles
+from optimizer.plans.records import ALIKE, MOST_MORE, ROUNDING, TOLERANCE, ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 
 from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix

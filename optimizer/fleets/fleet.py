@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import EngineConfig, Role
 from optimizer.loads.instance import ROLES, Instance
-from optimizer.plans.precision import NOTABLE, ROUNDING, TOLERANCE
+from optimizer.plans.records import NOTABLE, ROUNDING, TOLERANCE
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 

@@ -28,7 +28,7 @@ from costmodel.queues.waits import lanes_held_up, lockstep_excess, normal_exceed
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
-from optimizer.plans.precision import ALIKE, NOTABLE, QUICK_CANDIDATES
+from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 
 from .fleet import MOST_ROUNDS, FleetPool

@@ -22,41 +22,48 @@ times and the parts of latency limits that the search was given.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AliasChoices, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.errors import UnknownNameError
+from costmodel.errors import UnknownNameError, shown
 from costmodel.metric import Metric, limits_of
 from costmodel.words import dollars
-from search_spaces.faults import Path
-from search_spaces.fields import house_error
+from search_spaces.bounds import ROUTER_SPELLINGS, TARGET_SPELLINGS
+from search_spaces.fields import faults_of, house_error
+from search_spaces.files import Keys, decoded
+from search_spaces.sources import JsonText, json_kind, json_shown
 
-from .precision import OPTIMAL_GAP, ROUNDING
 from .records import (
+    OPTIMAL_GAP,
+    ROUNDING,
     AccuracyRecord,
     Amount,
     ClassLatencies,
     Count,
     Degree,
     EnginePool,
+    ErrorBars,
     Judged,
-    JudgedFleet,
     Measure,
     Number,
     PrecisionSaving,
     PrefixCache,
+    Provisioning,
     Quantiles,
     Record,
     SafeFleet,
     Sensitivity,
     Share,
     Simulation,
+    StepError,
     without_empty,
 )
 
@@ -83,46 +90,6 @@ class Status(StrEnum):
     def has_fleet(self) -> bool:
         """Whether there is a fleet."""
         return self in {Status.OPTIMAL, Status.FEASIBLE, Status.STATED}
-
-
-class Range(Record):
-    """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
-
-    low: Measure
-    high: Measure | None
-
-
-class StepError(Record):
-    """Factors on predicted step times of one accelerator, from the errors of past predictions."""
-
-    accelerator: str
-    measured: bool
-    """Whether kernels of this very accelerator were measured; if not, those of a relative stand in."""
-    prefill: Range
-    """Of steps that only compute prompts [1]."""
-    decode: Range
-    """Of steps that generate tokens [1]."""
-
-
-class ErrorBars(Record):
-    """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
-
-    quantile: Share = 0.9
-    """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
-    ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
-    tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
-    metrics: dict[Metric, Range] = Field(default_factory=dict)
-    """Of every other metric that the class limits; left out of the file where there are none."""
-    attainment: Range
-
-    @property
-    def ranges(self) -> dict[Metric, Range]:
-        """Every metric that is known at both ends [s]."""
-        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 class TimeSplit(Record):
@@ -226,6 +193,7 @@ class ClassResult(Record):
     error_bars: ErrorBars | None = None
     metrics: dict[Metric, MetricResult] = Field(default_factory=dict)
     """Every other metric that the class limits; left out of the file where there are none."""
+    _serializer = without_empty("metrics")
 
     @property
     def latencies(self) -> ClassLatencies:
@@ -240,10 +208,6 @@ class ClassResult(Record):
         others = {str(metric): result.limit_s for metric, result in self.metrics.items()}
         own = {"ttft": self.ttft_limit_s, "tpot": self.tpot_limit_s}
         return limits_of(**{name: None if math.isnan(limit) else limit for name, limit in (own | others).items()})
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 class Binding(Record):
@@ -279,8 +243,11 @@ class Alternative(Record):
     why_not: str
     simulated: bool = False
     """Whether its attainment was simulated; if not, it is by the queueing formulas."""
-    confirmed: bool = False
-    """Whether it keeps every goal on requests that no choice was made by, as a recommended fleet must."""
+    confirmation: Count = 0
+    """Number of the confirmation that it passed, as a recommended fleet must, on requests that no choice was made by.
+
+    0: none was passed.
+    """
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class, where they were simulated."""
 
@@ -429,15 +396,7 @@ class Plan(Record):
         verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
         return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
 
-    def _named_pools(self) -> Iterator[tuple[Path, str]]:
-        """Where the plan names a pool, and which."""
-        for number, move in enumerate(self.transfers):
-            yield from ((("transfers", number, end), getattr(move, end)) for end in ("source", "target"))
-        for number, route in enumerate(self.routing):
-            yield from ((("routing", number, "prefill"), pool) for pool in route.prefill)
-            yield from ((("routing", number, "decode"), pool) for pool in route.decode)
-
-    def _miscounts(self) -> Iterator[tuple[Path, str]]:
+    def _miscounts(self) -> Iterator[tuple[Keys, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
@@ -450,7 +409,7 @@ class Plan(Record):
             if self.gpus.get(name, 0) != total[name]:
                 yield ("gpus", name), f"{self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
 
-    def _faults(self) -> Iterator[tuple[Path, str]]:
+    def _faults(self) -> Iterator[tuple[Keys, str]]:
         """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
         ids, load = [pool.id for pool in self.pools], self.workload
         complete = self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None
@@ -460,9 +419,18 @@ class Plan(Record):
             yield (), f"the status is {self.status}, but there are pools"
         if len(set(ids)) < len(ids):
             yield (), "two pools have one id"
-        for place, name in self._named_pools():
-            if name not in ids:
-                yield place, str(UnknownNameError("pool", name, ids))
+        rows = [
+            (("transfers", n, end), [getattr(move, end)])
+            for n, move in enumerate(self.transfers)
+            for end in ("source", "target")
+        ]
+        rows += [
+            (("routing", n, end), getattr(move, end))
+            for n, move in enumerate(self.routing)
+            for end in ("prefill", "decode")
+        ]
+        for place, names in rows:
+            yield from ((place, str(UnknownNameError("pool", name, ids))) for name in names if name not in ids)
         if not len(load.isl) == len(load.osl) == len(load.share):
             yield (), "workload.isl, osl and share differ in length"
         yield from self._miscounts()
@@ -473,42 +441,6 @@ class Plan(Record):
         for path, sentence in self._faults():
             raise house_error(sentence, path)
         return self
-
-
-class PoolNeed(Record):
-    """Replicas of a pool that run, and those that are needed."""
-
-    pool: str
-    replicas: Degree
-    needed: Degree
-
-
-class Provisioning(Record):
-    """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
-
-    rate_rps: Amount
-    stated: JudgedFleet
-    """The fleet as it is, at this rate."""
-    pools: list[PoolNeed]
-    """Empty where no number of replicas that was tried meets the SLOs."""
-    cost_usd_per_hour: Amount | None
-    """None where no number of replicas that was tried meets the SLOs."""
-    one_replica_fewer: list[JudgedFleet]
-    """These with one replica fewer in one pool: none is shown to meet every SLO."""
-    judged: Count
-    """Fleets that were simulated for it."""
-    most: Amount
-    """Multiple of the stated replicas up to which fleets were tried [1]."""
-
-    @property
-    def missing(self) -> int:
-        """Replicas that are needed and do not run."""
-        return sum(max(pool.needed - pool.replicas, 0) for pool in self.pools)
-
-    @property
-    def spare(self) -> int:
-        """Replicas that run and are not needed."""
-        return sum(max(pool.replicas - pool.needed, 0) for pool in self.pools)
 
 
 class FleetEvaluation(Record):
@@ -607,3 +539,105 @@ def proof_of_judged(few_pools: float | None, floor: float | None, cost: float) -
 def is_below(bound: float | None, cost: float) -> bool:
     """Whether a cost is below a bound by more than rounding; False without a bound."""
     return bound is not None and cost < bound * (1.0 - ROUNDING)
+
+
+PLAN_1: Final = "pdplan.plan/1"
+_PLACES: Final = ("alternatives", "simulation", "sensitivity")
+"""Fields of a plan with fleets that are not its own."""
+_LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
+"""Of the pools of a tuned fleet of plan/1, which stood beside them."""
+_LINE: Final = re.compile(
+    r"(?P<replicas>\d{1,12}) x (?P<accelerator>.{1,200}?) (?P<split>(?:(?:TP|PP|EP|DP)\d{1,6} ){1,4})"
+    r"(?:(?P<weights>[^ /]+)(?:/(?P<kv>[^ /]+))? )?(?P<role>prefill|decode|colocated)"
+)
+"""A pool of plan/1, such as "3 x H100 TP2 decode" or "1 x L40S TP1 EP2 fp8/bf16 colocated"."""
+
+
+def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
+    """Return the plan of a plan.json, of schema pdplan.plan/2 or /1.
+
+    name: stands for the file in messages. Raises InputError, which says what is wrong first and where.
+    """
+    text = JsonText(name, decoded(data, name), clause="is not a plan of this version of pdplan: ")
+    record = text.value()
+    if not isinstance(record, dict):
+        raise text.error(f"it is {json_kind(record)}, and a plan is an object with the schema {PLAN_SCHEMA}")
+    if "schema" not in record:
+        raise text.error(f"it names no schema, which for a plan is {PLAN_SCHEMA}")
+    schema = record["schema"]
+    if not (isinstance(schema, str) and schema.startswith("pdplan.plan/")):
+        raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
+    if schema not in {PLAN_SCHEMA, PLAN_1}:
+        sentence = f"is {shown(schema)}, not {PLAN_SCHEMA} or {PLAN_1}; make it again with pdplan optimize"
+        raise text.error(sentence, ("schema",))
+    try:
+        if schema == PLAN_1:  # settings that it does not state are null
+            fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
+            record = {**record, **fleets, "schema": PLAN_SCHEMA}
+        with suppress(AttributeError, KeyError, TypeError):  # what is no object or list there is refused below
+            _rename(record)
+        return Plan.model_validate(record)
+    except ValidationError as error:
+        fault = faults_of(error)[0]
+        raise text.error(fault.sentence, fault.path) from error
+    except RecursionError as error:
+        raise text.error("it is nested too deeply") from error
+
+
+def _rename(record: dict[str, Any]) -> None:
+    """Name targets, routers, confirmations and end-to-end times as today: older plans have names of their own."""
+    inputs, simulation = record.get("provenance", {}).get("inputs", {}), record.get("simulation") or {}
+    for place, key, spellings in (
+        (inputs, "target", TARGET_SPELLINGS),
+        (inputs.get("constraints", {}), "balancing", ROUTER_SPELLINGS),
+    ):
+        if place.get(key) is not None:
+            place[key] = spellings.get(place[key], place[key])
+    for row in record.get("alternatives", ()):
+        if "confirmed" in row:
+            row["confirmation"] = int(row.pop("confirmed") is True)
+    times: dict[str, Any] = {}
+    for row in simulation.get("classes", ()):
+        if (quantiles := row.pop("e2e_s", None)) is not None:
+            times[row["name"]] = row.setdefault("metrics", {})["e2e"] = quantiles
+    for row in record.get("classes", ()):
+        if (limit := row.pop("e2e_limit_s", None)) is not None:
+            quantiles = times.get(row["name"], dict.fromkeys(("p50", "p90", "p95", "p99")))
+            row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
+
+
+def _with_pools(text: JsonText, value: Any, path: Keys) -> Any:
+    """A value of a record, with every fleet in it as pools."""
+    if isinstance(value, list):
+        return [_with_pools(text, item, (*path, index)) for index, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _with_pools(text, item, (*path, key)) for key, item in value.items()}
+    if isinstance(fields.get("pools"), list):
+        fields["pools"] = [_pool(text, line, (*path, "pools", index)) for index, line in enumerate(fields["pools"])]
+        for key in _LIMITS:
+            if isinstance(fields.get(key), list):
+                for pool, limit in zip(fields["pools"], fields.pop(key), strict=False):
+                    pool[key] = limit
+    return fields
+
+
+def _pool(text: JsonText, line: Any, path: Keys) -> dict[str, Any]:
+    """The pool that a line of plan/1 states."""
+    match = _LINE.fullmatch(line) if isinstance(line, str) else None
+    if match is None:
+        raise text.error(f'{shown(line)} is not a pool such as "3 x H100 TP2 decode"', path)
+    degrees = dict.fromkeys(("TP", "PP", "EP", "DP"), 1) | {item[:2]: int(item[2:]) for item in match["split"].split()}
+    replicas = int(match["replicas"])
+    return {
+        "role": match["role"],
+        "accelerator": match["accelerator"],
+        "replicas": replicas,
+        "tensor_parallel": degrees["TP"],
+        "pipeline_parallel": degrees["PP"],
+        "expert_parallel": degrees["EP"],
+        "data_parallel": degrees["DP"],
+        "gpus": replicas * degrees["TP"] * degrees["PP"] * degrees["DP"],
+        "weight_dtype": match["weights"],
+        "kv_dtype": match["kv"],
+    } | dict.fromkeys((*_LIMITS, "max_model_len", "memory_fraction", "usd_per_hour"))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,6 +27,49 @@ from pydantic import (
 
 from costmodel.arrays import FloatArray
 from costmodel.metric import Metric
+
+ROUNDING: Final = 1e-6
+"""Relative difference below which costs, shares and times are the same [1]: solvers keep their limits no better."""
+
+NO_DEARER: Final = 1.0 + 2.0 * ROUNDING
+"""Factor on a cost below which those that are equal to it are found too."""
+
+OPTIMAL_GAP: Final = 1e-4
+"""Relative difference to which costs, shares and the ends of what a fleet can do are worked out by formula [1]: what is
+printed is as fine. A fleet within it counts as the optimum."""
+
+ALIKE: Final = 2e-3
+"""Relative difference up to which two loads, costs or gaps are alike [1]: less than any prediction tells. A pool with
+so little of its load is in nobody's way."""
+
+TOLERANCE: Final = 0.02
+"""To which the goodput and the saturation point are found by simulation (relative): with other seeds they differ by
+0.5 % (benchmarks/goodput_spread.py), and predictions are off by more."""
+
+NOTABLE: Final = 0.05
+"""Share of a cost or a rate from which on a difference counts [1]: predictions err by as much (docs/accuracy.md)."""
+
+SHORT_RUNS: Final = 4
+"""Short runs in a full one, and full runs of one question of many: 2,000 requests at least, of which 1,800 count, tell
+most fleets that miss, and the root of four halves an interval."""
+
+CANDIDATES: Final = 6
+"""Candidates of one list that are tried after each other, the likeliest first, where each takes a simulation or a
+search; assumed: six confirmations in place of eight changed none of 22 plans of benchmarks/pins.py."""
+
+QUICK_CANDIDATES: Final = SHORT_RUNS * CANDIDATES
+"""The same where each takes a short run or an evaluation by formula."""
+
+HALVINGS: Final = 3
+"""So often a range is halved, or doubled, to find where an answer changes: to an eighth of it, or to eight times."""
+
+MOST_MORE: Final = 1e3
+"""Multiple of a demand, or of its inverse, beyond which nothing is looked for."""
+
+MOST_LOOKS: Final = 20_000
+"""Fleets, or nodes of a search tree, that one search looks at: a guard against spaces of thousands of engines, which is
+the same on a slow machine."""
+
 
 LARGEST = 1e30
 """No number of a plan is larger; sums and products of such numbers are finite."""
@@ -70,9 +114,13 @@ class Record(BaseModel):
     model_config = STRICT
 
 
-def without_empty(record: dict[str, Any], key: str) -> dict[str, Any]:
-    """A record without a field that is empty or 0, as it is written to a file."""
-    return {name: value for name, value in record.items() if name != key or value}
+def without_empty(key: str) -> Any:
+    """A serializer that leaves a field out of the file where it is empty or 0."""
+
+    def write(self: Any, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in fields(self).items() if name != key or value}
+
+    return model_serializer(mode="wrap")(write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +162,13 @@ class EnginePool(Record):
     """Drafted for each request and step; left out of the file where there are none."""
     usd_per_hour: Amount | None
     """Price of the whole pool; null where it has several: over a range of prices, or of owned and rented GPUs."""
+    _serializer = without_empty("speculative_tokens")
 
     @property
     def engine(self) -> tuple[Hashable, ...]:
         """What the engine is, apart from its memory and batch limits."""
         degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
         return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype, self.speculative_tokens
-
-    @model_serializer(mode="wrap")
-    def _without_drafts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "speculative_tokens")
 
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
@@ -144,6 +189,42 @@ def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:
 def read_pools(records: Iterable[Any]) -> tuple[EnginePool, ...]:
     """Pools of such records."""
     return tuple(map(EnginePool.model_validate, records))
+
+
+class Range(Record):
+    """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
+
+    low: Measure
+    high: Measure | None
+
+
+class StepError(Record):
+    """Factors on predicted step times of one accelerator, from the errors of past predictions."""
+
+    accelerator: str
+    measured: bool
+    """Whether kernels of this very accelerator were measured; if not, those of a relative stand in."""
+    prefill: Range
+    """Of steps that only compute prompts [1]."""
+    decode: Range
+    """Of steps that generate tokens [1]."""
+
+
+class ErrorBars(Record):
+    """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
+
+    quantile: Share = 0.9
+    """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
+    ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
+    tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
+    metrics: dict[Metric, Range] = Field(default_factory=dict)
+    """Of every other metric that the class limits; left out of the file where there are none."""
+    attainment: Range
+
+    @property
+    def ranges(self) -> dict[Metric, Range]:
+        """Every metric that is known at both ends [s]."""
+        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
 
 
 class Outcome(StrEnum):
@@ -176,15 +257,12 @@ class ClassLatencies:
     tpot_s: Quantiles
     metrics: Mapping[Metric, Quantiles] = field(default_factory=dict)
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    _serializer = without_empty("metrics")
 
     @property
     def quantiles(self) -> dict[Metric, Quantiles]:
         """Every metric that is known of it [s]."""
         return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +358,42 @@ class JudgedFleet(Record):
     """Simulated share of each SLO class within its SLOs."""
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class."""
+
+
+class PoolNeed(Record):
+    """Replicas of a pool that run, and those that are needed."""
+
+    pool: str
+    replicas: Degree
+    needed: Degree
+
+
+class Provisioning(Record):
+    """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
+
+    rate_rps: Amount
+    stated: JudgedFleet
+    """The fleet as it is, at this rate."""
+    pools: list[PoolNeed]
+    """Empty where no number of replicas that was tried meets the SLOs."""
+    cost_usd_per_hour: Amount | None
+    """None where no number of replicas that was tried meets the SLOs."""
+    one_replica_fewer: list[JudgedFleet]
+    """These with one replica fewer in one pool: none is shown to meet every SLO."""
+    judged: Count
+    """Fleets that were simulated for it."""
+    most: Amount
+    """Multiple of the stated replicas up to which fleets were tried [1]."""
+
+    @property
+    def missing(self) -> int:
+        """Replicas that are needed and do not run."""
+        return sum(max(pool.needed - pool.replicas, 0) for pool in self.pools)
+
+    @property
+    def spare(self) -> int:
+        """Replicas that run and are not needed."""
+        return sum(max(pool.replicas - pool.needed, 0) for pool in self.pools)
 
 
 class PrefixCache(Record):
@@ -382,7 +496,9 @@ class Simulation(Record):
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
-    behind_least_requests: JudgedFleet | None = None
+    behind_least_requests: JudgedFleet | None = Field(
+        None, validation_alias=AliasChoices("behind_least_requests", "fewest_requests")
+    )
     """The plan's fleet behind a least-requests router; null where that is the plan's own or chooses alike, where time
     ran out, and in plans of older versions."""
     recorded: RecordedRun | None = None

@@ -25,17 +25,8 @@ from costmodel.units import KILO
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.instance import (
-    Instance,
-    Progress,
-    as_planned,
-    at_volume,
-    make_instance,
-    make_settings,
-    silent,
-)
-from optimizer.plans.precision import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING
-from optimizer.plans.records import EnginePool
+from optimizer.loads.instance import Instance, Progress, as_planned, at_volume, make_instance, make_settings, silent
+from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.program import Builder, Program, solve

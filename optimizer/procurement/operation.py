@@ -29,8 +29,7 @@ from costmodel.words import plural
 from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
-from optimizer.plans.precision import SHORT_RUNS
-from optimizer.plans.records import Outcome
+from optimizer.plans.records import SHORT_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided

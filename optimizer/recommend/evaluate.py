@@ -24,9 +24,8 @@ from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, as_planned, planned_instance, silent
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provenance, Provisioning, Status
-from optimizer.plans.precision import HALVINGS
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status
+from optimizer.plans.records import HALVINGS, JudgedFleet, PoolNeed, Provisioning
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
 from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
@@ -87,12 +86,13 @@ def evaluate(
 def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict, Judgement]:
     """The verdict on a fleet by the requests that confirm a plan, and what their runs say.
 
-    plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
+    plan: whose fleet it is, if any, or of an alternative: the requests are those that confirmed it, as many of them.
     """
     candidate, simulation = bench.verdict(subject.fleet), None if plan is None else plan.simulation
-    if simulation is None or not simulation.confirmation:
-        return confirmed(bench, candidate, 1)
-    return confirmed(bench, candidate, simulation.confirmation, runs=simulation.replications)
+    if simulation is not None and simulation.confirmation:
+        return confirmed(bench, candidate, simulation.confirmation, runs=simulation.replications)
+    own_rows = [] if plan is None else plan.alternatives[:1]
+    return confirmed(bench, candidate, max([1, *(row.confirmation for row in own_rows)]))
 
 
 def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:

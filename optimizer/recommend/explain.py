@@ -38,20 +38,12 @@ from optimizer.loads.instance import (
     planned_instance,
 )
 from optimizer.plans.plan import Alternative, Binding, Worth
-from optimizer.plans.precision import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
-from optimizer.plans.records import EnginePool
+from optimizer.plans.records import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_volume, with_looser_slos, without_limits
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
-from search_spaces.enumeration import (
-    HAND_OVER_RULES,
-    RULES,
-    end_of,
-    enumerate_shapes,
-    hand_over_refusals,
-    refusals,
-)
+from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, enumerate_shapes, hand_over_refusals, refusals
 from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, SearchSpace, Slo
 from search_spaces.quantities import Kind, format_quantity
 from search_spaces.search_space import Wanted, with_wanted

@@ -36,8 +36,16 @@ from optimizer.loads.instance import (
     slow_end,
 )
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
-from optimizer.plans.precision import CANDIDATES, NO_DEARER, NOTABLE, ROUNDING
-from optimizer.plans.records import Outcome, PrecisionSaving, SafeFleet, SafeStatus
+from optimizer.plans.records import (
+    CANDIDATES,
+    NO_DEARER,
+    NOTABLE,
+    ROUNDING,
+    Outcome,
+    PrecisionSaving,
+    SafeFleet,
+    SafeStatus,
+)
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated, unmixed
@@ -406,7 +414,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
     row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
-    in_time = search is None or row.confirmed
+    in_time = search is None or row.confirmation > 0
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 
 

@@ -35,19 +35,11 @@ from optimizer.loads.instance import (
     silent,
 )
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.precision import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE
+from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import FleetSearch, evaluated, near_fleets, unmixed
-from optimizer.verification.bench import (
-    LEAST_RUNS,
-    Bench,
-    Verdict,
-    confirmed,
-    fleet_key,
-    goodput_of,
-    make_bench,
-)
+from optimizer.verification.bench import LEAST_RUNS, Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult

@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
-from optimizer.plans.precision import MOST_LOOKS, OPTIMAL_GAP
+from optimizer.plans.records import MOST_LOOKS, OPTIMAL_GAP
 from search_spaces.problem import Billing, Offer, Problem
 
 if TYPE_CHECKING:  # to import it takes a second and a half

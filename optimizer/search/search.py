@@ -46,7 +46,7 @@ from optimizer.loads.instance import (
     make_settings,
     never,
 )
-from optimizer.plans.precision import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
+from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens

@@ -27,8 +27,7 @@ from optimizer.fleets.evaluate import utilization
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never
-from optimizer.plans.precision import NOTABLE, SHORT_RUNS, TOLERANCE
-from optimizer.plans.records import ClassJudgement, Outcome
+from optimizer.plans.records import NOTABLE, SHORT_RUNS, TOLERANCE, ClassJudgement, Outcome
 
 from .demand import Demand, recorded_trace, seeded_demands
 from .judge import (

@@ -27,7 +27,7 @@ from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Recorded
 
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""

@@ -39,8 +39,7 @@ from costmodel.simulator.steps import GridSteps, cost_steps
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
-from optimizer.plans.precision import MOST_MORE, TOLERANCE
-from optimizer.plans.records import ClassJudgement, Outcome, Quantiles
+from optimizer.plans.records import MOST_MORE, TOLERANCE, ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 

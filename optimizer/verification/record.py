@@ -20,8 +20,9 @@ from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance, at_quantile
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
 from optimizer.plans.records import (
+    ErrorBars,
     JudgedFleet,
     Quantiles,
     RecordedRun,
@@ -31,21 +32,11 @@ from optimizer.plans.records import (
     TunedFleet,
     Tuning,
 )
-from search_spaces.problem import Goal
-from search_spaces.recorded import STRETCHES
+from search_spaces.problem import STRETCHES, Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import (
-    Judgement,
-    OutOfTimeError,
-    Run,
-    counted,
-    in_time,
-    judge_demands,
-    pooled,
-    simulated_fleet,
-)
+from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
@@ -141,7 +132,7 @@ def fleet_row(  # noqa: PLR0917
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
-        confirmed=verdict is not None and verdict.confirmation > 0,
+        confirmation=0 if verdict is None else verdict.confirmation,
         latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 

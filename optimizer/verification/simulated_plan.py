@@ -22,12 +22,12 @@ from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.plan import Plan
-from optimizer.plans.precision import SHORT_RUNS, TOLERANCE
+from optimizer.plans.records import SHORT_RUNS, TOLERANCE
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
-from search_spaces.traces.reader import NANOSECONDS
-from search_spaces.traces.summary import read_trace, spread
+from search_spaces.trace_reader import NANOSECONDS
+from search_spaces.trace_summary import read_trace, spread
 
 from .bench import full_length
 from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands

@@ -30,8 +30,7 @@ from costmodel.errors import InputError, shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never
-from optimizer.plans.precision import CANDIDATES, NO_DEARER, QUICK_CANDIDATES, TOLERANCE
-from optimizer.plans.records import ClassJudgement, Outcome
+from optimizer.plans.records import CANDIDATES, NO_DEARER, QUICK_CANDIDATES, TOLERANCE, ClassJudgement, Outcome
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 

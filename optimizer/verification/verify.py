@@ -30,8 +30,7 @@ from optimizer.fleets.fleet import (
     fleet_gpus,
 )
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
-from optimizer.plans.precision import ALIKE, CANDIDATES, ROUNDING, TOLERANCE
-from optimizer.plans.records import Outcome
+from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome
 from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid

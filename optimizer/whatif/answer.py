@@ -28,8 +28,7 @@ from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import KEPT, pool_key
 from optimizer.loads.instance import Brake, Instance, as_planned, make_instance
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
-from optimizer.plans.precision import CANDIDATES
-from optimizer.plans.records import EnginePool, pool_records, read_pools
+from optimizer.plans.records import CANDIDATES, EnginePool, pool_records, read_pools
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level, search_by_formula
 from optimizer.search.bound import check_floors

@@ -27,8 +27,15 @@ from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
-from optimizer.plans.precision import CANDIDATES, HALVINGS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, TOLERANCE
-from optimizer.plans.records import engine_counts
+from optimizer.plans.records import (
+    CANDIDATES,
+    HALVINGS,
+    OPTIMAL_GAP,
+    QUICK_CANDIDATES,
+    ROUNDING,
+    TOLERANCE,
+    engine_counts,
+)
 from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS

@@ -27,12 +27,12 @@ from costmodel.errors import ImpossibleError, InputError
 from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
 from optimizer.loads.instance import Progress
-from optimizer.plans.precision import CANDIDATES
+from optimizer.plans.records import CANDIDATES
 from search_spaces.files import open_file, shown_path
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
-from .answer import ScenarioEffort, answer
+from .answer import Answer, ScenarioEffort, answer
 
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
@@ -178,6 +178,14 @@ def run_sweep(
             number for number in range(count) if rows[number]["fleet"] in refuted_fleets and number not in solved_again
         ]
     return [_shown(rows[number], shares) for number in range(count)]
+
+
+def solve(problem: Problem, scenarios: Sequence[Scenario], effort: ScenarioEffort, looks: int = 0) -> list[Answer]:
+    """The answers to some scenarios, solved in this process; looks: fleets that are simulated at most."""
+    solver = Solver(problem, effort, proven=False, shown=(), count=len(scenarios))
+    looks = 0 if effort is ScenarioEffort.SIMULATED else looks
+    with ThreadPoolExecutor(1) as executor:
+        return [Answer.of_row(row) for row in run_sweep(Sweep(tuple(scenarios), solver, looks, ""), executor, 1)]
 
 
 def _shown(row: Row, shares: Mapping[str, float]) -> Row:

@@ -1,7 +1,8 @@
-"""`pdplan report`, `compare` and `deploy`: view a plan again, compare it with another one, write the files for it."""
+"""`pdplan simulate`, `report`, `compare`, `deploy`, `resilience`, `autoscale`: what is asked of a plan or a fleet."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -12,12 +13,171 @@ from click.core import ParameterSource
 
 from costmodel.errors import InputError, shown
 from pdplan.console import Console
-from pdplan.files import View, read_fleet, read_plan, view_options
-from pdplan.options import PATH, Choice, alternative_option, console_options, force_option, pairs, pass_console
-from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
+from pdplan.files import Output, View, answer_options, read_fleet, read_plan, view_options
+from pdplan.options import (
+    PATH,
+    Choice,
+    alternative_option,
+    console_options,
+    force_option,
+    pairs,
+    pass_console,
+    per_second,
+    seconds,
+    share_within,
+    whole,
+)
+from search_spaces.bounds import (
+    CONCURRENCY,
+    DAY_PARTS,
+    HALF_WIDTH,
+    HOURLY_RATE,
+    REPLICATIONS,
+    ROUTER_SPELLINGS,
+    ROUTERS,
+    RUN_REQUESTS,
+    SEED,
+    SIMULATED_REQUESTS,
+    TARGET_NAMES,
+    TARGET_SPELLINGS,
+    Bounds,
+)
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
+
+SOON_DONE = 50_000
+"""So many requests take a few seconds: nobody needs to be told that they are under way."""
+
+
+def day_profile(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """Turn "0.4,1,0.8" into numbers, and "plan" into `simulated_plan.PLANNED`: no multiples."""
+    if value is None or value.strip() == "plan":
+        return None if value is None else ()
+    try:
+        multiples = tuple(float(word) for word in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
+        ) from error
+    if not DAY_PARTS.holds(len(multiples)):
+        raise click.BadParameter(f"has {len(multiples)} multiples; {DAY_PARTS.sentence()}")
+    if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
+        raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
+    return multiples
+
+
+def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
+    return share_within(HALF_WIDTH)(context, parameter, value if value is None else value.strip().removeprefix("±"))
+
+
+@click.command(short_help="Simulate requests on the fleet of a plan.")
+@click.argument("file", type=PATH)
+@click.option(
+    "--rate", callback=per_second, metavar="RATE",
+    help="Mean arrivals, such as 12/s or 600/min; default: the plan's, or those of --trace.",
+)  # fmt: skip
+@click.option(
+    "--diurnal", "profile", callback=day_profile, metavar="PROFILE",
+    help="Let the rate change over a day: 'plan' for the plan's profile, or multiples of the rate at equal intervals, "
+    "such as 0.4,1,0.8; default: a steady rate.",
+)  # fmt: skip
+@click.option(
+    "--concurrency", type=whole(CONCURRENCY), metavar="N",
+    help="Closed loop: N requests at a time; when one ends, the next one starts.",
+)  # fmt: skip
+@click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
+@click.option(
+    "--requests",
+    type=whole(SIMULATED_REQUESTS),
+    metavar="N",
+    default=20_000,
+    show_default=True,
+    help="Requests in each run.",
+)
+@click.option(
+    "--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the random requests."
+)
+@click.option(
+    "--replications", type=whole(REPLICATIONS), metavar="K",
+    help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
+)  # fmt: skip
+@click.option(
+    "--until", callback=half_width, metavar="SHARE",
+    help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
+)  # fmt: skip
+@click.option(
+    "--balancing",
+    type=Choice(ROUTERS, ROUTER_SPELLINGS),
+    help="How the router chooses a replica of a pool; default: as in the plan.",
+)
+@click.option("--goodput", is_flag=True, help="Also find the highest request rate at which every class meets its SLO.")
+@click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
+@click.option("--timeline", type=PATH, metavar="FILE", help="Write the steps of each replica over time, for Perfetto.")
+@click.option(
+    "--window", callback=seconds, metavar="TIME", default="30s", show_default=True,
+    help="Length of the timeline, such as 30s.",
+)  # fmt: skip
+@answer_options(
+    "Write the answer as one page, offline.", alternative_option, rows="Write a row per request, as CSV.", parquet=True
+)
+def simulate(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    alternative: int,
+    output: Output,
+    timeline: Path | None,
+    window: float,
+    **options: Any,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan simulate plan/plan.json
+      pdplan simulate plan/plan.json --rate 14/s --csv requests.csv --timeline steps.json
+      pdplan simulate plan/plan.json --curve --requests 10000
+
+    Simulates every queue, batch, KV block and hand-over of the fleet in FILE, with the cost model's
+    expected step times. FILE is a plan or a fleet file (pdplan init --fleet). Requests are random, or
+    recorded (--trace). Prints what share of each SLO class meets the SLO, what the plan predicted, and
+    how busy each pool was.
+
+    A class meets its SLO when the lower end of its 95 % interval reaches the goal, and misses it when
+    the upper end does not. Between the two it is undecided, and the text says how many requests decide.
+
+    Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
+    keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
+    """
+    from costmodel.simulator.run import prepare
+    from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
+    from reports.answers.simulation import simulation_document, simulation_json, timeline_json
+    from reports.rows import request_columns
+
+    request = SimulationRequest(**options)
+    request.check()
+    output.check({"--timeline": timeline}, FILE=file, trace=request.trace)
+    telling = console.progress() if request.work <= SOON_DONE else console.milestones()
+    plan = read_fleet(file, alternative)
+    with telling as progress:
+        prepare(None if progress is None else lambda text: progress(text, 0.0))
+        simulation = simulate_plan(plan, request, progress)
+    console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
+    if timeline is not None:
+        hint = "; open it at ui.perfetto.dev or chrome://tracing"
+        console.write(timeline, timeline_json(simulation, window), force=output.force, hint=hint)
+    chosen = f" --alternative {alternative}" if alternative > 1 else ""
+    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
+    document, pools = simulation_document(simulation, next_step=following), [pool.name for pool in simulation.use.pools]
+    return output.show(
+        console,
+        document,
+        simulation_json(simulation),
+        lambda: request_columns(simulation.instance, pools, simulation.judgement),
+    )
+
 
 MOST_STRAYS = 5
 
@@ -37,7 +197,7 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     pull request: verdict, fleet, SLOs, alternatives, and the command that makes the plan again.
     """
     from reports.answers.plan import plan_document
-    from reports.json_text import plan_record
+    from reports.text import plan_record
 
     if view.form == "json":
         view = replace(view, rival="")
@@ -161,10 +321,10 @@ def deploy(
     2 if there is any fault.
     """
     from pdplan.api import deployment_options
+    from reports.answers.plan_details import deploy_sentence, what_runs
     from reports.deploy.describe import describe
     from reports.deploy.files import planned_target, write_deployment
-    from reports.deploy.readme import scattered_words
-    from reports.next_steps import Deployability, deploy_sentence
+    from reports.deploy.measurement import scattered_words
 
     plan = read_fleet(file, alternative)
     if check is not None:
@@ -179,7 +339,7 @@ def deploy(
     if deployment.demand.sessions and (warning := scattered_words(deployment)):
         console.warn(warning)
     if options["target"] is None and settings.target != planned_target(plan):
-        console.note(deploy_sentence(plan, Deployability.of(plan).targets))
+        console.note(deploy_sentence(plan, what_runs(plan)))
     console.note(f"wrote {len(files)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 
@@ -190,7 +350,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     target: what it has to be for, None: any.
     """
     from costmodel.words import plural
-    from reports.deploy.checking import AS_WRITTEN, checked_directory
+    from reports.deploy.files import AS_WRITTEN, checked_directory
 
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -223,3 +383,137 @@ def _left_aside(strays: list[str]) -> str:
     names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
     count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not of this plan"
     return f"{count}, and are applied with the whole folder: {names}{more}"
+
+
+# --- what a loss does, and a day --------------------------------------------------------------------------------------
+
+LEAST_REQUESTS = 5_000
+"""Of a run, at the least: else as many as each of those had that proved the plan."""
+LOSSES = Bounds(1, 100)
+LEAST = Bounds(1, 100_000)
+HOURS = 24
+
+
+@click.command(short_help="Say which loss of a replica or node breaks an SLO.")
+@click.argument("file", metavar="PLAN", type=PATH)
+@click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
+@click.option("--requests", type=whole(RUN_REQUESTS),
+              help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
+              "at least 5,000.")  # fmt: skip
+@click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
+@answer_options("Write a page.")
+def resilience(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    losses: int,
+    requests: int | None,
+    seed: int,
+    output: Output,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan resilience plan/plan.json
+      pdplan resilience plan/plan.json --losses 2
+      pdplan resilience plan/plan.json --json | jq '.losses[] | select(.verdict != "meets")'
+
+    Takes one replica from each pool, then each node, in turn. Routes the requests to what is left,
+    simulates them, and says which loss breaks an SLO and what spares against it cost. Runs are longer
+    than --requests where these are too few to show whether a pool falls behind. Spare replicas of the
+    plan (constraints.headroom) serve like the others. PLAN may be a fleet file.
+
+    Exits with 3 when some loss breaks an SLO, or when the verdict is undecided: the goal lies within the
+    95 % interval. More --requests decide.
+    """
+    from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
+    from optimizer.procurement.operation import resilience as ask
+    from reports.answers.operation import resilience_dict, resilience_document
+
+    output.check(PLAN=file)
+    plan = read_fleet(file)
+    proof = plan.simulation
+    least = LEAST_REQUESTS if proof is None else max(LEAST_REQUESTS, proof.requests // proof.replications)
+    instance, fleet = fleet_of_plan(plan, file.parent)
+    with console.milestones() as progress:
+        answer = ask(
+            instance,
+            fleet,
+            count=losses,
+            spares=[pool.spare_replicas for pool in plan.pools],
+            requests=requests or least,
+            seed=seed,
+            volume=planned_volume(plan),
+            progress=progress,
+        )
+    document = resilience_document(answer, losses, plan)
+    return output.show(console, document, resilience_dict(answer))
+
+
+@click.command(short_help="Say what scaling a plan's fleet over the day saves.")
+@click.argument("file", metavar="PLAN", type=PATH)
+@click.option("--start-up", callback=seconds, metavar="TIME", default="5min", show_default=True,
+              help="Time from the decision to a replica's first request.")  # fmt: skip
+@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
+@click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Fewest replicas of every pool.")
+@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
+              help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
+@answer_options("Write a page with a chart.")
+def autoscale(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    start_up: float,
+    by_hour: str | None,
+    least: int,
+    requests: int,
+    output: Output,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan autoscale plan/plan.json
+      pdplan autoscale plan/plan.json --start-up 10min --least 2
+      pdplan autoscale plan/plan.json --by-hour 2,1,1,1,1,2,4,6,8,9,9,9,10,10,9,9,8,8,7,6,5,4,3,2
+
+    Finds by simulation how many replicas each pool needs in every hour of the day. Says what the day
+    costs if replicas start ahead by the daily profile, against a fleet of fixed size, and which SLO is
+    missed if they start only when the load has come. PLAN may be a fleet file.
+
+    Exits with 3 when the plan's own fleet misses an SLO in some hour, or when the verdict is undecided:
+    the goal lies within the 95 % interval. More --requests decide.
+    """
+    import numpy as np
+
+    from optimizer.fleets.build_plan import fleet_of_plan
+    from optimizer.procurement.operation import autoscale as scale
+    from optimizer.verification.demand import planned_profile
+    from reports.answers.operation import autoscale_dict, autoscale_document
+
+    output.check(PLAN=file)
+    instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
+    volume = planned_profile(instance)
+    if by_hour is not None:
+        volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
+    if volume is None:
+        raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
+    with console.milestones() as progress:
+        day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
+    return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))
+
+
+def _rates(text: str) -> list[float]:
+    """Read 24 rates [1/s].
+
+    >>> len(_rates("1" + ",2" * 23))
+    24
+    """
+    try:
+        rates = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
+    if len(rates) != HOURS or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
+        raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
+    return rates

@@ -1,4 +1,4 @@
-"""`pdplan whatif`, `frontier` and `map`: the questions that a buyer asks."""
+"""`pdplan whatif`, `frontier`, `map` and `buy`: the questions that a buyer asks."""
 
 from __future__ import annotations
 
@@ -264,8 +264,8 @@ def answers(
         yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
     if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        slack, fleets = options["slack"], near_optimal(problem, effort, looks)
-        yield "alternatives", whatif.alternatives_record(fleets, slack), whatif.alternatives_document(fleets, slack)
+        fleets = near_optimal(problem, effort, looks)
+        yield "alternatives", *whatif.alternatives_answer(fleets, options["slack"])
     if options["chunks"]:
         tell("the cheapest fleet", 0.9)
         chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
@@ -455,3 +455,67 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
             high = min(high, 4.0 * low * problem.model.max_position / problem.workload.max_tokens)
         axes.append(parse_axis(f"{word}={low!r}:{high!r}:{VALUES}:log"))
     return axes
+
+
+@click.command(short_help="Say what to reserve, buy and rent as demand grows.")
+@click.option(
+    "--terms",
+    type=PATH,
+    metavar="FILE",
+    help="YAML file with the keys of procurement:; its sections replace those of FILE.",
+)
+@click.option(
+    "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
+)
+@click.option(
+    "--growth",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.",
+)
+@click.option(
+    "--low",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the lower end of the band; default: as the terms say, else --growth.",
+)
+@click.option(
+    "--high",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
+)
+@verify_option(40)
+@problem_options("Write a page with a chart.", prices=False, reads=("terms",))
+def buy(
+    console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
+) -> int:
+    """Examples:
+
+    \b
+      pdplan buy workload.yaml
+      pdplan buy workload.yaml --terms terms.yaml --growth 5% --low 0% --high 8%
+      pdplan buy workload.yaml --set procurement.electricity.usd_per_kwh=0.2 --html buy.html
+
+    Chooses how many GPUs to reserve or buy now, while the growth of demand is uncertain. Says what to
+    sign later and what to rent by the hour on each path of the demand: on demand, spot with headroom
+    for its interruptions, reserved, bought, or already owned. Shows the cost of each month, the cost of
+    renting everything on demand, and what knowing the growth would be worth.
+
+    The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
+
+    Every fleet that serves an hour is simulated at the rate that it is bought for. Fleets that miss an
+    SLO are excluded, and the choice is made again. --verify 0 relies on the formulas.
+
+    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the purchase
+    needs a fleet that misses them in simulation.
+    """
+    from optimizer.procurement.buying import buy as choose
+    from reports.answers.buying import buying_dict, buying_document
+    from search_spaces.buying_terms import load_terms
+
+    stated = {name: changes[name] for name in ("months", "growth", "low", "high") if changes[name] is not None}
+    terms_of_file = load_terms(problem, terms, stated)
+    with console.milestones() as progress:
+        purchase = choose(problem, terms_of_file, progress, looks)
+    return output.show(console, buying_document(purchase), buying_dict(purchase))

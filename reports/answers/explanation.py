@@ -10,8 +10,7 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.loads.instance import ROLES, Instance
-from optimizer.plans.precision import ROUNDING
-from optimizer.plans.records import pool_records
+from optimizer.plans.records import ROUNDING, pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of

@@ -16,23 +16,12 @@ from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
-from optimizer.plans.precision import TOLERANCE
-from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome
+from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
 from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import (
-    MISSING,
-    count,
-    duration,
-    latencies,
-    percent,
-    percent_beside,
-    rate,
-    si,
-    significant,
-)
+from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
 from reports.words import marked, misses_used

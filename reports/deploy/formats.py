@@ -18,7 +18,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from costmodel.errors import InputError, shown
-from search_spaces.json_source import JsonText
+from search_spaces.sources import JsonText
 
 
 class Raw(str):
