@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -341,21 +342,22 @@ def _kernel_rates(
     for accelerator, peak, (arithmetic, traffic) in zip(accelerators, peaks, pairs, strict=True):
         width, longer = accelerator.bandwidth, accelerator.in_engine if conditions.in_engine else InEngine()
         rows.append(
-            (
-                peak * arithmetic.compute / longer.arithmetic,
-                width * traffic.memory / longer.traffic,
-                traffic.launch + (traffic.eager if eager else 0.0),
-                arithmetic.compute_half,
-                arithmetic.depth_half,
-                arithmetic.fill_half,
-                arithmetic.cast / width,
-                arithmetic.spill / width,
-                arithmetic.floor * eager,
-                arithmetic.single * eager,
-            )
+            {
+                "peak": peak * arithmetic.compute / longer.arithmetic,
+                "bandwidth": width * traffic.memory / longer.traffic,
+                "launch": traffic.launch + (traffic.eager if eager else 0.0),
+                "compute_half": arithmetic.compute_half,
+                "depth_half": arithmetic.depth_half,
+                "fill_half": arithmetic.fill_half,
+                "cast": arithmetic.cast / width,
+                "spill": arithmetic.spill / width,
+                "floor": arithmetic.floor * eager,
+                "single": arithmetic.single * eager,
+            }
         )
-    *rates, floor, single = (_column(column) for column in zip(*rows, strict=True))
-    return KernelRates(*rates, floor if floor.any() else None, single if single.any() else None)
+    columns: dict[str, Any] = {name: _column([row[name] for row in rows]) for name in rows[0]}
+    unused = {name: None for name in ("floor", "single") if not columns[name].any()}
+    return KernelRates(**columns | unused)
 
 
 PAIR = 2
