@@ -316,6 +316,17 @@ def tail_on_grid(cells: FloatArray, width: float) -> tuple[FloatArray, float]:
     return late, float(late[1:].sum() + 0.5) * width
 
 
+def step_in_progress(running: FloatArray | float) -> FloatArray:
+    """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
+
+    An engine that pulls (`engine.Policy`) then loads the KV during one whole step more than one that is sent it.
+
+    >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
+    [0.0, 0.632, 1.0]
+    """
+    return np.asarray(-np.expm1(-np.asarray(running)))
+
+
 def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
     """P(rest of a step > slack), met at any time with equal chance; 1 where slack is negative [1]."""
     return 1.0 - np.clip(slack, 0.0, step) / step if step > 0.0 else np.where(slack < 0.0, 1.0, 0.0)
