@@ -12,7 +12,6 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -449,15 +448,6 @@ def sampled_spread(tokens: FloatArray) -> FloatArray:
     most = np.maximum(SAMPLED_RANGE * tokens, 1.0 + 1e-6)
     variance = (most + 1.0) * np.log(most) / (2.0 * (most - 1.0)) - 1.0
     return np.asarray(SAMPLED_SPREAD * np.sqrt(np.maximum(variance, 0.0)))
-
-
-def largest_of(ranks: float) -> float:
-    """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
-
-    >>> [round(largest_of(n), 2) for n in (1, 2, 8)]
-    [0.0, 0.59, 1.43]
-    """
-    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: FloatArray, skew: float) -> FloatArray:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Self
 
 import numpy as np
@@ -198,6 +199,15 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
     return np.where(score < 0.0, 1.0 - tail, tail)
+
+
+def largest_of(ranks: float) -> float:
+    """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
+
+    >>> [round(largest_of(n), 2) for n in (1, 2, 8)]
+    [0.0, 0.59, 1.43]
+    """
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:
