@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
+from costmodel.attention import Part
 from costmodel.engine import NO_OVERHEAD, EngineConfig, Role
 from costmodel.engine_arrays import (
     MARLIN_MXFP4,
@@ -33,7 +34,7 @@ from costmodel.kernels import (
     attended_pairs,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
-from costmodel.transformer import Part, Transformer, WeightScale, touched_experts
+from costmodel.transformer import Transformer, WeightScale, touched_experts
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
