@@ -11,7 +11,7 @@ from costmodel.prefix_cache import usd_per_gpu
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
-from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
+from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
 from reports.asked import day_rate, has_fleet, tightest_limits, violated
 from reports.document import said
@@ -389,6 +389,8 @@ def proof_sentence(plan: Plan) -> str:
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
+    if plan.cheaper_fleets is not None and sentences:
+        return f"Cheapest fleet found. {sentences[0]} {_cheaper_sentence(plan, plan.cheaper_fleets)}"
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
         few_pools = (
             f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
@@ -400,6 +402,23 @@ def proof_sentence(plan: Plan) -> str:
             )
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
+
+
+def _cheaper_sentence(plan: Plan, cheaper: CheaperFleets) -> str:
+    """How many cheaper fleets of one or two pools there are, and what refuted them."""
+    between, by_formula = "of one or two pools between that and this price", cheaper.count - cheaper.simulated
+    if not cheaper.count:
+        return f"There is no fleet {between}."
+    fleets = "The only fleet" if cheaper.count == 1 else f"All {cheaper.count:,} fleets"
+    verb = "misses" if cheaper.count == 1 else "miss"
+    if not cheaper.simulated:
+        return f"{fleets} {between} {verb} {slo_name(plan)} by formula."
+    if not by_formula:
+        return f"{fleets} {between} failed in simulation."
+    return (
+        f"Of the {cheaper.count:,} fleets {between}, {by_formula:,} {'misses' if by_formula == 1 else 'miss'} "
+        f"{slo_name(plan)} by formula, and simulation confirmed none of the other {cheaper.simulated:,}."
+    )
 
 
 def _floor_dtypes(plan: Plan) -> str:

@@ -375,6 +375,42 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
 
+def fleets_between(search: FleetSearch, low: float, high: float) -> int | None:
+    """Fleets of one pool, or of a prefill and a decode pool, that cost from `low` to less than `high` [$/h].
+
+    Told apart by what is bought: roles, GPU types, GPUs of a replica, replicas. None where there are too many to count.
+    """
+    problem, tables, settings = search.instance.problem, search.instance.tables, search.settings
+    columns = np.stack([settings.role, tables.offer[settings.shape], tables.gpus[settings.shape].astype(np.int64)])
+    kinds, kind = np.unique(columns, axis=1, return_inverse=True)
+    role, offer, gpus = kinds
+    engine_gpus = (offer[:, None] == np.arange(len(problem.offers))) * gpus[:, None]
+    owned, price = np.array([(item.owned, max(item.usd_per_hour, ROUNDING)) for item in problem.offers])[offer].T
+    most = np.ceil((owned + high / price) / gpus).astype(np.int64) + 1
+
+    def cheaper(others: FloatArray, engines: IntArray) -> int:
+        """Pools of these engines beside other GPUs, (rows, offers), at either price."""
+        at = [most_engines(problem, others, engine_gpus[engines], most[engines], cost) for cost in (high, low)]
+        return int((at[0] - at[1]).sum())
+
+    alone = np.flatnonzero(role == COLOCATED)
+    count = cheaper(np.zeros((alone.size, len(problem.offers))), alone)
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
+        return count
+    talks = np.zeros((role.size, role.size), dtype=np.bool_)
+    ends = [np.flatnonzero(settings.role == end) for end in (PREFILL, DECODE)]
+    first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
+    talks[kind[ends[0]][first], kind[ends[1]][second]] = True
+    prefill, decode = np.nonzero(talks)
+    if most[prefill].sum() > MOST_LOOKS:
+        return None
+    sizes = [np.arange(1, number) for number in most[prefill]]
+    rows = np.repeat(np.arange(prefill.size), [size.size for size in sizes])
+    replicas = np.concatenate(sizes, dtype=np.int64) if sizes else np.zeros(0, dtype=np.int64)
+    replicas = replicas + problem.constraints.spare_replicas
+    return count + cheaper(engine_gpus[prefill[rows]] * replicas[:, None], decode[rows])
+
+
 def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
 
