@@ -164,38 +164,34 @@ LEAST_SHARE: Final = 5e-4
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
-    tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
+    served, load = served_rate(plan), plan.workload
+    of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
+    inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
+    tokens = si(served * load.mean_osl, "tokens/s").replace(" k", "k ")
     pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
         **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
-        entry=_entry(plan),
-        exit=(si(tokens, "tokens/s").replace(" k", "k "), f"{length} output tokens each"),
+        entry=(rate(served), inputs),
+        exit=(tokens, f"{significant(load.mean_osl)} output tokens each"),
     )
 
 
 ROLES: Final = ("prefill", "decode", "colocated")
 
 
-def _entry(plan: Plan) -> tuple[str, str]:
-    entry_rate, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
-    if plan.objective == "min_cost":
-        return rate(entry_rate), length
-    of = (
-        f"served of {rate(plan.demand_rps)}"
-        if entry_rate < plan.demand_rps
-        else f"the demand is {rate(plan.demand_rps)}"
-    )
-    return rate(entry_rate), f"{of}; {length}"
-
-
 def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
     boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
-    hidden = pools[len(drawn) :]
-    return (*boxes, _rest_box(hidden)) if hidden else tuple(boxes)
+    if hidden := pools[len(drawn) :]:
+        gpus, usd = sum(pool.gpus for pool in hidden), math.fsum(pool.usd_per_hour for pool in hidden)
+        replicas = plural(sum(pool.replicas for pool in hidden), "replica")
+        lines = (f"{replicas} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings.")
+        role = hidden[0].role
+        boxes.append(PoolBox(plural(len(hidden), f"more {role} pool"), role, lines, engines=(), columns=1, more=""))
+    return tuple(boxes)
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
@@ -217,19 +213,6 @@ def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
         more=", ".join(hidden),
-    )
-
-
-def _rest_box(pools: Sequence[Pool]) -> PoolBox:
-    gpus, usd = sum(pool.gpus for pool in pools), math.fsum(pool.usd_per_hour for pool in pools)
-    replicas = sum(pool.replicas for pool in pools)
-    return PoolBox(
-        title=plural(len(pools), f"more {pools[0].role} pool"),
-        role=pools[0].role,
-        lines=(f"{plural(replicas, 'replica')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
-        engines=(),
-        columns=1,
-        more="",
     )
 
 
@@ -256,7 +239,7 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
     if not brief or len(pools) <= MOST_POOLS:
         return list(pools)
-    dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
+    dearest = dearest_first(pools)[: BRIEF_ROWS + 1]
     return [pool for pool in pools if pool in dearest]
 
 

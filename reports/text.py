@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from optimizer.plans.plan import Plan
+    from pydantic import BaseModel
 
 
 NAME_LIMIT: Final = 60
@@ -145,11 +145,6 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def plan_json(plan: Plan) -> str:
-    """Return the plan as JSON: fields in the model's order, numbers that JSON cannot say (NaN, infinity) as null."""
-    return json_text(plan_record(plan))
-
-
 def json_text(record: Any) -> str:
     """Write plain values as JSON text, numbers that it cannot say as null."""
     return json.dumps(finite(record), indent=2, allow_nan=False) + "\n"
@@ -163,9 +158,9 @@ def as_script(record: Any) -> str:
     return text
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values."""
-    return plan.model_dump(mode="python", by_alias=True)
+def record_of(model: BaseModel) -> dict[str, Any]:
+    """A plan, or an evaluation, as plain values, its fields in the model's order."""
+    return model.model_dump(mode="python", by_alias=True)
 
 
 def finite(value: Any) -> Any:

@@ -215,7 +215,12 @@ def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} (95 % interval {' to '.join(ends)})"
-    return f"{result}, simulated over {basis}.{_recorded_words(simulation)}"
+    if (run := simulation.recorded) is None:
+        return f"{result}, simulated over {basis}."
+    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
+    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
+    return f"{result}, simulated over {basis}. Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
@@ -234,17 +239,6 @@ def result_words(
     if outcome is Outcome.MEETS:
         return f"Meets every SLO: {clean(worst.name, 30)} is tightest with {share}"
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
-
-
-def _recorded_words(simulation: Simulation) -> str:
-    """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
-    run = simulation.recorded
-    if run is None:
-        return ""
-    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
-    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
-    return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
@@ -312,24 +306,21 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         subject = "Apart from the spares every replica is needed: with one fewer"
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
-    losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
+    losses = list[str]()
+    for row in rows[:MOST_LESS]:
+        name, share, _ = tightest(row.attainment, plan.classes)
+        reasons = {
+            " (undecided)": undecided(row, plan),
+            " (in the trace's own order)": row.replayed,
+            " (overloaded)": row.overloaded,
+            " (once its KV memory was full)": row.stuck,
+        }
+        whose = "" if losses else f" of {requests_of(name, plan.classes)} meet the SLO"
+        why = next((words for words, holds in reasons.items() if holds), "")
+        losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
     return f"{subject} {'; '.join([*losses, *more])}{also}."
-
-
-def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
-    """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
-    name, share, _ = tightest(row.attainment, plan.classes)
-    subject = f" of {requests_of(name, plan.classes)} meet the SLO" if first else ""
-    reasons = {
-        " (undecided)": undecided(row, plan),
-        " (in the trace's own order)": row.replayed,
-        " (overloaded)": row.overloaded,
-        " (once its KV memory was full)": row.stuck,
-    }
-    why = next((words for words, holds in reasons.items() if holds), "")
-    return f"in {clean(row.what).partition(':')[0]}, {percent(share)}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:

@@ -195,7 +195,7 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     pull request: verdict, fleet, SLOs, alternatives, and the command that makes the plan again.
     """
     from reports.answers.plan import plan_document
-    from reports.text import plan_record
+    from reports.text import record_of
 
     if view.form == "json":
         view = replace(view, rival="")
@@ -204,7 +204,7 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
     brief = view.is_screen and not console.verbose
     document = plan_document(plan, brief=brief, next_step=following if view.form == "text" else "")
-    view.show(console, document, plan_record(plan), "plan")
+    view.show(console, document, record_of(plan), "plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Provisioning, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, JudgedFleet, Outcome
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from reports.answers.plan_details import (
     backend_sentence,
@@ -23,7 +23,7 @@ from reports.answers.plan_details import (
     what_runs,
     workload_section,
 )
-from reports.asked import asked, command_of, has_fleet, next_command, tightest_limits, violated
+from reports.asked import FLEET_LIMITS, asked, command_of, has_fleet, next_command, tightest_limits, violated
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.figures import (
@@ -48,11 +48,12 @@ from reports.numbers import (
     monthly,
     percent,
     percent_beside,
+    quantity,
     rate,
     signed_percent,
 )
 from reports.scenarios import sensitivity_section
-from reports.text import capital, clean, moment, plan_json, plan_record, sentence
+from reports.text import capital, clean, json_text, moment, record_of, sentence
 from reports.verdict import (
     DAY_PRICE,
     WHOLE,
@@ -95,6 +96,7 @@ from reports.words import (
     gpu_words,
     is_feasible,
     is_simulated_row,
+    limit_words,
     limits_by_role,
     miss_sentences,
     missed_classes,
@@ -151,7 +153,7 @@ def plan_document(
 def plan_page(plan: Plan, document: Document | None = None) -> str:
     """The report of a plan: its whole answer (made here when None) as a page, with the plan itself in it."""
     document = document or plan_document(plan)
-    return html_view(replace(document, next_step=""), plan_record(plan), "plan")
+    return html_view(replace(document, next_step=""), record_of(plan), "plan")
 
 
 def write_outputs(plan: Plan, document: Document, directory: Path, *, force: bool = False) -> list[Path]:
@@ -160,7 +162,7 @@ def write_outputs(plan: Plan, document: Document, directory: Path, *, force: boo
     Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
     document: the whole answer.
     """
-    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan, document)}
+    texts = {directory / PLAN_FILE: json_text(record_of(plan)), directory / REPORT_FILE: plan_page(plan, document)}
     check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
     write_whole(texts)
     return list(texts)
@@ -168,6 +170,7 @@ def write_outputs(plan: Plan, document: Document, directory: Path, *, force: boo
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     cut = len(plan.pools) - len(shown_pools(plan.pools, brief=True))
+    more = len(alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(
             table=fleet_table(plan, brief=True),
@@ -185,7 +188,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         waste_sentence(plan),
                         prefix_sentence(plan, brief=True),
                         deploy_sentence(plan, runs, brief=True),
-                        _more_sentence(plan),
+                        f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
                 overload_sentence(plan),
@@ -201,12 +204,6 @@ def _risk_sentence(plan: Plan) -> str:
     kinds = [{row.kind for row in group} for group in alternative_groups(plan)]
     number = next((f": fleet {number}." for number, names in enumerate(kinds, 1) if "safe" in names), ".")
     return f"{risk.removesuffix('.')}{number}" if (risk := risk_sentence(plan)) else ""
-
-
-def _more_sentence(plan: Plan) -> str:
-    """Say how many alternatives the brief answer leaves out."""
-    more = len(alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
-    return f"-v shows {plural(more, 'more alternative')}." if more > 0 else ""
 
 
 def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
@@ -299,10 +296,18 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     ]
     cut = len(classes) - MOST_CLASSES
     question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
+    sentences = []
+    for limit in obstacles:
+        obstacle = binding_sentence(limit)
+        # where not every fleet was tried, another one may need less
+        if plan.status is Status.TIME_LIMIT and limit.constraint in {*FLEET_LIMITS, "inventory"}:
+            used, most = (quantity(value, limit.unit) for value in (limit.used, limit.limit))
+            obstacle = f"The nearest fleet found needs {used}; {limit_words(limit)} is {most}."
+        sentences.append(f"{obstacle} {relax_sentence(limit)}")
     return (
         Section(sentences=tuple(question)),
         Section(sentences=tuple(miss_sentences(plan))),
-        Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
+        Section(sentences=tuple(sentences)),
     )
 
 
@@ -322,7 +327,16 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         return Section()
     tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
-    table = table_of(_alternative_columns(brief=brief), cells, tones)
+    columns = [
+        Column("#", "right"),
+        Column("alternative", shrink=True, lines=6),
+        Column("replicas × GPU" if brief else FLEET_WITH_LIMITS, shrink=True, lines=8),
+        *([Column("max seqs/chunk", spacious=True)] if brief else []),
+        Column("$/h", "right"),
+        Column("extra", "right"),
+        *([] if brief else [Column("SLO met", "right", optional=True)]),
+    ]
+    table = table_of(columns, cells, tones)
     if brief:
         return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
@@ -336,19 +350,6 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
-
-
-def _alternative_columns(*, brief: bool) -> list[Column]:
-    limits, met = Column("max seqs/chunk", spacious=True), Column("SLO met", "right", optional=True)
-    return [
-        Column("#", "right"),
-        Column("alternative", shrink=True, lines=6),
-        Column("replicas × GPU" if brief else FLEET_WITH_LIMITS, shrink=True, lines=8),
-        *([limits] if brief else []),
-        Column("$/h", "right"),
-        Column("extra", "right"),
-        *([] if brief else [met]),
-    ]
 
 
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
@@ -464,11 +465,6 @@ SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
 
 
-def evaluation_record(evaluation: FleetEvaluation) -> dict[str, Any]:
-    """The evaluation as plain values."""
-    return evaluation.model_dump(mode="python", by_alias=True)
-
-
 def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next_step: str = "") -> Document:
     """The answer of an evaluation.
 
@@ -537,10 +533,6 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
     return f"{price} for {load}: {able}."
 
 
-def _slos(plan: Plan) -> str:
-    return "its SLO" if len(plan.classes) == 1 else "its SLOs"
-
-
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     """Say by how many replicas the fleet is too small or too large."""
     if not provisioning.pools:
@@ -581,30 +573,26 @@ def _replica_words(changes: Mapping[str, int], word: str) -> str:
     return join_words([replicas, *(f"{number} {word} in {pool}" for pool, number in rest)])
 
 
-def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
-    """The share of the class that suffers most, and why it misses."""
-    name, share, goal = tightest(row.attainment, plan.classes)
-    stuck = "; it does not recover from a burst that fills its KV memory"
-    why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
-    return f"({percent_beside(share, goal)} of {requests_of(name, plan.classes)} meet it){why}"
-
-
 def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = evaluation.twice, evaluation.plan
-    result, at = _attainment_words(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
+    name, share, goal = tightest(twice.stated.attainment, plan.classes)
+    result = f"({percent_beside(share, goal)} of {requests_of(name, plan.classes)} meet it)"
+    if twice.stated.stuck:
+        result += "; it does not recover from a burst that fills its KV memory"
+    elif twice.stated.overloaded:
+        result += "; its queues grow"
+    at, slos = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = capital(_change_words(twice, plan) if twice.pools else _nothing_helps(twice))
     more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
     stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
     if stuck:
-        needs += (
-            f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills its "
-        )
-        needs += "KV memory"
+        needs += f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills "
+        needs += "its KV memory"
     if twice.stated.held:
-        return f"{at} meets {_slos(plan)} too {result}.{f' {needs}.' if twice.spare else ''}"
+        return f"{at} meets {slos} too {result}.{f' {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
-    return f"{at} {verb} {_slos(plan)} {result}. {needs}."
+    return f"{at} {verb} {slos} {result}. {needs}."
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:

@@ -366,6 +366,11 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
         tips = [f"{p.name}: {hourly(p.x)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
         names = [f"{RECOMMENDED} {money(point.x)}" for point in members] if tone == "good" else ()
         series.append(Series(places, symbol=tone, tips=tips, names=names))
+    cheaper = [point for point in points if point.x < next(point.x for point in points if point.tone == "good")]
+    title = f"The cheapest of the {len(points)} fleets drawn"
+    if cheaper:
+        holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
+        title = f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room
@@ -375,23 +380,13 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
     headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
     chart = Chart(
-        title=fleets_sentence(points),
+        title=title,
         caption=f"The slowest latency at the goal's quantile over its limit, in the worst class.{note}",
         drawing=draw_panels([panel], f"cost against latency: {summary}"),
         table=table_of(headers, rows),
         legend=tuple(FLEET_TONES.items()),
     )
     return (chart,)
-
-
-def fleets_sentence(points: Sequence[TailPoint]) -> str:
-    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
-    own = next(point for point in points if point.tone == "good")
-    cheaper = [point for point in points if point.x < own.x]
-    if not cheaper:
-        return f"The cheapest of the {len(points)} fleets drawn"
-    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
 
 
 def _worth_chart(plan: Plan) -> Chart:
@@ -468,10 +463,14 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
     for point in points:
         x = point.arithmetic_intensity
         series.append(Series(((x, point.mfu), (x, attainable(point))), "drop"))
-    tips = [_roofline_tip(pool) for pool in pools]
-    for pool, tip in zip(pools, tips, strict=True):
-        place = (pool.operating_point.arithmetic_intensity, pool.operating_point.mfu)
-        series.append(Series([place], symbol=pool.role, tips=[tip], names=[clean(pool.id, 20)]))
+    tips = []
+    for pool, point in zip(pools, points, strict=True):
+        gpu, intensity = clean(pool.accelerator, 24), significant(point.arithmetic_intensity)
+        peak = f"{percent(point.mfu)} of peak, {percent(attainable(point))} attainable"
+        bound = f"bound by {clean(point.bound_by, 20)}"
+        tips.append(f"{clean(pool.id, 20)} ({pool.role}, {gpu}): {intensity} FLOP/byte, {peak}; {bound}")
+        place = (point.arithmetic_intensity, point.mfu)
+        series.append(Series([place], symbol=pool.role, tips=tips[-1:], names=[clean(pool.id, 20)]))
     panel = Panel(
         Axis(
             "arithmetic intensity, FLOP/byte",
@@ -490,15 +489,6 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
 def attainable(point: OperatingPoint) -> float:
     """Share of the peak FLOP/s that the roof allows at a point's intensity [1]."""
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
-
-
-def _roofline_tip(pool: Pool) -> str:
-    point = pool.operating_point
-    return (
-        f"{clean(pool.id, 20)} ({pool.role}, {clean(pool.accelerator, 24)}): {significant(point.arithmetic_intensity)} "
-        f"FLOP/byte, {percent(point.mfu)} of peak, {percent(attainable(point))} attainable; bound by "
-        f"{clean(point.bound_by, 20)}"
-    )
 
 
 def roofline_sentence(pools: Sequence[Pool]) -> str:
@@ -538,24 +528,19 @@ def _split_chart(plan: Plan) -> Chart:
         texts = tuple(percent(share) for _, share in time_parts)
         bars.append(Bar(pool_label(pool), f"{step} a step", stack, texts))
     summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
+    largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
+    for pool in dearest_of_each_role(plan.pools):
+        key, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
+        if is_number(share):
+            largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
+    words = join_words([f"{part} ({', '.join(roles)})" for part, roles in largest.items()])
     return Chart(
-        title=split_sentence(plan.pools),
+        title=f"Largest part of a step: {words}" if words else "No step times are known",
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=draw_bars(bars, f"time of one step: {summary}"),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
         legend=tuple((f"part-{key}", name) for key, name in PARTS.items()),
     )
-
-
-def split_sentence(pools: Sequence[Pool]) -> str:
-    """Say what takes most of a step in each role, by the pools that cost most."""
-    shares: dict[str, list[str]] = {}
-    for pool in dearest_of_each_role(pools):
-        name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
-        if is_number(share):
-            shares.setdefault(PARTS[name], []).append(f"{pool.role} {percent(share)}")
-    largest = [f"{name} ({', '.join(roles)})" for name, roles in shares.items()]
-    return f"Largest part of a step: {join_words(largest)}" if largest else "No step times are known"
 
 
 # --- the workload ----------------------------------------------------------------------------------------------------

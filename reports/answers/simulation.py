@@ -240,22 +240,17 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     )
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
-        *_gap_sentences(simulation),
+        *(
+            f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
+            f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
+            for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
+        ),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
         f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
         "from published measurements.",
         _slot_sentence(simulation) if simulation.slots else "",
         loss_sentence if unfinished_count else "",
     )
-
-
-def _gap_sentences(simulation: Simulated) -> list[str]:
-    """Say how long the longest gap between two tokens of a request was."""
-    return [
-        f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
-        f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
-        for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
-    ]
 
 
 def _slot_sentence(simulation: Simulated) -> str:
