@@ -159,6 +159,7 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
 
 def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
+    from search_spaces.recorded import LEAST
     from search_spaces.traces.summary import read_trace, tells_waves, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
@@ -177,7 +178,10 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    note = "" if keeps_times else _random_note(summary, whole=whole)
+    few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
+    note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
+    note += f"{few if whole else 'only part of it was read (--limit)'}."
+    note = "" if keeps_times else note
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
 
 
@@ -196,18 +200,6 @@ def _sessions(summary: SessionSummary) -> dict[str, Any]:
     }
 
 
-def _sessions_facts(figures: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    begin = figures["sessions_per_s"]
-    return (
-        ("sessions", f"{count(figures['sessions'])} of {significant(figures['mean_turns'])} turns on average"),
-        ("requests", count(figures["requests"])),
-        ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
-        ("think time", f"{duration(figures['mean_think_time_s'])} on average"),
-        ("new tokens", f"{count(figures['mean_user_tokens'])} per turn on average"),
-        ("output", f"{count(figures['mean_answer_tokens'])} tokens per turn on average"),
-    )
-
-
 def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     """What to do about requests that the model cannot take; empty where it takes all."""
     beyond = int((summary.rows.isl + summary.rows.osl > model.max_position).sum())
@@ -218,17 +210,6 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
         f"{count(beyond)} of {count(summary.requests)} requests ({percent(beyond / summary.requests)}) {verb} longer "
         f"than the context of {model.name}, {context} tokens, so pdplan optimize refuses this workload: leave them out "
         f"by pdplan workload --max-tokens {model.max_position}, or name a --model of longer context (pdplan models)."
-    )
-
-
-def _random_note(summary: TraceSummary, *, whole: bool) -> str:
-    """Why the requests of the trace are not simulated as they came."""
-    from search_spaces.recorded import LEAST
-
-    few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
-    return (
-        "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
-        f"{few if whole else 'only part of it was read (--limit)'}."
     )
 
 
@@ -326,7 +307,16 @@ def _page(figures: dict[str, Any]) -> Document:
     notes = Section(sentences=tuple(f"Note: {note}" for note in figures["notes"]))
     path = (clean(figures["path"], 200),)
     if "sessions" in figures:
-        return Document(path, (Section(facts=_sessions_facts(figures)), notes))
+        begin = figures["sessions_per_s"]
+        facts = (
+            ("sessions", f"{count(figures['sessions'])} of {significant(figures['mean_turns'])} turns on average"),
+            ("requests", count(figures["requests"])),
+            ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
+            ("think time", f"{duration(figures['mean_think_time_s'])} on average"),
+            ("new tokens", f"{count(figures['mean_user_tokens'])} per turn on average"),
+            ("output", f"{count(figures['mean_answer_tokens'])} tokens per turn on average"),
+        )
+        return Document(path, (Section(facts=facts), notes))
     hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
     peaks = ", ".join(

@@ -26,7 +26,7 @@ from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
-from reports.asked import asked
+from reports.asked import arrivals, asked
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
 from reports.words import engine_title
@@ -171,10 +171,6 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
                 f"{engine_title(plan.engine)} does not convert it while loading; name a "
                 f"checkpoint in {dtype} with --model"
             )
-    return _findable(_checkpoint_name(plan, problem), "the model's name")
-
-
-def _checkpoint_name(plan: Plan, problem: Problem) -> str:
     model_input = plan.provenance.inputs.get("model") or {}
     config, architecture = model_input.get("config"), model_input.get("architecture")
     name = str(model_input.get("name") or problem.model.name)
@@ -183,12 +179,12 @@ def _checkpoint_name(plan: Plan, problem: Problem) -> str:
         raise InputError(f"{described} with --model")
     if config and not Path(config).is_absolute():
         raise InputError(f"{described} or its whole path with --model")
-    if config:
-        return str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     checkpoint = name if "/" in name else served_checkpoint(name)
+    if config:
+        checkpoint = str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     if checkpoint is None:
         raise InputError(f"no published checkpoint of {name} is known; name one, or its folder, with --model")
-    return checkpoint
+    return _findable(checkpoint, "the model's name")
 
 
 def _findable(text: str, label: str) -> str:
@@ -229,7 +225,7 @@ def routing_of(plan: Plan) -> GatewayRouting:
 
 def quietest(plan: Plan) -> float:
     """The rate of the day's quietest hour over the planned one [1]; 1 where the plan has no day."""
-    day = (plan.provenance.inputs.get("workload", {}).get("diurnal") or {}).get("requests_per_second_by_hour")
+    day = arrivals(plan)
     return min(min(day) / plan.workload.request_rate_rps, 1.0) if day else 1.0
 
 
@@ -253,6 +249,12 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
     vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
     used = pool.operating_point.utilization
+    rate = 0.0  # at which an engine prefills in full chunks, on all of its ranks [token/s]
+    if config.role is not Role.DECODE:
+        overhead = load_engine_overhead(problem.engine, problem.engine_changes)
+        engines = engine_arrays(problem.model, [config], overhead)
+        chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
+        rate = chunk / prompt_seconds(problem.model, config, engines, chunk)
     return DeployedPool(
         id=pool.id,
         name=name,
@@ -260,7 +262,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         node_label=options.labels.get(pool.accelerator, config.accelerator.node_label),
         replicas=pool.replicas,
         settings=_settings(plan, problem, config, options, vendor),
-        prompt_rate=_prompt_rate(problem, config),
+        prompt_rate=rate,
         running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
         config=config,
@@ -355,16 +357,6 @@ def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str)
             f"{', '.join(gpus)}; plan with kv_dtype: bf16, or with one accelerator"
         )
     return str(kernels["latent" if model.is_latent else "plain"])
-
-
-def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
-    """Tokens per second that an engine prefills in full chunks, on all of its ranks [token/s]; 0 for decode."""
-    if config.role is Role.DECODE:
-        return 0.0
-    overhead = load_engine_overhead(problem.engine, problem.engine_changes)
-    engines = engine_arrays(problem.model, [config], overhead)
-    chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
-    return chunk / prompt_seconds(problem.model, config, engines, chunk)
 
 
 def tightest(plan: Plan) -> LabelledSlo:

@@ -328,12 +328,28 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     engine = deployment.engine
     if engine == "trtllm":
         options = _options_of_dynamo(deployment, where, values) if deployment.target.workers else values
-        return _trtllm_settings(deployment, where, options)
+        if unknown := sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)}):
+            raise InputError(
+                f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
+            )
+        engine_values = _read_flags(deployment, FlagReader(where, options))
+        engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
+        absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
+        return WorkerSettings(**absent | engine_values)
     reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    if engine == "vllm":
-        return _vllm_settings(deployment, reader)
-    return WorkerSettings(**_read_flags(deployment, reader))
+    engine_values = _read_flags(deployment, reader)
+    if engine == "sglang":
+        return WorkerSettings(**engine_values)
+    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
+        if flag.read is not None and flag.setting not in engine_values:
+            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
+    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
+    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
+    for tier in _connectors(reader.where, reader.values)[1:]:
+        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
+    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
+    return WorkerSettings(**engine_values)
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -423,19 +439,6 @@ def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) 
     return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
 
 
-def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(deployment, reader)
-    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
-        if flag.read is not None and flag.setting not in engine_values:
-            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
-    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
-    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
-    for tier in _connectors(reader.where, reader.values)[1:]:
-        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
-    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
-    return WorkerSettings(**engine_values)
-
-
 def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
@@ -483,18 +486,6 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "host_bytes": settings.host_cache * int(GIGA) or None,
     }
     return _stated(deployment, pool, engine_values)
-
-
-def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> WorkerSettings:
-    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)})
-    if unknown:
-        raise InputError(
-            f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
-        )
-    engine_values = _read_flags(deployment, FlagReader(where, options))
-    engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
-    absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
-    return WorkerSettings(**absent | engine_values)
 
 
 OVERRIDES: Final = "--override-engine-args"

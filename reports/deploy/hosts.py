@@ -150,8 +150,18 @@ def host_files(deployment: Deployment) -> dict[str, str]:
     for engine in engines:
         if options := _options(deployment, engine):
             files[f"workers/{engine.name}.yaml"] = manifest(ABOUT[deployment.engine], options)
-        for rank in range(len(engine.hosts)):
-            files[f"workers/{engine.script(rank)}"] = _worker_script(deployment, engine, rank)
+        for rank, host in enumerate(engine.hosts):
+            env = [_visible(engine), *_env(deployment, engine, host)]
+            files[f"workers/{engine.script(rank)}"] = render(
+                "plain/worker.sh",
+                title=Raw(target_of(deployment.engine).title),
+                rank=rank,
+                host=host,
+                nodes=len(engine.hosts),
+                needs_addresses=_names_addresses(deployment),
+                env=[(Raw(name), value) for name, value in env],
+                words=[*fact("programs", deployment.engine), *_command(deployment, engine, rank)],
+            )
     if deployment.on_cpu or not _names_addresses(deployment):
         return files
     groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
@@ -276,25 +286,20 @@ def _visible(engine: HostedReplica) -> tuple[str, str]:
     return fact("vendors", engine.pool.vendor, "visible"), between.join(map(str, engine.gpus))
 
 
-def _worker_script(deployment: Deployment, engine: HostedReplica, rank: int) -> str:
-    """What starts an engine on its host number `rank`."""
-    env = [_visible(engine), *_env(deployment, engine, engine.hosts[rank])]
-    return render(
-        "plain/worker.sh",
-        title=Raw(target_of(deployment.engine).title),
-        rank=rank,
-        host=engine.hosts[rank],
-        nodes=len(engine.hosts),
-        needs_addresses=_names_addresses(deployment),
-        env=[(Raw(name), value) for name, value in env],
-        words=[*fact("programs", deployment.engine), *_command(deployment, engine, rank)],
-    )
-
-
 def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:
     """What stands before the engines: HAProxy, which also chooses among pools, or the engine's own router."""
     if deployment.behind_gateway:
-        return _gateway_files(deployment, engines)
+        servers: dict[str, list[tuple[str, Raw]]] = {}
+        for engine in engines:
+            address = Raw(f'"{engine.hosts[0].address}:{engine.port("worker")}"')
+            servers.setdefault(engine.pool.name, []).append((engine.name, address))
+        start = render(
+            "plain/gateway.sh",
+            version=fact("gateway", "version"),
+            port=fact("ports", "http"),
+            chosen_by=Raw(chosen_by(deployment)),
+        )
+        return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
     files: dict[str, str] = {}
     if _names_addresses(deployment):
         words = router_words(deployment, engines)
@@ -319,21 +324,6 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
         package=Raw(fact("router").get(deployment.engine, "")),
     )
     return files
-
-
-def _gateway_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:
-    """HAProxy's configuration and its start script."""
-    servers: dict[str, list[tuple[str, Raw]]] = {}
-    for engine in engines:
-        address = Raw(f'"{engine.hosts[0].address}:{engine.port("worker")}"')
-        servers.setdefault(engine.pool.name, []).append((engine.name, address))
-    start = render(
-        "plain/gateway.sh",
-        version=fact("gateway", "version"),
-        port=fact("ports", "http"),
-        chosen_by=Raw(chosen_by(deployment)),
-    )
-    return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
 
 
 def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> list[str]:

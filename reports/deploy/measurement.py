@@ -81,7 +81,13 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     answers = ["--osl", str(osl), "--osl-stddev", str(round(SWEEP_SPREAD * osl))]
-    files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
+    # together the traces of the classes are the planned arrivals
+    classes = demand.slo_class or (0,) * len(demand.share)
+    lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
+    files = {
+        f"{FOLDER}/{trace_file(slo)}": "".join(line for number, line in lines if number == of_class)
+        for of_class, slo in enumerate(deployment.classes)
+    }
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(fact("benchmark", "tool")),
@@ -113,17 +119,6 @@ def trace_file(slo: LabelledSlo) -> str:
 def results_folder(slo: LabelledSlo) -> str:
     """Where the result of a class lies, beside its trace."""
     return f"results{slo.ending}"
-
-
-def class_traces(deployment: Deployment) -> dict[str, str]:
-    """The trace of each class by file name: together they are the planned arrivals."""
-    drawn = drawn_rows(deployment.demand)
-    classes = deployment.demand.slo_class or (0,) * len(deployment.demand.share)
-    lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn]
-    return {
-        trace_file(slo): "".join(line for number, line in lines if number == of_class)
-        for of_class, slo in enumerate(deployment.classes)
-    }
 
 
 def job_script(command: str) -> str:
@@ -432,16 +427,6 @@ def scattered_words(deployment: Deployment) -> str:
     )
 
 
-def stack_words(deployment: Deployment) -> str:
-    """Which versions of which programs the files are for."""
-    target, version = deployment.target, deployment.options.version
-    engine = target_of(deployment.engine).title
-    if target.title == engine:
-        return f"{engine} {version}"
-    own = "" if version == deployment.engine_version else f" {version}"  # llm-d's versions are those of its engine
-    return f"{target.title}{own} with {engine} {deployment.engine_version}"
-
-
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     pods = target_of(deployment.options.target).pods
@@ -451,11 +436,15 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         for pool in deployment.pools
     ]
     chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
+    stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
+    if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
+        own = "" if options.version == deployment.engine_version else f" {options.version}"
+        stack = f"{deployment.target.title}{own} with {stack}"
     source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
     return render(
         "readme/README.md",
         title=deployment.title,
-        stack=stack_words(deployment),
+        stack=stack,
         sha=deployment.plan_sha,
         pools=deployment.pools,
         routes=pool_lines(deployment) if deployment.parted else [],
