@@ -54,7 +54,12 @@ def asked(plan: Plan) -> list[Slo]:
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
     """What could be bought and within which limits, as the inputs say it."""
     inputs = plan.provenance.inputs
-    rows = [_gpu_words(row) for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]]
+    rows = []
+    for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]:
+        price, stock = _number(row.get("price")), _number(row.get("inventory"))
+        terms = [listed(price)] if price is not None else []
+        terms += [f"at most {count(stock)}"] if stock is not None else []
+        rows.append(clean(str(row.get("name", MISSING)), 24) + (f" ({', '.join(terms)})" if terms else ""))
     limits = inputs.get("constraints")
     limits = limits if isinstance(limits, Mapping) else {}
     pairs = [(name, _number(limits.get(key)), unit) for key, (name, unit) in FLEET_LIMITS.items()]
@@ -69,14 +74,6 @@ def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def _gpu_words(row: Mapping[str, Any]) -> str:
-    price, stock = _number(row.get("price")), _number(row.get("inventory"))
-    terms = [listed(price)] if price is not None else []
-    terms += [f"at most {count(stock)}"] if stock is not None else []
-    name = clean(str(row.get("name", MISSING)), 24)
-    return f"{name} ({', '.join(terms)})" if terms else name
 
 
 def _number(value: object) -> float | None:

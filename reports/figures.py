@@ -12,6 +12,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
 from optimizer.plans.records import ClassLatencies, Quantiles
+from reports import words
 from reports.asked import tightest_limits
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
@@ -29,17 +30,6 @@ from reports.numbers import (
 )
 from reports.text import clean
 from reports.verdict import served_rate, spread
-from reports.words import (
-    constraint_words,
-    gpus_per_engine,
-    has_tpot,
-    is_overloaded,
-    replica_words,
-    replicas_cell,
-    split_words,
-    tightest_first,
-    used_words,
-)
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TONES: Final = {
@@ -195,8 +185,8 @@ def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ..
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
-    gpus = gpus_per_engine(pool)
-    load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
+    gpus = words.gpus_per_engine(pool)
+    load = "overloaded by formula" if words.is_overloaded(pool) else f"load {load}"
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
@@ -207,7 +197,7 @@ def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
         title=pool_label(pool),
         role=pool.role,
         lines=(
-            f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
+            f"{plural(pool.replicas, 'replica')} of {words.replica_words(pool)}{spare} · {words.split_words(pool)}",
             f"{rate(pool.operating_point.request_rate_rps)} · {load} · {hourly(pool.usd_per_hour)}",
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
@@ -246,7 +236,7 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 def pool_loads(plan: Plan) -> dict[str, str]:
     """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
     tightest_last = reversed(tightest_limits(plan))
-    return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
+    return {row.where: f"{words.used_words(row)} ({words.constraint_words(row.constraint)})" for row in tightest_last}
 
 
 def fleet_table(plan: Plan, *, brief: bool) -> Table:
@@ -269,7 +259,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         (
             clean(pool.id, 20),
             *([] if ids_name_roles else [pool.role]),
-            replicas_cell(pool, spares=pool.spare_replicas),
+            words.replicas_cell(pool, spares=pool.spare_replicas),
             count(pool.max_num_seqs),
             count(pool.max_num_batched_tokens),
             money(pool.usd_per_hour),
@@ -285,7 +275,7 @@ def brief_slo_table(plan: Plan) -> Table:
 
     Then how many requests meet all limits.
     """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
+    classes = words.tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
     at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
     metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
     for metric in metrics:
@@ -343,7 +333,7 @@ def slo_table(plan: Plan) -> Table:
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
     """Every latency of a class with its limit [s] and its error bar; no TPOT where nothing follows first tokens."""
     limits, ranges = item.limits, {} if item.error_bars is None else item.error_bars.ranges
-    known = [metric for metric in item.latencies.quantiles if metric is not Metric.TPOT or has_tpot(item)]
+    known = [metric for metric in item.latencies.quantiles if metric is not Metric.TPOT or words.has_tpot(item)]
     return [(metric, item.latencies.quantiles[metric], limits.get(metric), ranges.get(metric)) for metric in known]
 
 

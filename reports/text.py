@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
     'abc…'
     """
     printable = "".join(
-        " " if char.isspace() else char for char in text[: 4 * limit] if char.isspace() or _is_printable(char)
+        " " if char.isspace() else char
+        for char in text[: 4 * limit]
+        if char.isspace() or unicodedata.category(char) not in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
     )
     short = " ".join(printable.split())
     return short if len(short) <= limit and len(text) <= 4 * limit else short[: limit - 1] + ELLIPSIS
@@ -56,10 +58,6 @@ def moment(text: str) -> str:
     """
     match = _MOMENT.fullmatch(text)
     return f"{match[1]} {match[2]} UTC" if match else clean(text, 40)
-
-
-def _is_printable(char: str) -> bool:
-    return unicodedata.category(char) not in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
 
 def display_width(text: str) -> int:
@@ -119,7 +117,8 @@ def wrap(text: str, width: int) -> list[str]:
     """
     lines: list[str] = []
     line = ""
-    for word in _fitting(glue(text).split(" "), width):
+    glued = ([word] if display_width(word) <= width else word.split(_NO_BREAK) for word in glue(text).split(" "))
+    for word in itertools.chain.from_iterable(glued):
         longer = f"{line} {word}" if line else word
         if display_width(longer) <= width:
             line = longer
@@ -128,12 +127,6 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append(line)
         line = fit(word, width)
     return [item.replace(_NO_BREAK, " ") for item in [*lines, line]]
-
-
-def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
-    """The words, those that are glued to more than `width` columns taken apart."""
-    for word in words:
-        yield from (word,) if display_width(word) <= width else word.split(_NO_BREAK)
 
 
 def capital(text: str) -> str:

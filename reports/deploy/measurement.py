@@ -24,6 +24,7 @@ from costmodel.words import join_words, percentage, plural
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
+from reports.deploy import gateway
 from reports.deploy.deployment import (
     TEMPLATE_TOKENS,
     DeployedPool,
@@ -38,17 +39,6 @@ from reports.deploy.deployment import (
 from reports.deploy.describe import told_apart
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
-from reports.deploy.gateway import (
-    HEADER,
-    by_size,
-    bytes_per_token,
-    chosen_by,
-    class_header,
-    class_names,
-    gateway_rules,
-    pool_lines,
-    tolerance_sentence,
-)
 from reports.deploy.hosts import hosts_of, place, router_hosts
 from reports.deploy.kubernetes import (
     AUTOSCALE_FILE,
@@ -158,7 +148,7 @@ def replay_words(
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *class_header(deployment, slo.label),
+        *gateway.class_header(deployment, slo.label),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
 
@@ -385,7 +375,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         files=files,
         title=target.title,
         pods=target.pods,
-        chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
+        chosen_by=gateway.chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=fact("gateway", "version"),
         port=fact("ports", "http"),
         hosts=[host.name for host in hosts_of(instances)],
@@ -396,8 +386,8 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         charts=fact("charts"),
         helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
         url=deployment.url,
-        header=HEADER,
-        labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
+        header=gateway.HEADER,
+        labels=[slo.label for slo in deployment.classes] if gateway.class_names(deployment) else [],
         secret=SECRET,
         cache=CACHE_FILE,
         autoscale=AUTOSCALE_FILE,
@@ -435,7 +425,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
-    chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
+    chosen_by_size = deployment.behind_gateway and gateway.by_size(gateway.gateway_rules(deployment))
     stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
     if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
         own = "" if options.version == deployment.engine_version else f" {options.version}"
@@ -447,7 +437,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         stack=stack,
         sha=deployment.plan_sha,
         pools=deployment.pools,
-        routes=pool_lines(deployment) if deployment.parted else [],
+        routes=gateway.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
         fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
@@ -478,9 +468,9 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             "readme/notes.md",
             deployment,
             scattered=scattered_words(deployment),
-            tolerance=tolerance_sentence(deployment) if chosen_by_size else "",
-            bytes_per_token=f"{bytes_per_token(deployment):g}",
-            names=class_names(deployment),
+            tolerance=gateway.tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{gateway.bytes_per_token(deployment):g}",
+            names=gateway.class_names(deployment),
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
             monitoring=fact("monitoring", "namespace"),
         ),
