@@ -122,14 +122,10 @@ def row_columns(rows: Sequence[Row]) -> Columns:
     """The rows as columns of one type each; with a text among them all values become texts."""
     flat = flat_rows(rows)
     columns = {name: [row[name] for row in flat] for name in (flat[0] if flat else ())}
-    return {name: _like(values) for name, values in columns.items()} or {"cost_usd_per_hour": []}
-
-
-def _like(values: list[Any]) -> list[Any]:
-    if any(isinstance(value, str) for value in values):
-        return [None if value is None else str(value) for value in values]
-    has_floats = any(isinstance(value, float) for value in values)
-    return [float(value) if has_floats and value is not None else value for value in values]
+    for name, values in columns.items():
+        kind = next((kind for kind in (str, float) if any(isinstance(value, kind) for value in values)), None)
+        columns[name] = [value if value is None or kind is None else kind(value) for value in values]
+    return columns or {"cost_usd_per_hour": []}
 
 
 def columns_csv(columns: Columns) -> str:

@@ -143,14 +143,6 @@ def json_text(record: Any) -> str:
     return json.dumps(finite(record), indent=2, allow_nan=False) + "\n"
 
 
-def as_script(record: Any) -> str:
-    """Write plain values as JSON without the characters that HTML gives a meaning."""
-    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
 def record_of(model: BaseModel) -> dict[str, Any]:
     """A plan, or an evaluation, as plain values, its fields in the model's order."""
     return model.model_dump(mode="python", by_alias=True)

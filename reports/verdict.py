@@ -92,8 +92,9 @@ def no_fleet_headline(plan: Plan) -> str:
     limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    verb = "are" if len(limits) > 1 else words.is_or_are(words.constraint_words(limits[0].constraint))
     names = _names_words([words.limit_words(limit) for limit in limits])
+    is_plural = words.constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
+    verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,7 +14,7 @@ from markupsafe import Markup, escape
 
 from costmodel.words import plural
 from reports.document import Column, Detail, Document, Facts, Section, Table, read_sections
-from reports.text import as_script, display_width, finite, fit, glue, pad, wrap
+from reports.text import display_width, finite, fit, glue, pad, wrap
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -264,7 +265,10 @@ def html_view(document: Document, record: Any, name: str = "result") -> str:
         record: plain values embedded as JSON, so that programs can read the file.
         name: of the element that has the record.
     """
-    twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
+    text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False)
+    for char in "<>&":  # to which HTML gives a meaning
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    twin = Markup(text)  # noqa: S704 - without what HTML gives a meaning
     page = environment().get_template("document.html.j2")
     sections = [section for section in document.sections if not section.is_empty]
     return page.render(document=document, sections=sections, twin=twin, name=name) + "\n"

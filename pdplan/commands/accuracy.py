@@ -457,7 +457,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         raise click.UsageError("--alternative goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
         return _against_plan(console, flags, as_json=as_json)
-    files, catalog, folder = _files(flags), load_catalog(flags.catalog), _models(flags)
+    (files, folder), catalog = _files(flags), load_catalog(flags.catalog)
     errors: dict[str, dict[str, Any]] = {}
     for file in files:
         console.note(f"predicting the rows of {file.name}")
@@ -500,19 +500,15 @@ def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
     return console.answer(comparison_document(value), value, as_json=as_json)
 
 
-def _models(flags: Flags) -> Path | None:
-    """The folder of models that was named, else that of the data folder if there is one."""
-    if flags.models is not None and not flags.models.is_dir():
-        raise InputError(f"--models {flags.models} is not a directory")
-    folder = flags.data_dir / "models" if flags.data_dir else None
-    return flags.models or (folder if folder is not None and folder.is_dir() else None)
-
-
-def _files(flags: Flags) -> list[Path]:
-    """The one file that was named, else those of the data folder."""
-    folder = flags.data_dir
+def _files(flags: Flags) -> tuple[list[Path], Path | None]:
+    """The one file that was named, else those of the data folder; and the folder of models, named or in that folder."""
+    folder, models = flags.data_dir, flags.models
+    if models is not None and not models.is_dir():
+        raise InputError(f"--models {models} is not a directory")
+    if models is None and folder and (folder / "models").is_dir():
+        models = folder / "models"
     if flags.against is not None:
-        return [flags.against]
+        return [flags.against], models
     if folder is None:
         raise click.UsageError("give DATA_DIR, or --against FILE")
     if not folder.is_dir():
@@ -520,4 +516,4 @@ def _files(flags: Flags) -> list[Path]:
     paths = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not paths:
         raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
-    return paths
+    return paths, models

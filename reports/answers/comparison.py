@@ -126,6 +126,11 @@ def compare(before: Plan, after: Plan) -> Comparison:
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
+    counts = Counter(change.name for change in differing)
+    for number, change in enumerate(differing):  # where pools of both plans changed under one name, it names the plan
+        if counts[change.name] > 1:
+            place = "first" if change.kind == "removed" else "second"
+            differing[number] = replace(change, name=f"{change.name} of the {place} plan")
     fleets = [plan if has_fleet(plan) else None for plan in plans]
     gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
     gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]
@@ -139,9 +144,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
             _figure("most that another fleet could save", gaps, "1", "lower"),
         ),
-        pools=tuple(
-            sorted(_told_apart(differing), key=lambda change: (-abs(change.difference), change.name, change.kind))
-        ),
+        pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
         inputs=inputs,
@@ -210,15 +213,6 @@ def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[Poo
     for pool in unmatched_pools:
         replicas, price = (0, pool.replicas), (0.0, pool.usd_per_hour)
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), replicas, price)
-
-
-def _told_apart(changes: Sequence[PoolChange]) -> Iterator[PoolChange]:
-    """The changes; where pools of both plans changed under one name, the plan stands beside it."""
-    counts = Counter(change.name for change in changes)
-    for change in changes:
-        place = "first" if change.kind == "removed" else "second"
-        name = change.name if counts[change.name] == 1 else f"{change.name} of the {place} plan"
-        yield replace(change, name=name)
 
 
 def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:

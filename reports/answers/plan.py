@@ -134,8 +134,10 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
     """All that is known of a plan with a fleet, by subject."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
+    dtypes = {f"; {clean(pool.weight_dtype, 12)} weights, {clean(pool.kv_dtype, 12)} KV cache" for pool in plan.pools}
+    precision = dtypes.pop() if len(dtypes) == 1 else ""  # where pools differ, their cells say it
     fleet = Section(
-        f"Fleet: {words.gpu_words(plan)}{spare}{words.precision_words(plan.pools)}",
+        f"Fleet: {words.gpu_words(plan)}{spare}{precision}",
         table=figures.fleet_table(plan, brief=False),
         tiles=_tiles(plan),
         fleet=figures.fleet_diagram(plan),

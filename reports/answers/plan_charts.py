@@ -387,8 +387,13 @@ def _roofline_chart(plan: Plan) -> Chart:
         ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (words.in_words(at.bound_by, BOUNDS), words.busiest_words(at))
-        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
+        used = {name: value for name, value in at.utilization.items() if is_number(value)}
+        busiest = max(
+            used, key=lambda name: used[name], default=""
+        )  # a step may run for tokens outside prompt time too
+        busy = f"{percent(used[busiest])} ({words.constraint_words(busiest)})" if used else MISSING
+        bound = words.in_words(at.bound_by, BOUNDS)
+        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
     roles = {pool.role for pool in pools}
     return Chart(

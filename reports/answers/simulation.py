@@ -466,9 +466,10 @@ def timeline_json(simulation: Simulated, window: float) -> str:
     for lane, begin, finish, prompts, decodes, context, steps in result.steps_log.tolist():
         if begin < start + window and finish > start:
             engine, batch = lanes[int(lane)]
+            holds = [f"{int(prompts)} prompt tokens"] * bool(prompts) + [f"{int(decodes)} decodes"] * bool(decodes)
             events.append(
                 {
-                    "name": _step_name(int(prompts), int(decodes), int(steps)),
+                    "name": " + ".join(holds) + (f" x {int(steps)}" if steps > 1 else ""),
                     "cat": "prefill" if prompts and not decodes else "decode" if not prompts else "mixed",
                     "ph": "X",
                     "ts": round(begin / MICRO, 3),
@@ -484,13 +485,3 @@ def timeline_json(simulation: Simulated, window: float) -> str:
                 }
             )
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
-
-
-def _step_name(prompts: int, decodes: int, steps: int) -> str:
-    """Name a step by what it holds.
-
-    >>> _step_name(512, 3, 1), _step_name(0, 40, 12)
-    ('512 prompt tokens + 3 decodes', '40 decodes x 12')
-    """
-    words = [f"{prompts} prompt tokens"] * bool(prompts) + [f"{decodes} decodes"] * bool(decodes)
-    return " + ".join(words) + (f" x {steps}" if steps > 1 else "")

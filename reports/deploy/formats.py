@@ -228,15 +228,6 @@ def dig(value: Any, *path: str) -> Any:
     return value
 
 
-def unescaped(text: str) -> str:
-    """What Kubernetes makes of an argument with $$(.
-
-    >>> unescaped("$$(HOME)")
-    '$(HOME)'
-    """
-    return text.replace("$$(", "$(")
-
-
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
 

@@ -257,12 +257,6 @@ def class_names(deployment: Deployment) -> str:
     return join_words([slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in classes])
 
 
-def class_header(deployment: Deployment, label: str) -> list[str]:
-    """What tells a load generator to say the class of its requests; nothing where the router does not ask."""
-    needs_class = deployment.parted and by_class(gateway_rules(deployment))
-    return ["--header", f"{HEADER}:{label}"] if needs_class else []
-
-
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
     health = fact("health")

@@ -366,9 +366,21 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
+    """An engine with its flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    words = plain_words(worker_flags(deployment, pool))
-    return _component(deployment, pool.name, kind, deployment.engine, words, replicas=pool.replicas, pool=pool)
+    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": kind}
+    events = KV_EVENTS
+    if deployment.engine == "vllm":
+        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
+    elif deployment.engine == "sglang":
+        flags = sglang_flags(deployment, pool)
+    else:
+        flags = dynamo_trtllm_flags(deployment, pool) | mode
+    if deployment.routes_by_prefix and pool.role is not Role.DECODE:
+        told = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
+        flags |= {"--publish-kv-events": True} if deployment.engine == "trtllm" else told
+    words, engine = plain_words(flags), deployment.engine
+    return _component(deployment, pool.name, kind, engine, words, replicas=pool.replicas, pool=pool)
 
 
 def router_words(deployment: Deployment) -> list[str]:
@@ -382,23 +394,6 @@ def router_words(deployment: Deployment) -> list[str]:
     if deployment.routes_by_prefix:
         words += ["--kv-cache-block-size", str(deployment.pools[0].settings.block_tokens), "--router-replica-sync"]
     return words
-
-
-def worker_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": pool.role.value}
-    events = KV_EVENTS
-    if deployment.engine == "vllm":
-        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
-    elif deployment.engine == "sglang":
-        flags = sglang_flags(deployment, pool)
-    else:
-        flags = dynamo_trtllm_flags(deployment, pool) | mode
-    if not deployment.routes_by_prefix or pool.role is Role.DECODE:
-        return flags
-    if deployment.engine == "trtllm":
-        return {**flags, "--publish-kv-events": True}
-    return {**flags, "--kv-events-config": json.dumps(events, separators=(",", ":"))}
 
 
 POINTS: Final = 12

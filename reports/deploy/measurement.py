@@ -148,7 +148,7 @@ def replay_words(
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *gateway.class_header(deployment, slo.label),
+        *(("--header", f"{gateway.HEADER}:{slo.label}") if gateway.class_names(deployment) else ()),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
 
