@@ -123,6 +123,7 @@ class Comparison:
 def compare(before: Plan, after: Plan) -> Comparison:
     """Set two plans side by side."""
     plans = before, after
+    names = [f"{clean(plan.name)} ({basis_words(plan) if has_fleet(plan) else 'no fleet'})" for plan in plans]
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
@@ -135,7 +136,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
     gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
     gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]
     return Comparison(
-        names=(_plan_name(before), _plan_name(after)),
+        names=(names[0], names[1]),
         found=(has_fleet(before), has_fleet(after)),
         price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
         figures=(
@@ -155,11 +156,6 @@ def compare(before: Plan, after: Plan) -> Comparison:
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values for JSON."""
     return {"schema": SCHEMA, "same": comparison.same} | asdict(comparison)
-
-
-def _plan_name(plan: Plan) -> str:
-    """Name a plan and what its figures are."""
-    return f"{clean(plan.name)} ({basis_words(plan) if has_fleet(plan) else 'no fleet'})"
 
 
 def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ...]:

@@ -388,9 +388,7 @@ def _roofline_chart(plan: Plan) -> Chart:
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         used = {name: value for name, value in at.utilization.items() if is_number(value)}
-        busiest = max(
-            used, key=lambda name: used[name], default=""
-        )  # a step may run for tokens outside prompt time too
+        busiest = max(used, key=lambda name: used[name], default="")
         busy = f"{percent(used[busiest])} ({words.constraint_words(busiest)})" if used else MISSING
         bound = words.in_words(at.bound_by, BOUNDS)
         rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
@@ -472,21 +470,17 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     return join_words([largest, *(f"{join_words(steps)} by {words.in_words(limit, BOUNDS)}" for limit, steps in rest)])
 
 
-def step_parts(pool: Pool) -> list[tuple[str, float]]:
-    """The share of a pool's step that each part takes [1], of those that are known."""
-    shares = [(name, float(getattr(pool.operating_point.time_split, name))) for name in PARTS]
-    return [(name, share) for name, share in shares if is_number(share)]
-
-
 def _split_chart(plan: Plan) -> Chart:
     """Draw the parts of each pool's step as one bar of full width."""
-    rows, bars = [], []
+    rows, bars, parts = [], [], dict[str, list[tuple[str, float]]]()
     for pool in plan.pools:
         at = pool.operating_point
+        known = [(key, float(getattr(at.time_split, key))) for key in PARTS]
+        parts[pool.id] = [(key, share) for key, share in known if is_number(share)]
         shares = (percent(share) for share in at.time_split.model_dump().values())
         rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     for pool in figures.dearest_first(plan.pools)[:MOST_ROWS]:
-        time_parts, step = step_parts(pool), duration(pool.operating_point.step_s)
+        time_parts, step = parts[pool.id], duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
         stack = [
             (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}")
@@ -497,12 +491,12 @@ def _split_chart(plan: Plan) -> Chart:
     summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
     for pool in words.dearest_of_each_role(plan.pools):
-        key, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
+        key, share = max(parts[pool.id], key=lambda item: item[1], default=("", math.nan))
         if is_number(share):
             largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
-    parts = join_words([f"{part} ({', '.join(roles)})" for part, roles in largest.items()])
+    largest_words = join_words([f"{part} ({', '.join(roles)})" for part, roles in largest.items()])
     return Chart(
-        title=f"Largest part of a step: {parts}" if parts else "No step times are known",
+        title=f"Largest part of a step: {largest_words}" if largest_words else "No step times are known",
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=charts.draw_bars(bars, f"time of one step: {summary}"),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),

@@ -204,31 +204,15 @@ def _pools(simulation: Simulated) -> Table:
         Column("power", "right", optional=True),
         Column("most running", "right", optional=True),
     )
-    rows = [
-        (
-            clean(pool.name, 20),
-            count(pool.engines),
-            percent(pool.utilization),
-            percent(pool.mfu),
-            percent(pool.mbu),
-            f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}",
-            _share_of(pool.preemptions, pool.preemption_rate),
-            _share_of(pool.rejected, pool.rejection_rate),
-            si(pool.power, "W"),
-            count(pool.peak_running),
-        )
-        for pool in simulation.use.pools
-    ]
+    rows = []
+    for pool in simulation.use.pools:
+        shares = (pool.utilization, pool.mfu, pool.mbu)
+        memory = f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}"
+        events = (pool.preemptions, pool.preemption_rate), (pool.rejected, pool.rejection_rate)
+        refusals = (f"{count(number)} ({percent(share)})" if number else "0" for number, share in events)
+        cells = clean(pool.name, 20), count(pool.engines), *map(percent, shares), memory, *refusals
+        rows.append((*cells, si(pool.power, "W"), count(pool.peak_running)))
     return table_of(columns, rows)
-
-
-def _share_of(events: int, per_request: float) -> str:
-    """Write a number of events, and how many per request there were.
-
-    >>> _share_of(0, 0.0), _share_of(12, 0.006)
-    ('0', '12 (0.6 %)')
-    """
-    return f"{count(events)} ({percent(per_request)})" if events else "0"
 
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
@@ -269,18 +253,9 @@ def _slot_sentence(simulation: Simulated) -> str:
             for item, share in zip(simulation.judgement.classes, worst.attainment, strict=True)
         ]
     )
-    hours = f"{_clock(number * length)} to {_clock((number + 1) * length)} at {rate(worst.rate)}"
-    return f"Worst part of the day: {hours}; {shares} meet the SLO."
-
-
-def _clock(hours: float) -> str:
-    """Write a time of day.
-
-    >>> _clock(7.5), _clock(24.0)
-    ('07:30', '24:00')
-    """
-    whole, minutes = divmod(round(60 * hours), 60)
-    return f"{whole:02d}:{minutes:02d}"
+    ends = (divmod(round(60 * at * length), 60) for at in (number, number + 1))
+    hours = " to ".join(f"{hour:02d}:{minute:02d}" for hour, minute in ends)
+    return f"Worst part of the day: {hours} at {rate(worst.rate)}; {shares} meet the SLO."
 
 
 def _rates(simulation: Simulated) -> Section:

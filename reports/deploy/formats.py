@@ -115,15 +115,6 @@ def _environment(ending: str) -> Environment:
     )
 
 
-def compose_text(text: str) -> str:
-    """Keep docker compose from filling in variables: it takes $$ for a dollar.
-
-    >>> compose_text("${HOME}")
-    '$${HOME}'
-    """
-    return text.replace("$", "$$")
-
-
 def pod_text(text: str) -> str:
     """Keep Kubernetes from filling in variables in commands, arguments and environment: it takes $$( for $(.
 

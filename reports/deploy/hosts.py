@@ -17,7 +17,7 @@ from search_spaces.problem import target_of
 
 from .deployment import DeployedPool, Deployment, Device
 from .flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
-from .formats import Raw, compose_text, manifest, objects, render
+from .formats import Raw, manifest, objects, render
 from .gateway import GATEWAY_FILE, chosen_by, gateway_config
 
 ROUTER_FILE: Final = "router.sh"
@@ -261,7 +261,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         return {
             "engine": engine,
             "rank": rank,
-            "image": compose_text(image),
+            "image": image.replace("$", "$$"),  # for a dollar; else docker compose fills in variables
             "env": {name: unquoted(value) for name, value in [*env, *_env(deployment, engine, host)]},
             "command": words,
         }
@@ -272,7 +272,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         fleet=deployment,
         containers=[container(engine) for engine in engines if host in engine.hosts],
         fact=fact,
-        weights=compose_text(deployment.weights),
+        weights=deployment.weights.replace("$", "$$"),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
         router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],

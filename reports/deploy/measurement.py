@@ -334,8 +334,11 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
     speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or scattering(target, apart=apart)
-    router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
-    planned = _router_words(deployment.balancing, by_prefix=deployment.by_prefix(deployment.balancing))
+    routers = (
+        (deployment.router, deployment.routes_by_prefix and not scatters),
+        (deployment.balancing, deployment.by_prefix(deployment.balancing)),
+    )
+    router, planned = ("the prompt's prefix, then " * by_prefix + balancing.value for balancing, by_prefix in routers)
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
@@ -353,10 +356,6 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
-
-
-def _router_words(balancing: Balancing, *, by_prefix: bool) -> str:
-    return ("the prompt's prefix, then " if by_prefix else "") + balancing.value
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
