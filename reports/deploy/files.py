@@ -27,8 +27,7 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.describe import describe
 from reports.deploy.formats import READERS, title
-from reports.deploy.gateway import by_size, gateway_rules
-from reports.deploy.hosts import host_files
+from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests

@@ -22,13 +22,13 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
+from reports.deploy.hosts import GATEWAY_FILE, check_words
 from search_spaces.enumeration import cannot_talk
 
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
 from .formats import dig, load_documents
-from .gateway import GATEWAY_FILE, check_words
 from .hosts import ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
 

@@ -24,7 +24,7 @@ from costmodel.words import join_words, percentage, plural
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
-from reports.deploy import gateway
+from reports.deploy import hosts
 from reports.deploy.deployment import (
     TEMPLATE_TOKENS,
     DeployedPool,
@@ -39,7 +39,6 @@ from reports.deploy.deployment import (
 from reports.deploy.describe import told_apart
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
-from reports.deploy.hosts import hosts_of, place, router_hosts
 from reports.deploy.kubernetes import (
     AUTOSCALE_FILE,
     CACHE_FILE,
@@ -148,7 +147,7 @@ def replay_words(
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *(("--header", f"{gateway.HEADER}:{slo.label}") if gateway.class_names(deployment) else ()),
+        *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
 
@@ -276,7 +275,7 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         ttft=ttft,
         tpot=tpot,
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
-        routers=int(fact("routers")) if target.pods else len(router_hosts(place(deployment))),
+        routers=int(fact("routers")) if target.pods else len(hosts.router_hosts(hosts.place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
     return [{"limit": None, "says": "", "minutes": 5} | row for row in (rows[0] if rows else [])]
@@ -299,13 +298,13 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
     else:
         about = "Recording rules, and alerts at the limits of the plan: rule_files of Prometheus."
         files["rules.yaml"] = manifest(about, rules)
-        engines = place(deployment)
+        engines = hosts.place(deployment)
         scraped = objects(
             "monitoring/prometheus.yaml",
             fleet=deployment,
             fact=fact,
             engines=engines,
-            routers=router_hosts(engines),
+            routers=hosts.router_hosts(engines),
         )
         about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
         files["prometheus.yaml"] = manifest(about, *scraped)
@@ -367,26 +366,26 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
 def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
     target = target_of(deployment.options.target)
-    instances = () if target.pods else place(deployment)
+    instances = () if target.pods else hosts.place(deployment)
     lines = _lines(
         "readme/steps.md",
         deployment,
         files=files,
         title=target.title,
         pods=target.pods,
-        chosen_by=gateway.chosen_by(deployment) if deployment.behind_gateway else "",
+        chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=fact("gateway", "version"),
         port=fact("ports", "http"),
-        hosts=[host.name for host in hosts_of(instances)],
-        routers=[host.name for host in router_hosts(instances)],
+        hosts=[host.name for host in hosts.hosts_of(instances)],
+        routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
         image="" if target.pods else image_of(target.name, deployment.options.version, deployment.engine),
         watched=bool(watches(deployment)),
         charts=fact("charts"),
         helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
         url=deployment.url,
-        header=gateway.HEADER,
-        labels=[slo.label for slo in deployment.classes] if gateway.class_names(deployment) else [],
+        header=hosts.HEADER,
+        labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
         secret=SECRET,
         cache=CACHE_FILE,
         autoscale=AUTOSCALE_FILE,
@@ -424,7 +423,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
-    chosen_by_size = deployment.behind_gateway and gateway.by_size(gateway.gateway_rules(deployment))
+    chosen_by_size = deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment))
     stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
     if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
         own = "" if options.version == deployment.engine_version else f" {options.version}"
@@ -436,7 +435,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         stack=stack,
         sha=deployment.plan_sha,
         pools=deployment.pools,
-        routes=gateway.pool_lines(deployment) if deployment.parted else [],
+        routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
         fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
@@ -467,9 +466,9 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             "readme/notes.md",
             deployment,
             scattered=scattered_words(deployment),
-            tolerance=gateway.tolerance_sentence(deployment) if chosen_by_size else "",
-            bytes_per_token=f"{gateway.bytes_per_token(deployment):g}",
-            names=gateway.class_names(deployment),
+            tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
+            names=hosts.class_names(deployment),
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
             monitoring=fact("monitoring", "namespace"),
         ),
