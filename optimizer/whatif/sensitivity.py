@@ -264,7 +264,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
             high=step.end,
             usd_per_hour_low=step.costs[0],
             usd_per_hour_high=step.costs[1],
-            pools=unpriced(step.answer.pools),
+            pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
             problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses

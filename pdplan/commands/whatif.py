@@ -253,7 +253,7 @@ def answers(
         bounds = bounds_of(options["between"], key) if options["between"] else None
         curve = break_even(problem, key, bounds, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
-        yield "break_even", curves.break_even_record(curve), document
+        yield "break_even", curves.curve_record(curve), document
     if options["shadow"]:
         tell("shadow prices", 0.3)
         here = answer(problem, effort)
@@ -352,14 +352,14 @@ def frontier(
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.curves import frontier as curve_over
     from optimizer.whatif.curves import ramp_of
-    from reports.answers.curves import QUESTIONS, frontier_document, frontier_record, frontier_rows
+    from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
     from reports.scenarios import whatif_document
 
     remarks, unit = price_remarks(problem), over if over == "budget" else ramp_of(problem, over).key
     bounds = None if between is None else bounds_of(between, unit)
     with console.milestones() as progress:
         curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
-    record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
+    record = {"schema": "pdplan.frontier/2", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
 
