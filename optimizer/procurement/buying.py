@@ -411,11 +411,6 @@ class Bill:
         """All of it [$]."""
         return float(self.by_month.sum())
 
-    @property
-    def regret(self) -> float:
-        """What not knowing the path costs on it [$]."""
-        return self.total - self.best
-
 
 class Dispatcher:
     """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities."""

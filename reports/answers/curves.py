@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, Final
-
-from pydantic import TypeAdapter
 
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
@@ -16,7 +14,7 @@ from costmodel.words import join_words
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
 from optimizer.whatif.curves import RESOLUTION, Frontier, Step
-from optimizer.whatif.sensitivity import ChunkCurve, ChunkRow
+from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.figures import TONES, goal_label
@@ -317,8 +315,6 @@ def _span(ends: Sequence[str]) -> str:
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
-CHUNK_ROWS: Final = TypeAdapter(tuple[ChunkRow, ...])
-
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
     """The curve as a record."""
@@ -327,7 +323,7 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
         "own_chunk": curve.own,
         "cost_usd_per_hour": curve.answer.cost,
         "pools": pool_records(curve.answer.pools),
-        "rows": CHUNK_ROWS.dump_python(curve.rows, mode="json"),
+        "rows": [asdict(row) for row in curve.rows],
         "without_memory": list(curve.without_memory),
     }
 
