@@ -414,7 +414,7 @@ def map_command(
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.answer import ScenarioEffort
     from optimizer.whatif.sweep import sweep_of
-    from reports.answers.whatif import ROLES, SHAPES, map_document, map_record, map_rows
+    from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
 
@@ -422,12 +422,11 @@ def map_command(
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
     sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
-    remarks = price_remarks(problem)
-    cells = map_record(keys, rows)
-    record = {"schema": "pdplan.map/1", "file": str(file)} | cells | {"price_remarks": remarks}
+    remarks, shape_rows = price_remarks(problem), map_rows(keys, rows)
+    record = {"schema": "pdplan.map/1", "file": str(file), "over": keys, "rows": shape_rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
-    return output.show(console, document, record, map_rows(keys, cells))
+    return output.show(console, document, record, shape_rows)
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
