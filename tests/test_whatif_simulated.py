@@ -18,10 +18,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
-from optimizer.whatif.answer import Answer, ScenarioEffort, answer
+from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
 from optimizer.whatif.curves import RESOLUTION, frontier
 from optimizer.whatif.sensitivity import sensitivity
-from optimizer.whatif.sweep import Row, run_sweep, sweep_of
 from reports.answers.curves import curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document

@@ -22,8 +22,7 @@ from search_spaces import bounds
 from search_spaces.bounds import Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.sweep import Row, Sweep
+    from optimizer.whatif.answer import Row, ScenarioEffort, Sweep
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
@@ -198,7 +197,7 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
 
 def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
     """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
-    from optimizer.whatif.sweep import sweep_of
+    from optimizer.whatif.answer import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
@@ -220,7 +219,8 @@ def swept(
     console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
 ) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.answer import all_cores, dask_executor, local_executor, run_sweep
+    from search_spaces.files import Journal
 
     log = None if journal is None else Journal(journal, sweep.key)
     workers = min(jobs or all_cores(), len(sweep.scenarios))
@@ -412,8 +412,7 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.sweep import sweep_of
+    from optimizer.whatif.answer import ScenarioEffort, sweep_of
     from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
@@ -434,8 +433,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 
     Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.
     """
-    from optimizer.whatif.answer import own_value
-    from optimizer.whatif.curves import usual_range
+    from optimizer.whatif.curves import own_value, usual_range
     from search_spaces.scenarios import LEVERS, parse_axis
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
