@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
+    from optimizer.whatif.answer import Row
     from optimizer.whatif.curves import Frontier
-    from optimizer.whatif.sweep import Row
     from reports.deploy.deployment import Options
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
@@ -203,8 +203,7 @@ def whatif(
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
     scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
     """
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.sweep import local_executor, run_sweep, sweep_of
+    from optimizer.whatif.answer import ScenarioEffort, local_executor, run_sweep, sweep_of
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 

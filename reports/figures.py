@@ -10,8 +10,8 @@ from typing import Final
 
 from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
-from optimizer.plans.plan import ClassResult, Plan, Pool, Range, Route, Transfer
-from optimizer.plans.records import ClassLatencies, Quantiles
+from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer
+from optimizer.plans.records import ClassLatencies, Quantiles, Range
 from reports import words
 from reports.asked import tightest_limits
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty

@@ -10,8 +10,8 @@ from costmodel.cache_tier import usd_per_gpu
 from costmodel.speculation import tokens_per_step
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import ClassResult, Plan, Range, Status, is_below
-from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Simulation
+from optimizer.plans.plan import ClassResult, Plan, Status, is_below
+from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
 from reports import words
 from reports.asked import day_rate, has_fleet, tightest_limits, violated

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
-from optimizer.plans.records import EnginePool, PrefixCache
+from optimizer.plans.plan import Alternative, Plan, Status
+from optimizer.plans.records import EnginePool, ErrorBars, PrefixCache, Range
 from pdplan.api import deploy
 from pdplan.commands.optimize import show_plan
 from pdplan.console import Console

@@ -31,7 +31,6 @@ from optimizer.plans.plan import (
     Alternative,
     Binding,
     ClassResult,
-    ErrorBars,
     MetricResult,
     OperatingPoint,
     Plan,
@@ -46,7 +45,7 @@ from optimizer.plans.plan import (
     bound_for,
     gap_of,
 )
-from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, PrefixCache, Quantiles
+from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, ErrorBars, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool

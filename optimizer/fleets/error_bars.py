@@ -18,8 +18,7 @@ from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
-from optimizer.plans.plan import ErrorBars, Range, StepError
-from optimizer.plans.records import AccuracyRecord, ClassLatencies
+from optimizer.plans.records import AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.huggingface import UNKNOWN_TYPE

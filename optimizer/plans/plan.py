@@ -24,27 +24,26 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AliasChoices,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric, limits_of
 from costmodel.quoting import shown
 from costmodel.words import dollars
-from optimizer.plans.records import (
+from search_spaces.faults import Path
+from search_spaces.fields import faults_of, house_error
+from search_spaces.files import decoded
+from search_spaces.json_source import JsonText, json_kind, json_shown
+from search_spaces.target_names import ROUTER_SPELLINGS, TARGET_SPELLINGS
+
+from .records import (
     OPTIMAL_GAP,
     ROUNDING,
     AccuracyRecord,
@@ -53,25 +52,22 @@ from optimizer.plans.records import (
     Count,
     Degree,
     EnginePool,
+    ErrorBars,
     Judged,
-    JudgedFleet,
     Measure,
     Number,
     PrecisionSaving,
     PrefixCache,
+    Provisioning,
     Quantiles,
     Record,
     SafeFleet,
     Sensitivity,
     Share,
     Simulation,
+    StepError,
     without_empty,
 )
-from search_spaces.faults import Path
-from search_spaces.fields import faults_of, house_error
-from search_spaces.files import decoded
-from search_spaces.json_source import JsonText, json_kind, json_shown
-from search_spaces.target_names import ROUTER_SPELLINGS, TARGET_SPELLINGS
 
 PLAN_SCHEMA: Literal["pdplan.plan/2"] = "pdplan.plan/2"
 
@@ -96,46 +92,6 @@ class Status(StrEnum):
     def has_fleet(self) -> bool:
         """Whether there is a fleet."""
         return self in {Status.OPTIMAL, Status.FEASIBLE, Status.STATED}
-
-
-class Range(Record):
-    """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
-
-    low: Measure
-    high: Measure | None
-
-
-class StepError(Record):
-    """Factors on predicted step times of one accelerator, from the errors of past predictions."""
-
-    accelerator: str
-    measured: bool
-    """Whether kernels of this very accelerator were measured; if not, those of a relative stand in."""
-    prefill: Range
-    """Of steps that only compute prompts [1]."""
-    decode: Range
-    """Of steps that generate tokens [1]."""
-
-
-class ErrorBars(Record):
-    """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
-
-    quantile: Share = 0.9
-    """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
-    ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
-    tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
-    metrics: dict[Metric, Range] = Field(default_factory=dict)
-    """Of every other metric that the class limits; left out of the file where there are none."""
-    attainment: Range
-
-    @property
-    def ranges(self) -> dict[Metric, Range]:
-        """Every metric that is known at both ends [s]."""
-        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 class TimeSplit(Record):
@@ -239,6 +195,7 @@ class ClassResult(Record):
     error_bars: ErrorBars | None = None
     metrics: dict[Metric, MetricResult] = Field(default_factory=dict)
     """Every other metric that the class limits; left out of the file where there are none."""
+    _serializer = without_empty("metrics")
 
     @property
     def latencies(self) -> ClassLatencies:
@@ -253,10 +210,6 @@ class ClassResult(Record):
         others = {str(metric): result.limit_s for metric, result in self.metrics.items()}
         own = {"ttft": self.ttft_limit_s, "tpot": self.tpot_limit_s}
         return limits_of(**{name: None if math.isnan(limit) else limit for name, limit in (own | others).items()})
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 class Binding(Record):
@@ -442,14 +395,6 @@ class Plan(Record):
         verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
         return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
 
-    def _named_pools(self) -> Iterator[tuple[Path, str]]:
-        """Where the plan names a pool, and which."""
-        for number, move in enumerate(self.transfers):
-            yield from ((("transfers", number, end), getattr(move, end)) for end in ("source", "target"))
-        for number, route in enumerate(self.routing):
-            yield from ((("routing", number, "prefill"), pool) for pool in route.prefill)
-            yield from ((("routing", number, "decode"), pool) for pool in route.decode)
-
     def _miscounts(self) -> Iterator[tuple[Path, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
@@ -473,9 +418,18 @@ class Plan(Record):
             yield (), f"the status is {self.status}, but there are pools"
         if len(set(ids)) < len(ids):
             yield (), "two pools have one id"
-        for place, name in self._named_pools():
-            if name not in ids:
-                yield place, str(UnknownNameError("pool", name, ids))
+        rows = [
+            (("transfers", n, end), [getattr(move, end)])
+            for n, move in enumerate(self.transfers)
+            for end in ("source", "target")
+        ]
+        rows += [
+            (("routing", n, end), getattr(move, end))
+            for n, move in enumerate(self.routing)
+            for end in ("prefill", "decode")
+        ]
+        for place, names in rows:
+            yield from ((place, str(UnknownNameError("pool", name, ids))) for name in names if name not in ids)
         if not len(load.isl) == len(load.osl) == len(load.share):
             yield (), "workload.isl, osl and share differ in length"
         yield from self._miscounts()
@@ -486,42 +440,6 @@ class Plan(Record):
         for path, sentence in self._faults():
             raise house_error(sentence, path)
         return self
-
-
-class PoolNeed(Record):
-    """Replicas of a pool that run, and those that are needed."""
-
-    pool: str
-    replicas: Degree
-    needed: Degree
-
-
-class Provisioning(Record):
-    """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
-
-    rate_rps: Amount
-    stated: JudgedFleet
-    """The fleet as it is, at this rate."""
-    pools: list[PoolNeed]
-    """Empty where no number of replicas that was tried meets the SLOs."""
-    cost_usd_per_hour: Amount | None
-    """None where no number of replicas that was tried meets the SLOs."""
-    one_replica_fewer: list[JudgedFleet]
-    """These with one replica fewer in one pool: none is shown to meet every SLO."""
-    judged: Count
-    """Fleets that were simulated for it."""
-    most: Amount
-    """Multiple of the stated replicas up to which fleets were tried [1]."""
-
-    @property
-    def missing(self) -> int:
-        """Replicas that are needed and do not run."""
-        return sum(max(pool.needed - pool.replicas, 0) for pool in self.pools)
-
-    @property
-    def spare(self) -> int:
-        """Replicas that run and are not needed."""
-        return sum(max(pool.replicas - pool.needed, 0) for pool in self.pools)
 
 
 class FleetEvaluation(Record):
@@ -632,8 +550,6 @@ _LINE: Final = re.compile(
     r"(?:(?P<weights>[^ /]+)(?:/(?P<kv>[^ /]+))? )?(?P<role>prefill|decode|colocated)"
 )
 """A pool of plan/1, such as "3 x H100 TP2 decode" or "1 x L40S TP1 EP2 fp8/bf16 colocated"."""
-_RIVAL: Final = re.compile(r"rival \d+, (.+): (\d+) of (\d+)")
-"""What a judged fleet was, such as "rival 2, decode-1: 3 of 4"; all of it is the rival itself."""
 
 
 def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
@@ -645,13 +561,20 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
     record = text.value()
     if not isinstance(record, dict):
         raise text.error(f"it is {json_kind(record)}, and a plan is an object with the schema {PLAN_SCHEMA}")
-    _check_schema(text, record)
+    if "schema" not in record:
+        raise text.error(f"it names no schema, which for a plan is {PLAN_SCHEMA}")
+    schema = record["schema"]
+    if not (isinstance(schema, str) and schema.startswith("pdplan.plan/")):
+        raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
+    if schema not in {PLAN_SCHEMA, PLAN_1}:
+        sentence = f"is {shown(schema)}, not {PLAN_SCHEMA} or {PLAN_1}; make it again with pdplan optimize"
+        raise text.error(sentence, ("schema",))
     try:
-        if record["schema"] == PLAN_1:  # settings that it does not state are null
+        if schema == PLAN_1:  # settings that it does not state are null
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
-        _move_e2e(record)
-        _rename(record)
+        with suppress(AttributeError, KeyError, TypeError):  # what is no object or list there is refused below
+            _rename(record)
         return Plan.model_validate(record)
     except ValidationError as error:
         fault = faults_of(error)[0]
@@ -660,54 +583,23 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         raise text.error("it is nested too deeply") from error
 
 
-def _move_e2e(record: dict[str, Any]) -> None:
-    """Put the end-to-end time of classes among their metrics: older plans have fields of its own for it."""
-    simulation = record.get("simulation")
-    simulated = _objects(simulation.get("classes")) if isinstance(simulation, dict) else []
-    times: dict[str, Any] = {}
-    for row in simulated:
-        if (quantiles := row.pop("e2e_s", None)) is not None:
-            times[str(row.get("name"))] = row.setdefault("metrics", {})["e2e"] = quantiles
-    for row in _objects(record.get("classes")):
-        if (limit := row.pop("e2e_limit_s", None)) is not None:
-            quantiles = times.get(str(row.get("name")), dict.fromkeys(("p50", "p90", "p95", "p99")))
-            row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
-
-
 def _rename(record: dict[str, Any]) -> None:
-    """Name what was simulated, and targets and routers in the inputs, as today: older plans have other names."""
-    simulation = record.get("simulation")
-    if isinstance(simulation, dict) and "fewest_requests" in simulation:
-        simulation["behind_least_requests"] = simulation.pop("fewest_requests")
-    provenance = record.get("provenance")
-    inputs = provenance.get("inputs") if isinstance(provenance, dict) else None
-    if not isinstance(inputs, dict):
-        return
+    """Name targets, routers and the end-to-end time of classes as today: older plans have names of their own."""
+    inputs, simulation = record.get("provenance", {}).get("inputs", {}), record.get("simulation") or {}
     for place, key, spellings in (
         (inputs, "target", TARGET_SPELLINGS),
-        (inputs.get("constraints"), "balancing", ROUTER_SPELLINGS),
+        (inputs.get("constraints", {}), "balancing", ROUTER_SPELLINGS),
     ):
-        if isinstance(place, dict) and isinstance(place.get(key), str):
+        if place.get(key) is not None:
             place[key] = spellings.get(place[key], place[key])
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list, those whose metrics are no object left out; none of another value."""
-    rows = value if isinstance(value, list) else []
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("metrics", {}), dict)]
-
-
-def _check_schema(text: JsonText, record: Mapping[str, Any]) -> None:
-    """Raise InputError for a schema that is none of a plan's."""
-    if "schema" not in record:
-        raise text.error(f"it names no schema, which for a plan is {PLAN_SCHEMA}")
-    schema = record["schema"]
-    if isinstance(schema, str) and schema.startswith("pdplan.plan/"):
-        if schema not in {PLAN_SCHEMA, PLAN_1}:
-            sentence = f"is {shown(schema)}, not {PLAN_SCHEMA} or {PLAN_1}; make it again with pdplan optimize"
-            raise text.error(sentence, ("schema",))
-    else:
-        raise text.error(f"is {json_shown(schema)}, not {PLAN_SCHEMA}", ("schema",))
+    times: dict[str, Any] = {}
+    for row in simulation.get("classes", ()):
+        if (quantiles := row.pop("e2e_s", None)) is not None:
+            times[row["name"]] = row.setdefault("metrics", {})["e2e"] = quantiles
+    for row in record.get("classes", ()):
+        if (limit := row.pop("e2e_limit_s", None)) is not None:
+            quantiles = times.get(row["name"], dict.fromkeys(("p50", "p90", "p95", "p99")))
+            row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
 
 
 def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
@@ -717,8 +609,6 @@ def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {key: _with_pools(text, item, (*path, key)) for key, item in value.items()}
-    if rival := _RIVAL.fullmatch(str(fields.get("what"))):
-        fields["what"] = "a rival" if rival[2] == rival[3] else f"a rival, {rival[1]} cut to {rival[2]} of {rival[3]}"
     if isinstance(fields.get("pools"), list):
         fields["pools"] = [_pool(text, line, (*path, "pools", index)) for index, line in enumerate(fields["pools"])]
         for key in _LIMITS:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -113,9 +114,13 @@ class Record(BaseModel):
     model_config = STRICT
 
 
-def without_empty(record: dict[str, Any], key: str) -> dict[str, Any]:
-    """A record without a field that is empty or 0, as it is written to a file."""
-    return {name: value for name, value in record.items() if name != key or value}
+def without_empty(key: str) -> Any:
+    """A serializer that leaves a field out of the file where it is empty or 0."""
+
+    def write(self: Any, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in fields(self).items() if name != key or value}
+
+    return model_serializer(mode="wrap")(write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,7 @@ class EnginePool(Record):
     """Drafted for each request and step; left out of the file where there are none."""
     usd_per_hour: Amount | None
     """Price of the whole pool; null where it has several: over a range of prices, or of owned and rented GPUs."""
+    _serializer = without_empty("speculative_tokens")
 
     @property
     def engine(self) -> tuple[Hashable, ...]:
@@ -164,19 +170,15 @@ class EnginePool(Record):
         degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
         return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype, self.speculative_tokens
 
-    @model_serializer(mode="wrap")
-    def _without_drafts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "speculative_tokens")
-
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     """What fleets of the same engines share, as many of each in a pool, whatever their batch limits and prices."""
     return frozenset(Counter((pool.replicas, pool.engine) for pool in pools).items())
 
 
-def unpriced(pools: Iterable[EnginePool]) -> list[EnginePool]:
+def unpriced(pools: Iterable[EnginePool]) -> tuple[EnginePool, ...]:
     """Pools that stand for a range of prices."""
-    return [pool.model_copy(update={"usd_per_hour": None}) for pool in pools]
+    return tuple(pool.model_copy(update={"usd_per_hour": None}) for pool in pools)
 
 
 def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:
@@ -187,6 +189,42 @@ def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:
 def read_pools(records: Iterable[Any]) -> tuple[EnginePool, ...]:
     """Pools of such records."""
     return tuple(map(EnginePool.model_validate, records))
+
+
+class Range(Record):
+    """Where the measured value lies nine times in ten; without an upper end where the fleet is then overloaded."""
+
+    low: Measure
+    high: Measure | None
+
+
+class StepError(Record):
+    """Factors on predicted step times of one accelerator, from the errors of past predictions."""
+
+    accelerator: str
+    measured: bool
+    """Whether kernels of this very accelerator were measured; if not, those of a relative stand in."""
+    prefill: Range
+    """Of steps that only compute prompts [1]."""
+    decode: Range
+    """Of steps that generate tokens [1]."""
+
+
+class ErrorBars(Record):
+    """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
+
+    quantile: Share = 0.9
+    """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
+    ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
+    tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
+    metrics: dict[Metric, Range] = Field(default_factory=dict)
+    """Of every other metric that the class limits; left out of the file where there are none."""
+    attainment: Range
+
+    @property
+    def ranges(self) -> dict[Metric, Range]:
+        """Every metric that is known at both ends [s]."""
+        return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
 
 
 class Outcome(StrEnum):
@@ -219,15 +257,12 @@ class ClassLatencies:
     tpot_s: Quantiles
     metrics: Mapping[Metric, Quantiles] = field(default_factory=dict)
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    _serializer = without_empty("metrics")
 
     @property
     def quantiles(self) -> dict[Metric, Quantiles]:
         """Every metric that is known of it [s]."""
         return {Metric.TTFT: self.ttft_s, Metric.TPOT: self.tpot_s, **self.metrics}
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_empty(write(self), "metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +358,42 @@ class JudgedFleet(Record):
     """Simulated share of each SLO class within its SLOs."""
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class."""
+
+
+class PoolNeed(Record):
+    """Replicas of a pool that run, and those that are needed."""
+
+    pool: str
+    replicas: Degree
+    needed: Degree
+
+
+class Provisioning(Record):
+    """The fewest replicas of the same engines with which the fleet was found to meet every SLO."""
+
+    rate_rps: Amount
+    stated: JudgedFleet
+    """The fleet as it is, at this rate."""
+    pools: list[PoolNeed]
+    """Empty where no number of replicas that was tried meets the SLOs."""
+    cost_usd_per_hour: Amount | None
+    """None where no number of replicas that was tried meets the SLOs."""
+    one_replica_fewer: list[JudgedFleet]
+    """These with one replica fewer in one pool: none is shown to meet every SLO."""
+    judged: Count
+    """Fleets that were simulated for it."""
+    most: Amount
+    """Multiple of the stated replicas up to which fleets were tried [1]."""
+
+    @property
+    def missing(self) -> int:
+        """Replicas that are needed and do not run."""
+        return sum(max(pool.needed - pool.replicas, 0) for pool in self.pools)
+
+    @property
+    def spare(self) -> int:
+        """Replicas that run and are not needed."""
+        return sum(max(pool.replicas - pool.needed, 0) for pool in self.pools)
 
 
 class PrefixCache(Record):
@@ -425,7 +496,9 @@ class Simulation(Record):
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
     """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
-    behind_least_requests: JudgedFleet | None = None
+    behind_least_requests: JudgedFleet | None = Field(
+        None, validation_alias=AliasChoices("behind_least_requests", "fewest_requests")
+    )
     """The plan's fleet behind a least-requests router; null where that is the plan's own or chooses alike, where time
     ran out, and in plans of older versions."""
     recorded: RecordedRun | None = None

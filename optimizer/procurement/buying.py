@@ -181,12 +181,10 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
 
 def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     """Price sets to search with [$/h]: on demand, and each offer at its cheapest contract held all the time."""
-    rent, least = [], []
-    for offer in range(len(problem.offers)):
-        contracts = [contract for contract in terms.contracts if contract.offer == offer]
-        rent.append(next(contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND))
-        cheapest = min(hourly_price(contract, terms.forecast.months) for contract in contracts)
-        least.append(max(cheapest, 1e-4))  # [$/h]: next to free, not free: prices are divided by each other
+    ways = [[item for item in terms.contracts if item.offer == offer] for offer in range(len(problem.offers))]
+    rent = [next(item.running for item in way if item.tier is Tier.ON_DEMAND) for way in ways]
+    # next to free, not free: prices are divided by each other [$/h]
+    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), 1e-4) for way in ways]
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
@@ -412,11 +410,6 @@ class Bill:
     def total(self) -> float:
         """All of it [$]."""
         return float(self.by_month.sum())
-
-    @property
-    def regret(self) -> float:
-        """What not knowing the path costs on it [$]."""
-        return self.total - self.best
 
 
 class Dispatcher:

@@ -25,8 +25,8 @@ from optimizer.fleets.evaluate import fewest_replicas, largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, Progress, as_planned, planned_instance, silent
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Proof, Provenance, Provisioning, Status
-from optimizer.plans.records import HALVINGS, JudgedFleet
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status
+from optimizer.plans.records import HALVINGS, JudgedFleet, PoolNeed, Provisioning
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
 from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet

@@ -20,8 +20,9 @@ from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance, at_quantile
-from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, Plan, Proof, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
 from optimizer.plans.records import (
+    ErrorBars,
     JudgedFleet,
     Quantiles,
     RecordedRun,
@@ -36,16 +37,7 @@ from search_spaces.recorded import STRETCHES
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import (
-    Judgement,
-    OutOfTimeError,
-    Run,
-    counted,
-    in_time,
-    judge_demands,
-    pooled,
-    simulated_fleet,
-)
+from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 

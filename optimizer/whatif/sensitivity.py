@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -46,22 +47,12 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.verification.bench import make_bench
+from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import lever_of, scenario_problem
+from search_spaces.scenarios import Scenario, lever_of, scenario_problem
 
-from .answer import (
-    Answer,
-    Case,
-    ScenarioEffort,
-    answer,
-    answer_of_plan,
-    break_of,
-    demand_of,
-    is_simple,
-    own_value,
-    slow_instance,
-)
-from .curves import break_even
+from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance
+from .curves import break_even, own_value
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -137,42 +128,17 @@ def levers(
 
 
 def tornado(
-    problem: Problem,
-    moved_levers: Iterable[MovedLever],
-    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    looks: int = 0,
+    problem: Problem, levers: Iterable[MovedLever], effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
 ) -> list[MovedLever]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    looks: so many costs, that at hand and then those of the largest swings, are of fleets that hold when simulated, of
-    both ends of a lever or neither. Along a price or a limit the fleets of the problem at hand, which are simulated
-    first, mostly do for both.
+    looks: fleets that are simulated at most, as in a sweep.
     """
-    here = answer(problem, effort)
-    rows = by_swing(moved(problem, lever, here, effort) for lever in moved_levers)
-    if looks and is_simple(problem) and effort is not ScenarioEffort.SIMULATED:
-        here, looks = answer(problem, effort, simulated=True), looks - 1
-        for number, lever in enumerate(rows):
-            if lever.is_cheap or looks >= 2:
-                looks -= 0 if lever.is_cheap else 2
-                rows[number] = moved(problem, lever, here, effort, simulated=True)
-    return by_swing(rows)
-
-
-def moved(
-    problem: Problem,
-    lever: MovedLever,
-    here: Answer,
-    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    *,
-    simulated: bool = False,
-) -> MovedLever:
-    """A lever with the answers at both ends; here: at its value at hand."""
-    ends = (
-        here if end == lever.value else answer(problem, effort, changes={lever.key: end}, simulated=simulated)
-        for end in (lever.low, lever.high)
-    )
-    return replace(lever, answers=(here, *ends))
+    rows = list(levers)
+    ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
+    here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks)
+    pairs = zip(rows, answers[::2], answers[1::2], strict=True)
+    return by_swing(replace(row, answers=(here, low, high)) for row, low, high in pairs)
 
 
 def by_swing(rows: Iterable[MovedLever]) -> list[MovedLever]:
@@ -215,7 +181,8 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            rows.append(moved(problem, lever, here, effort))
+            low, high = (answer(problem, effort, changes={lever.key: end}) for end in (lever.low, lever.high))
+            rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     for offer in problem.offers:
         with suppress(InputError):
@@ -286,7 +253,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
             high=step.end,
             usd_per_hour_low=step.costs[0],
             usd_per_hour_high=step.costs[1],
-            pools=unpriced(step.answer.pools),
+            pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
             problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses
@@ -303,57 +270,30 @@ def near_optimal(
 ) -> list[tuple[str, Answer]]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
-    Each with its condition, such as "without H200"; looks: of so many conditions, the cheapest first, the cheapest
-    fleet that holds when simulated. Of equal fleets the first is kept; cheapest first.
+    Each with its condition, such as "without H200"; cheapest first. looks: fleets that are simulated at most.
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
     best = answer(problem, effort, simulated=bool(looks))
     if best.cost is None:
         return [("cheapest", best)]
-    problems, masks = dict[str, Problem](), set[tuple[int | None, ...]]()
-    for condition, alone in sorted(_conditions(problem, {*best.gpus}), key=lambda row: row[0].startswith("only")):
-        mask = tuple(offer.inventory for offer in alone.offers)
-        if mask not in masks:  # of two types, without one is the other alone
-            masks.add(mask)
-            problems[condition] = alone
-
-    def cheapest(condition: str, *, simulated: bool = False) -> tuple[str, Answer]:
-        alone = answer(problems[condition], effort, simulated=simulated)
-        none = "by formula none meets the SLO within the file's limits"
-        return condition, alone if alone.pools or alone.refuted else replace(alone, binding=none)
-
-    def by_cost(row: tuple[str, Answer]) -> float:
-        return math.inf if row[1].cost is None else row[1].cost
-
-    rows = sorted(map(cheapest, problems), key=by_cost)
-    for number, (condition, answered) in enumerate(rows[: max(looks - 1, 0)]):
-        if answered.cost is not None:
-            rows[number] = cheapest(condition, simulated=True)
-    return [("cheapest", best), *sorted(rows, key=by_cost)]
-
-
-def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, Problem]]:
-    """Conditions that the cheapest fleet does not meet, with the problem under each."""
-    cards = [offer.accelerator for offer in problem.offers]
-    names, vendors = [card.name for card in cards], [card.vendor for card in cards]
-    used_vendors = {card.vendor for card in cards if card.name in used}
-
-    def where(mask: Iterable[bool]) -> Problem:
-        offers = zip(problem.offers, mask, strict=True)
-        return replace(
-            problem, offers=tuple(offer if usable else replace(offer, owned=0, inventory=0) for offer, usable in offers)
-        )
-
-    for labels, choices, used_labels in (
-        (names, dict.fromkeys(names), used),
-        (vendors, sorted({*vendors}), used_vendors),
-    ):
-        for name in choices:
-            if name in used_labels and len({*labels}) > 1:
-                yield f"without {name}", where(label != name for label in labels)
-            if used_labels != {name}:
-                yield f"only {name}", where(label == name for label in labels)
+    cards, conditions = [offer.accelerator for offer in problem.offers], dict[frozenset[str], str]()
+    for is_only, labels in product((False, True), ({c.name: c.name for c in cards}, {c.name: c.vendor for c in cards})):
+        used = {labels[name] for name in best.gpus}
+        for label in dict.fromkeys(labels.values()):
+            out = frozenset(name for name, own in labels.items() if (own == label) is not is_only)
+            if len(out) < len(cards) and (used != {label} if is_only else label in used):
+                conditions.setdefault(out, f"{'only' if is_only else 'without'} {label}")
+    scenarios = [
+        Scenario(name, {f"{lever}.{card}": 0 for card in sorted(out) for lever in ("owned", "inventory")})
+        for out, name in conditions.items()
+    ]
+    none = "by formula none meets the SLO within the file's limits"
+    rows = [
+        (scenario.name, row if row.pools or row.refuted else replace(row, binding=none))
+        for scenario, row in zip(scenarios, solve(problem, scenarios, effort, max(looks - 1, 0)), strict=True)
+    ]
+    return [("cheapest", best), *sorted(rows, key=lambda row: math.inf if row[1].cost is None else row[1].cost)]
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -364,9 +304,8 @@ class ShadowPrice:
     """What one unit more of a limit is worth.
 
     limit: its name, such as "inventory H200"; upper, unit: its value. worth: unit of what it brings, "$/h" saved or
-    "req/s" served. dual, difference [worth per unit]: at the margin of the linear relaxation, from its dual and from
-    solving it again. wider [unit], whole [$/h]: the least widening tried that makes a cheaper whole fleet possible, and
-    what that saves; None where none does.
+    "req/s" served. dual [worth per unit]: at the margin of the linear relaxation. wider [unit], whole [$/h]: the least
+    widening tried that makes a cheaper whole fleet possible, and what that saves; None where none does.
     """
 
     limit: str
@@ -387,13 +326,20 @@ def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMP
     ]
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    instance, rows = planned_instance(problem), []
+    instance, here, rows = planned_instance(problem), answer(problem, effort).cost, []
     for name, upper in limits:
         goodput, unit = problem.objective.goal is not Goal.MIN_COST or name == "budget", LIMIT_UNITS.get(name, "GPU")
         relaxed = relaxation(instance, name, goodput=goodput)
-        if relaxed is not None:
-            more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
-            rows.append(ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", relaxed[1], more, whole))
+        if relaxed is None:
+            continue
+        row = ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", relaxed[1], None, None)
+        for count in () if goodput or here is None else WIDER:
+            more = float(count) if unit == "GPU" else upper * count / 100.0
+            there = answer(with_limit(problem, name, upper + more), effort).cost
+            if there is not None and here is not None and there < here * (1.0 - ROUNDING):
+                row = replace(row, wider=more, whole=here - there)
+                break
+        rows.append(row)
     return rows
 
 
@@ -412,19 +358,6 @@ def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float,
     if not solution.x.size:
         return None
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
-
-
-def _in_whole_fleets(
-    problem: Problem, effort: ScenarioEffort, name: str, upper: float, unit: str
-) -> tuple[float | None, float | None]:
-    """How much more of a limit first makes a cheaper fleet possible, and what that saves [$/h]."""
-    here = answer(problem, effort).cost
-    for count in WIDER if here is not None else ():
-        more = float(count) if unit == "GPU" else upper * count / 100.0
-        there = answer(with_limit(problem, name, upper + more), effort).cost
-        if here is not None and there is not None and there < here * (1.0 - ROUNDING):
-            return more, here - there
-    return None, None
 
 
 # --- the chunk of a prompt -------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
-from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Provisioning, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
 from reports import figures, verdict, words
 from reports.answers import plan_details
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import join_words, plural
-from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
@@ -41,7 +40,6 @@ EFFORTS: Final = {
     "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
-EQUAL_PRICES: Final = "Of fleets at the same price any may be shown, not the one with most spare capacity."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
@@ -73,12 +71,6 @@ class Scenarios:
             yield f"at {_assigned(self.keys, values)}", answer
 
 
-def _has_equal_prices(answers: Sequence[Answer]) -> bool:
-    """Whether two answers have different fleets of one price."""
-    fleets = {(hourly(answer.cost), fleet_line(answer.pools)) for answer in answers if answer.cost is not None}
-    return len(fleets) > len({price for price, _ in fleets})
-
-
 def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
     """Levers with their values, of those that a scenario sets."""
     return ", ".join(f"{clean(key)} {value}" for key, value in zip(keys, values, strict=True) if value)
@@ -96,7 +88,6 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
         ),
         EFFORTS[effort],
         f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
-        EQUAL_PRICES if _has_equal_prices(scenarios.answers) else "",
         *simulated_notes(scenarios.answers),
     )
     return Document(
@@ -132,27 +123,13 @@ def sweep_table(scenarios: Scenarios) -> Table:
         Column("goodput", "right", optional=True),
         Column("binds first", spacious=True),
     ]
-    cells = [
-        [
-            *values,
-            cost_cell(answer),
-            percent(answer.gap),
-            MISSING if answer.cost is None else rate(answer.goodput),
-            MISSING if answer.cost is None else _binding_words(answer.binding),
-        ]
-        for values, answer in zip(scenarios.values, scenarios.answers, strict=True)
-    ]
+    cells = []
+    for values, answer in zip(scenarios.values, scenarios.answers, strict=True):
+        name, blank, rest = answer.binding.partition(" ")
+        facts = (rate(answer.goodput), f"{constraint_words(name)}{blank}{rest}")
+        none = (MISSING, MISSING)
+        cells.append([*values, cost_cell(answer), percent(answer.gap), *(none if answer.cost is None else facts)])
     return without_empty(fleet_table(columns, cells, scenarios.answers))
-
-
-def _binding_words(binding: str) -> str:
-    """What binds first, and where, with its short name in words.
-
-    >>> _binding_words("kv_memory of decode-1, 12 % left")
-    'KV memory of decode-1, 12 % left'
-    """
-    name, blank, rest = binding.partition(" ")
-    return f"{constraint_words(name)}{blank}{rest}"
 
 
 def cost_maps(scenarios: Scenarios) -> tuple[Chart, ...]:
@@ -172,27 +149,22 @@ def cost_maps(scenarios: Scenarios) -> tuple[Chart, ...]:
         tone = tone_of(answer.cost, (min(costs), max(costs)))
         return HeatCell(values[0] if down else "", values[-1], (number,), tone, tip)
 
-    return tuple(
-        Chart(
-            title=f"Cost{' at ' if place else ''}{place}: {_span_words([answer for _, answer in group])}",
-            caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-            drawing=draw_heat_map([cell(*row) for row in group], down, across, f"cost by {levers}"),
-            table=table_of(
-                [*map(clean, keys[-2:]), "#cost"], [(*values, cost_cell(answer)) for values, answer in group]
-            ),
+    charts = []
+    for place, group in groups.items():
+        having = [answer.cost for _, answer in group if answer.cost is not None]
+        span = " to ".join(dict.fromkeys(map(hourly, (min(having), max(having))))) if having else "no fleet"
+        if 0 < len(having) < len(group):
+            span += f"; no fleet in {len(group) - len(having)} of {plural(len(group), 'cell')}"
+        table = [(*values, cost_cell(answer)) for values, answer in group]
+        charts.append(
+            Chart(
+                title=f"Cost{' at ' if place else ''}{place}: {span}",
+                caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
+                drawing=draw_heat_map([cell(*row) for row in group], down, across, f"cost by {levers}"),
+                table=table_of([*map(clean, keys[-2:]), "#cost"], table),
+            )
         )
-        for place, group in groups.items()
-    )
-
-
-def _span_words(answers: Sequence[Answer]) -> str:
-    """The least and the highest cost of some answers, and how many have none."""
-    costs = _costs(answers)
-    if not costs:
-        return "no fleet"
-    span = " to ".join(dict.fromkeys(hourly(cost) for cost in (min(costs), max(costs))))
-    none = len(answers) - len(costs)
-    return f"{span}; no fleet in {none} of {plural(len(answers), 'cell')}" if none else span
+    return tuple(charts)
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -239,15 +211,11 @@ def _whole(row: ShadowPrice) -> str:
 
 
 def tornado_record(rows: Sequence[MovedLever]) -> list[dict[str, Any]]:
-    """The tornado as records, with the swing of each lever."""
+    """The tornado as records, with the swing of each lever and the three answers."""
     return [
-        {"lever": row.key, "value": row.value, "low": row.low, "high": row.high}
-        | {"cost": here.cost, "cost_low": low.cost, "cost_high": high.cost}
-        | {"pools_low": pool_records(low.pools), "pools_high": pool_records(high.pools)}
-        | {"attainment": here.attainment, "attainment_low": low.attainment, "attainment_high": high.attainment}
-        | {"swing": row.swing}
+        {"lever": row.key, "value": row.value, "low": row.low, "high": row.high, "swing": row.swing}
+        | {place: best.row for place, best in zip(("at_value", "at_low", "at_high"), row.answers, strict=True)}
         for row in rows
-        for here, low, high in [row.answers]
     ]
 
 
@@ -256,10 +224,8 @@ def tornado_document(rows: Sequence[MovedLever]) -> Document:
     here, records = rows[0].answers[0], [row.record() for row in rows]
     if here.cost is None:
         return no_fleet_document("No fleet meets the SLO.", here)
-    attainments = [
-        min((best.attainment for best in row.answers if best.attainment is not None), default=None) for row in rows
-    ]
-    least = [replace(here, attainment=share) for share in attainments]
+    shares = [[best.attainment for best in row.answers if best.attainment is not None] for row in rows]
+    least = [replace(here, attainment=min(three) if len(three) == len(rows[0].answers) else None) for three in shares]
     levers = levers_table(records, here.cost)
     table = fleet_table(levers.columns, levers.rows, least, fleets=False)
     depends = depends_words(records, here.cost)
@@ -274,26 +240,24 @@ def tornado_document(rows: Sequence[MovedLever]) -> Document:
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
-def alternatives_record(rows: Sequence[tuple[str, Answer]], slack: float) -> list[dict[str, Any]]:
-    """Near-optimal fleets as records; slack: share by which a fleet may cost more than the first [1]."""
-    return [
-        {"condition": condition, "excess": excess, "within_slack": _is_within(excess, slack)} | answer.row
-        for (condition, answer), excess in zip(rows, _excesses(rows), strict=True)
+def alternatives_answer(rows: Sequence[tuple[str, Answer]], slack: float) -> tuple[list[dict[str, Any]], Document]:
+    """The cheapest fleet under each condition, as records; and which cost at most so much more [1], as a document."""
+    answers, least = [answer for _, answer in rows], rows[0][1].cost
+    excesses = [None if answer.cost is None or not least else answer.cost / least - 1.0 for answer in answers]
+    is_within = [excess is not None and excess <= slack * (1.0 + EQUAL) for excess in excesses]
+    records = [
+        {"condition": condition, "excess": excess, "within_slack": within} | answer.row
+        for (condition, answer), excess, within in zip(rows, excesses, is_within, strict=True)
     ]
-
-
-def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> Document:
-    """The cheapest fleet under each condition, and how many cost at most so much more."""
-    answers, excesses = [answer for _, answer in rows], _excesses(rows)
-    if answers[0].cost is None:
-        return no_fleet_document("No fleet meets the SLO.", answers[0])
-    pairs = zip(answers[1:], excesses[1:], strict=True)
-    number = len({fleet_line(answer.pools) for answer, excess in pairs if _is_within(excess, slack)})
+    if least is None:
+        return records, no_fleet_document("No fleet meets the SLO.", answers[0])
+    others = zip(answers[1:], is_within[1:], strict=True)
+    number = len({fleet_line(answer.pools) for answer, within in others if within})
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
-    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(answers[0].cost)})."
+    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(least)})."
     cells = [
-        (condition, cost_cell(answer), percent(excess), f"within {percent(slack)}" * _is_within(excess, slack))
-        for (condition, answer), excess in zip(rows, excesses, strict=True)
+        (condition, cost_cell(answer), percent(excess), f"within {percent(slack)}" * within)
+        for (condition, answer), excess, within in zip(rows, excesses, is_within, strict=True)
     ]
     notes = (
         *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
@@ -301,17 +265,7 @@ def alternatives_document(rows: Sequence[tuple[str, Answer]], slack: float) -> D
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
-    return Document((headline,), (Section(table=table), Section(sentences=notes)))
-
-
-def _excesses(rows: Sequence[tuple[str, Answer]]) -> list[float | None]:
-    """What each fleet costs more than the first one, as a share [1]; None where there is none."""
-    least = rows[0][1].cost
-    return [None if answer.cost is None or not least else answer.cost / least - 1.0 for _, answer in rows]
-
-
-def _is_within(excess: float | None, slack: float) -> bool:
-    return excess is not None and excess <= slack * (1.0 + EQUAL)
+    return records, Document((headline,), (Section(table=table), Section(sentences=notes)))
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------
@@ -365,11 +319,6 @@ class Cell:
         """The cost of the cheaper shape, with its first letter."""
         return MISSING if self.shape is None else f"{self.shape[0].upper()} {hourly(self.best.cost)}"
 
-    @property
-    def gpus(self) -> str:
-        """GPUs of the cheaper shape."""
-        return " + ".join(f"{count} {name}" for name, count in self.best.gpus.items()) or MISSING
-
     def place(self, keys: Sequence[str]) -> str:
         """Both values, after their levers."""
         return f"at {_assigned(keys, (self.down, self.across))}"
@@ -382,26 +331,15 @@ def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
     return [Cell(*row) for row in zip(down, across, answers[::2], answers[1::2], strict=True)]
 
 
-def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
-    """Every cell as a record: both rows, the cheaper shape, and the difference in cost."""
-    fleets = [{key: value for key, value in row.items() if key not in {"number", ROLES, *keys}} for row in rows]
-    return {
-        "over": list(keys),
-        "cells": [
-            {key: row[key] for key in keys}
-            | {"cheapest": cell.shape, "disaggregated_over_colocated": cell.difference}
-            | {"colocated": alone, "disaggregated": split}
-            for cell, row, alone, split in zip(cells_of(keys, rows), rows[::2], fleets[::2], fleets[1::2], strict=True)
-        ],
-    }
-
-
-def map_rows(keys: Sequence[str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each shape of each cell of a `map_record`, for `reports.rows`."""
+def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row for each shape of each cell, as a record and for `reports.rows`; cheapest: whether it is of the cheaper."""
+    answer_keys = [key for key in rows[0] if key in ANSWER_KEYS - {"number"}]
     return [
-        {key: cell[key] for key in keys} | {"shape": shape, "cheapest": cell["cheapest"] == shape} | cell[shape]
-        for cell in record["cells"]
-        for shape in SHAPES
+        {key: row[key] for key in keys}
+        | {"shape": shape, "cheapest": cell.shape == shape}
+        | {key: row[key] for key in answer_keys}
+        for cell, pair in zip(cells_of(keys, rows), zip(rows[::2], rows[1::2], strict=True), strict=True)
+        for shape, row in zip(SHAPES, pair, strict=True)
     ]
 
 
@@ -422,7 +360,10 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
         Section(charts=(map_chart(keys, cells),)),
         grid("Cost: of the cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
         grid("Difference: disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
-        grid("GPUs: of the cheapest fleet", lambda cell: cell.gpus),
+        grid(
+            "GPUs: of the cheapest fleet",
+            lambda cell: " + ".join(f"{count} {name}" for name, count in cell.best.gpus.items()) or MISSING,
+        ),
     )
     notes = (
         *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
