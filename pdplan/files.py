@@ -292,23 +292,17 @@ def view_options(rival: str) -> Decorator:
         ) -> None:
             if as_json and form not in {None, "json"}:
                 raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
-            form = form or ("json" if as_json else _form_of(output))
+            endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
+            ending = output.suffix.lower() if output else ""
+            form = form or ("json" if as_json else endings.get(ending))
+            if form is None:
+                views = "end it in .html, .md, .json or .txt, or state --format"
+                raise InputError(f"-o {output}: no view ends in {ending}; {views}")
             function(console, view=View(form, output, force, rival), **others)
 
         return functools.reduce(lambda command, option: option(command), reversed(options), command)
 
     return add
-
-
-def _form_of(output: Path | None) -> str:
-    """Tell the view that the ending of a file asks for."""
-    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
-    ending = output.suffix.lower() if output else ""
-    if ending not in endings:
-        raise InputError(
-            f"-o {output}: no view ends in {ending}; end it in .html, .md, .json or .txt, or state --format"
-        )
-    return endings[ending]
 
 
 def check_files(

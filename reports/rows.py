@@ -12,6 +12,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -87,8 +88,13 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{row['name']}.{metric}_{label}_s", seconds) for label, seconds in times.items())
     elif key == "refuted":
         yield "refuted_fleets", len(value)
-    else:
-        yield _lever_column(key, value)
+    else:  # a number in the base unit of its lever, with that unit in the name; any other value as it is
+        kind, name = lever_of(key).kind, RENAMED.get(key, key)
+        if kind is not None and kind in UNITS:
+            with suppress(QuantityError):
+                value = None if value is None else number_of(key, str(value))
+                name = f"{key}_{UNITS[kind]}"
+        yield name, value
 
 
 def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
@@ -101,17 +107,6 @@ def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
         if not pool.speculative_tokens:
             del settings["speculative_tokens"]
         yield from ((f"{name}.{setting}", value) for setting, value in settings.items())
-
-
-def _lever_column(key: str, value: Any) -> tuple[str, Any]:
-    """A value as a number in the base unit of its lever, with that unit in the name; any other as it is."""
-    kind = lever_of(key).kind
-    if kind is None or kind not in UNITS:
-        return RENAMED.get(key, key), value
-    try:
-        return f"{key}_{UNITS[kind]}", None if value is None else number_of(key, str(value))
-    except QuantityError:
-        return key, value
 
 
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]

@@ -36,10 +36,10 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.traces.sessions import SessionSummary
     from search_spaces.traces.summary import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
+LEVELS = ("p50", "p90", "p95", "p99", "p100")
 
 
 @click.command(short_help="Measure a request trace, and write a workload.yaml from it.")
@@ -151,9 +151,19 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
         return Reading(traffic_dict(flags.trace, traffic), mapping)
     if is_session_trace(flags.trace):
         sessions = read_sessions(flags.trace, flags.limit)
-        figures, mapping = _sessions(sessions), sessions.mapping(flags.rate) if transformer else {}
+        means = (("turns", "turns"), ("think_time_s", "pause"), ("user_tokens", "user"), ("answer_tokens", "answer"))
+        values = {name: getattr(sessions, column) for name, column in means}
+        note = "The think times have the time of the answers before in them, as the trace has no delays."
+        figures: dict[str, Any] = {
+            "path": sessions.path,
+            "sessions": sessions.starts.size,
+            "requests": sessions.user.size,
+            "sessions_per_s": sessions.rate,
+            **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
+            "notes": [note] if sessions.answers_in else [],
+        }
         unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
-        return Reading(figures, mapping, figures["notes"], unset)
+        return Reading(figures, sessions.mapping(flags.rate) if transformer else {}, figures["notes"], unset)
     return _read_requests(console, flags, transformer)
 
 
@@ -183,21 +193,6 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     note += f"{few if whole else 'only part of it was read (--limit)'}."
     note = "" if keeps_times else note
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
-
-
-def _sessions(summary: SessionSummary) -> dict[str, Any]:
-    """What sessions a trace has, ready for JSON."""
-    means = (("turns", "turns"), ("think_time_s", "pause"), ("user_tokens", "user"), ("answer_tokens", "answer"))
-    values = {name: getattr(summary, column) for name, column in means}
-    note = "The think times have the time of the answers before in them, as the trace has no delays."
-    return {
-        "path": summary.path,
-        "sessions": summary.starts.size,
-        "requests": summary.user.size,
-        "sessions_per_s": summary.rate,
-        **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
-        "notes": [note] if summary.answers_in else [],
-    }
 
 
 def _context_advice(summary: TraceSummary, model: Transformer) -> str:
@@ -249,9 +244,9 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     import numpy as np
 
     arrivals, rows = summary.arrivals, summary.rows
-    quantiles = {
-        name: np.quantile(lengths, QUANTILES, method="inverted_cdf").tolist()
-        for name, lengths in (("isl", rows.isl), ("osl", rows.osl))
+    lengths = {
+        name: dict(zip(LEVELS, np.quantile(column, QUANTILES, method="inverted_cdf").tolist(), strict=True))
+        for name, column in (("isl", rows.isl), ("osl", rows.osl))
     }
     return {
         "path": str(summary.path),
@@ -266,10 +261,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "burstiness": summary.burstiness,
         "mean_isl": summary.mean_isl,
         "mean_osl": summary.mean_osl,
-        **{
-            name: {f"p{100 * share:g}": length for share, length in zip(QUANTILES, lengths, strict=True)}
-            for name, lengths in quantiles.items()
-        },
+        **lengths,
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
         "reuse_interval_s": None if summary.reuse_interval is None else summary.reuse_interval[0.5],
@@ -280,7 +272,10 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
 def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
     """The traffic that engines' metrics tell, in the numbers of `summary_dict`."""
     peak = float(traffic.steps.max()) / traffic.step
-    lengths = {"isl": traffic.isl, "osl": traffic.osl}
+    lengths = {
+        name: {level: round(histogram.quantile(share)) for level, share in zip(LEVELS, QUANTILES, strict=True)}
+        for name, histogram in (("isl", traffic.isl), ("osl", traffic.osl))
+    }
     return {
         "path": str(path),
         "format": "prometheus",
@@ -291,10 +286,7 @@ def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
         "burstiness": traffic.burstiness,
         "mean_isl": traffic.isl.mean,
         "mean_osl": traffic.osl.mean,
-        **{
-            name: {f"p{100 * share:g}": round(histogram.quantile(share)) for share in QUANTILES}
-            for name, histogram in lengths.items()
-        },
+        **lengths,
         "max_tokens": traffic.max_tokens,
         "prefix_hit_share": traffic.prefix_hit_share,
         "reuse_interval_s": None,

@@ -392,10 +392,19 @@ def _roofline_chart(plan: Plan) -> Chart:
         busy = f"{percent(used[busiest])} ({words.constraint_words(busiest)})" if used else MISSING
         bound = words.in_words(at.bound_by, BOUNDS)
         rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
+    by_bound: dict[str, list[str]] = {}  # the steps of each role; where its pools differ, of the one that costs most
+    for pool in words.dearest_of_each_role(plan.pools):
+        bound = pool.operating_point.bound_by
+        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
+    sentences = [
+        f"{join_words(steps)}{'' if number else ' are bound'} by {words.in_words(bound, BOUNDS)}"
+        for number, (bound, steps) in enumerate(by_bound.items())
+    ]
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
     roles = {pool.role for pool in pools}
     return Chart(
-        title=roofline_sentence(plan.pools),
+        title=capital(join_words(sentences)) or "No pool runs",
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
         f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
         drawing=draw_roofline(plan.pools),
@@ -454,20 +463,6 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
 def attainable(point: OperatingPoint) -> float:
     """Share of the peak FLOP/s that the roof allows at a point's intensity [1]."""
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
-
-
-def roofline_sentence(pools: Sequence[Pool]) -> str:
-    """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
-    by_bound: dict[str, list[str]] = {}
-    for pool in words.dearest_of_each_role(pools):
-        bound = pool.operating_point.bound_by
-        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
-    if not by_bound:
-        return "No pool runs"
-    (bound, first), *rest = by_bound.items()
-    largest = f"{capital(join_words(first))} are bound by {words.in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {words.in_words(limit, BOUNDS)}" for limit, steps in rest)])
 
 
 def _split_chart(plan: Plan) -> Chart:

@@ -17,7 +17,7 @@ from costmodel.units import MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
-from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
+from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
@@ -39,8 +39,21 @@ MISMATCH: Final = 1.1
 def simulation_document(simulation: Simulated, *, next_step: str = "") -> Document:
     """The answer of a simulation; next_step: the command that a reader would want next."""
     judgement = simulation.judgement
+    at, state = rate(judgement.rate), judgement.overload
+    deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
+    worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
+    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
+    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
+    if state.overloaded:
+        result = (
+            f"Overloaded at {at}: {clean(simulation.behind or 'the fleet', 30)} falls behind. {percent(state.growth)} "
+            f"of the requests pile up, and each second adds {duration(state.drift)} of delay, most of it in the "
+            f"{state.where}."
+        )
+    elif judgement.outcome is Outcome.UNDECIDED:
+        result += f" {deciding_words([judgement], simulation.most)}"
     return Document(
-        headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
+        headline=(result,),
         sections=(
             Section(sentences=_basis_sentences(simulation)),
             Section("SLOs", table=_classes(simulation), notes=_origins(simulation)),
@@ -60,22 +73,6 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
         next_step=next_step,
         about=(clean(simulation.plan.name), "simulated"),
     )
-
-
-def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str:
-    """Say whether the fleet meets its SLOs; behind: the pool that falls behind; most: requests that a run can have."""
-    at = rate(judgement.rate)
-    if judgement.overload.overloaded:
-        state, pool = judgement.overload, clean(behind or "the fleet", 30)
-        return (
-            f"Overloaded at {at}: {pool} falls behind. {percent(state.growth)} of the requests pile up, and each "
-            f"second adds {duration(state.drift)} of delay, most of it in the {state.where}."
-        )
-    deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
-    worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
-    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
-    return f"{result} {deciding_words([judgement], most)}" if judgement.outcome is Outcome.UNDECIDED else result
 
 
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
