@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
+from costmodel.engine import SCHEDULERS  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
-from costmodel.policy import SCHEDULERS  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     MANY_WAVES,
     ClosedLoad,
@@ -40,9 +40,15 @@ from costmodel.queues.steady_state import (  # noqa: E402
     engine_times,
     look_wait,
 )
-from costmodel.simulator import Limits, SimulatedPool, make_trace, simulate  # noqa: E402
-from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
+from costmodel.simulator.fleet import (  # noqa: E402
+    UNLIMITED,
+    Limits,
+    SimulatedPool,
+)
+from costmodel.simulator.run import simulate  # noqa: E402
+from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
+from costmodel.workload import make_trace  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402

@@ -29,7 +29,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import parse_plan
 from reports.deploy.deployment import Options, checked_version
 from reports.deploy.files import deployment_files
-from search_spaces.target_names import TARGET_NAMES
+from search_spaces.bounds import TARGET_NAMES
 
 PLAIN = frozenset(
     (

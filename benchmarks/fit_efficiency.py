@@ -32,7 +32,7 @@ from benchmarks.efficiency_curve import (  # noqa: E402
     predict,
 )
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.roofline import KERNEL_CLASSES  # noqa: E402
+from costmodel.accelerator import KERNEL_CLASSES  # noqa: E402
 
 Key = tuple[str, str]
 

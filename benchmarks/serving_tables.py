@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from serving_layouts import as_run  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.policy import NO_OVERHEAD, ServingPolicy  # noqa: E402
+from costmodel.engine import NO_OVERHEAD, ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     ClosedLoad,
     EngineTimes,

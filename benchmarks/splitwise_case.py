@@ -27,9 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.vllm_2023 import engine_changes, host_times  # noqa: E402
-from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
+from costmodel.engine import (  # noqa: E402
+    EngineConfig,
+    EngineOverhead,
+    Parallelism,
+    Role,
+)
 from costmodel.metric import limits_of  # noqa: E402
-from costmodel.policy import EngineOverhead  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402

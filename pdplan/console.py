@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from costmodel.errors import InputError
-from costmodel.quoting import escaped
+from costmodel.errors import InputError, escaped
 from costmodel.words import percentage
 from pdplan.exits import ExitCode
 

@@ -49,7 +49,7 @@ OTHERS: Final = {
 def read_plan(path: Path, alternative: int = 1) -> Plan:
     """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
     from optimizer.plans.plan import parse_plan
-    from search_spaces.faults import taken_by
+    from search_spaces.files import taken_by
 
     data = read_file(path, LARGEST_PLAN, "a plan.json")
     try:

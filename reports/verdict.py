@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from costmodel.cache_tier import usd_per_gpu
-from costmodel.speculation import tokens_per_step
+from costmodel.engine import tokens_per_step
+from costmodel.prefix_cache import usd_per_gpu
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below

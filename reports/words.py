@@ -15,8 +15,8 @@ from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, 
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
 from reports.asked import enough_as_shown, violated
 from reports.text import capital
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from .asked import asked
 from .numbers import (

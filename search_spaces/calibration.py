@@ -67,7 +67,7 @@ from .measured_engines import (
 )
 from .measurements import Layout, RowFlags, ServingRow
 from .quantities import rounded
-from .yaml_source import read_source
+from .sources import read_source
 
 Predict = Callable[[Scales], FloatArray]
 DEFAULT_ENGINE = "vllm"

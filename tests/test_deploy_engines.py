@@ -20,10 +20,10 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import SCHEDULERS
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.policy import SCHEDULERS
-from costmodel.simulator import SimulatedPool
+from costmodel.simulator.fleet import SimulatedPool
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
@@ -130,7 +130,11 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
         ("llm-d", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "sglang", ("- --enable-dp-attention\n", "- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
-        ("sglang", "sglang", ("--attn-dp-size 72", "--enable-eplb --ep-num-redundant-experts 32")),
+        (
+            "sglang",
+            "sglang",
+            ("--attn-dp-size 72 --load-balance-method total_tokens", "--enable-eplb --ep-num-redundant-experts 32"),
+        ),
     ],
 )
 def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:

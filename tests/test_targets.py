@@ -17,9 +17,9 @@ from pdplan.api import deployment_options
 from pdplan.cli import run
 from reports.deploy.deployment import default_options, fact
 from reports.deploy.files import target_files
+from search_spaces.bounds import TARGET_NAMES
 from search_spaces.loader import load_problem
 from search_spaces.problem import TARGETS, Balancing, Pools, Problem, Routing, target_of
-from search_spaces.target_names import TARGET_NAMES
 from tests.running import tiny
 
 TWO_CLASSES = [

@@ -34,7 +34,7 @@ from pdplan.options import (
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, percent, rate, significant
 from search_spaces import bounds
-from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS
+from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS
 
 if TYPE_CHECKING:
     from costmodel.engine import EngineConfig
@@ -55,8 +55,7 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
     help="What the replica does.",
 )  # fmt: skip
 @weight_dtype_option
-@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True,
-              help="Precision of the KV cache.")  # fmt: skip
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="Precision of the KV cache; default: as the engine's.")
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
 @click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")
@@ -109,6 +108,7 @@ def _problem(flags: Flags) -> Problem:
     from costmodel.workload import Workload
     from search_spaces.catalog import load_catalog
     from search_spaces.checks import unquoted
+    from search_spaces.enumeration import usual_kv_dtype
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
     from search_spaces.quotes import basis_of
@@ -116,6 +116,7 @@ def _problem(flags: Flags) -> Problem:
     catalog = load_catalog(flags.catalog, flags.prices)
     with value_of("--model"):
         model = load_model(flags.model)
+    weight_dtype = flags.weight_dtype or model.native_weight_dtype
     with value_of("--gpu"):
         accelerator = catalog.accelerator(flags.gpu)
     basis = basis_of(flags.prices)
@@ -131,8 +132,8 @@ def _problem(flags: Flags) -> Problem:
     return Problem(
         name="estimate",
         model=model,
-        weight_dtype=flags.weight_dtype or model.native_weight_dtype,
-        kv_dtype=flags.kv_dtype,
+        weight_dtype=weight_dtype,
+        kv_dtype=flags.kv_dtype or usual_kv_dtype(flags.engine, model, weight_dtype),
         workload=Workload(unit * flags.isl, unit * flags.osl, unit, request_rate=1.0, max_tokens=length),
         slos=(),
         offers=(Offer(accelerator, quote.usd_per_hour, quote=quote),),

@@ -29,8 +29,7 @@ from pdplan.options import (
     set_option,
     whole,
 )
-from search_spaces.bounds import SEED, Bounds
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
+from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan

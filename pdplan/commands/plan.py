@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from pdplan.console import Console
 from pdplan.files import Output, View, answer_options, read_fleet, read_plan, view_options
 from pdplan.options import (
@@ -34,12 +33,15 @@ from search_spaces.bounds import (
     HALF_WIDTH,
     HOURLY_RATE,
     REPLICATIONS,
+    ROUTER_SPELLINGS,
+    ROUTERS,
     RUN_REQUESTS,
     SEED,
     SIMULATED_REQUESTS,
+    TARGET_NAMES,
+    TARGET_SPELLINGS,
     Bounds,
 )
-from search_spaces.target_names import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -149,7 +151,7 @@ def simulate(
     Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
-    from costmodel.simulator import prepare
+    from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
     from reports.rows import request_columns

@@ -13,15 +13,12 @@ from typing import Any, Final
 
 import yaml
 
-from costmodel.engine import EngineConfig, Role
-from costmodel.errors import InputError
-from costmodel.policy import EngineOverhead
-from costmodel.quoting import shown
+from costmodel.engine import EngineConfig, EngineOverhead, Role
+from costmodel.errors import InputError, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.plans.plan import Route
-from search_spaces.problem import Balancing, Slo, Target, target_of
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
 SWITCH: Final = "switch"

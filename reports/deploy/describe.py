@@ -13,14 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import Draft, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
@@ -32,7 +30,7 @@ from reports.numbers import is_number
 from reports.words import engine_title
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
-from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
+from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
 
@@ -446,9 +444,9 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
         )
     check_limits(config, path.name, longest)
     rope = {} if own_file else rope_parameters(config, path.name)
-    overrides: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
+    overrides: dict[str, Any] = {"rope_parameters": rope} if rope else {}
     if not scaling.multiplies:
-        overrides[STATED] = scaling.length
+        overrides["max_position_embeddings"] = scaling.length
     text = one_line({scaling.section: overrides} if overrides and scaling.section else overrides)
     pools = (replace(pool, settings=replace(pool.settings, config_overrides=text)) for pool in deployment.pools)
     return replace(deployment, pools=tuple(pools))
@@ -474,6 +472,6 @@ def reach(deployment: Deployment, settings: WorkerSettings) -> int:
     """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
     overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
     for section in (overrides, *overrides.values()):
-        if isinstance(section, dict) and STATED in section:
-            return int(section[STATED])
+        if isinstance(section, dict) and "max_position_embeddings" in section:
+            return int(section["max_position_embeddings"])
     return deployment.model.max_position if overrides else deployment.own_context

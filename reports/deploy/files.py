@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from optimizer.plans.plan import Plan
 from reports.deploy import lint
 from reports.deploy.deployment import (
@@ -32,11 +31,11 @@ from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests
 from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, first_bytes, write_listed
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.fields import faults_of
 from search_spaces.files import read_file, shown_path
-from search_spaces.json_source import JsonText
 from search_spaces.problem import Pools, length_routers, target_of
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
+from search_spaces.sources import JsonText
 
 README: Final = "README.md"
 MARKER: Final = "<!-- pdplan.deployment/2 -->"

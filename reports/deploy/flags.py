@@ -18,18 +18,16 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from costmodel.engine import Role
-from costmodel.errors import InputError
+from costmodel.engine import Draft, Role
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.units import GIB, GIGA
 from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
-from search_spaces.json_source import JsonText, json_kind
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
+from search_spaces.sources import JsonText, json_kind
 
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
@@ -454,6 +452,8 @@ def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
         "attention_dp": settings.data > 1 or None,
+        # the ranks are kept even, as the simulator has them; by default a prefill engine deals prompts at random
+        "ranks_balance": "total_tokens" if settings.data > 1 else None,
         "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,

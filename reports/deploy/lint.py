@@ -18,9 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.quoting import shown
 from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
 from reports.deploy.hosts import GATEWAY_FILE, check_words
 from search_spaces.enumeration import cannot_talk
