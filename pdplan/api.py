@@ -278,10 +278,12 @@ def deployment_options(
     label: node label of each GPU type; others: model, image, bytes_per_token, namespace, rdma and claim.
     """
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
-    from reports.deploy.files import default_target
-    from search_spaces.bounds import TARGET_NAMES, TARGET_SPELLINGS
+    from reports.deploy.files import deployable, planned_target, targets_of
+    from search_spaces.bounds import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
 
-    name = target or default_target(plan)
+    name = target or planned_target(plan)
+    if target is None and plan.provenance.inputs.get("target") in {None, NO_TARGET} and len(targets_of(plan)) > 1:
+        name = deployable(plan).target or name  # the first that runs it; where none does, the refusal says why
     name = TARGET_SPELLINGS.get(name, name)
     if name not in TARGET_NAMES:
         names = ", ".join(TARGET_NAMES)

@@ -89,21 +89,13 @@ class Box:
 
     def overlaps(self, neighbor: Box) -> bool:
         """Tell whether two boxes share any area."""
-        return (
-            self.left < neighbor.right
-            and neighbor.left < self.right
-            and self.top < neighbor.bottom
-            and neighbor.top < self.bottom
-        )
+        across = self.left < neighbor.right and neighbor.left < self.right
+        return across and self.top < neighbor.bottom and neighbor.top < self.bottom
 
     def inside(self, outer: Box) -> bool:
         """Tell whether this box lies within another."""
-        return (
-            self.left >= outer.left
-            and self.right <= outer.right
-            and self.top >= outer.top
-            and self.bottom <= outer.bottom
-        )
+        across = self.left >= outer.left and self.right <= outer.right
+        return across and self.top >= outer.top and self.bottom <= outer.bottom
 
 
 @dataclass(frozen=True, slots=True)

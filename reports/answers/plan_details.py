@@ -14,7 +14,7 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import again_command, arrival_facts, arrivals, command_words, has_fleet, offered, readable_inputs
-from reports.deploy.deployment import default_options
+from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
@@ -311,12 +311,15 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
         return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
     able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
-    for name, why in runs.refused.items():
+    another = ""  # the first target that could run another plan of the same problem
+    for name, error in runs.refused.items():
+        why = str(error)
+        if isinstance(error, UndeployableError):
+            why = error.reason
+            another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
         targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
     reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
-    if runs.again is None:
-        return f"{able}{reasons}"
-    return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
+    return f"{able}{reasons}{another}"
 
 
 def backend_sentence(runs: Deployable | None) -> str:

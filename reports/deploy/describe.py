@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.transformer import Transformer
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
@@ -277,16 +276,19 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
             load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
         )
     converts = stored_dtype == "bf16" and config.weight_dtype in fact("on_the_fly", plan.engine)
+    # requests that engines accept: the workload's longest, with room for a template, in whole KV blocks, and no more
+    # than the model was made for, or than the KV memory holds of one request
+    longest, free = config.max_model_len, kv_capacity_bytes(model, config)
+    wanted_length = min(-(-(longest + TEMPLATE_TOKENS) // block) * block, model.max_position)
+    lengths = range(wanted_length, longest, -block)
+    fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
     return WorkerSettings(
-        tensor=split.tensor,
-        pipeline=split.pipeline,
-        expert=split.expert,
-        data=split.data,
+        **asdict(split),
         quantization=config.weight_dtype if converts else None,
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=_accepted_length(model, config, block),
+        max_model_len=next(fitting, longest),
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
@@ -324,18 +326,6 @@ def _drafts(plan: Plan, config: EngineConfig, options: Options) -> dict[str, Any
 
 def _is_known(checkpoint: str) -> bool:
     return checkpoint.lower() in {name.lower() for name in known_names()}
-
-
-def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> int:
-    """Tokens of prompt and answer that engines accept: the workload's longest, with room for a template [token].
-
-    Whole KV blocks, and no more than the model was made for, or than the KV memory holds of one request.
-    """
-    longest, free = config.max_model_len, kv_capacity_bytes(model, config)
-    wanted_length = min(-(-(longest + TEMPLATE_TOKENS) // block) * block, model.max_position)
-    lengths = range(wanted_length, longest, -block)
-    fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
-    return next(fitting, longest)
 
 
 def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str) -> str | None:

@@ -78,28 +78,15 @@ def planned_target(plan: Plan) -> str:
     return plan.engine if target in {None, NO_TARGET} else target_of(str(target)).name
 
 
-def default_target(plan: Plan) -> str:
-    """Where a plan is deployed unless a target is named: what it was planned for, else the first that runs it.
-
-    The plain target of its engine where none does, whose refusal then says why.
-    """
-    if plan.provenance.inputs.get("target") not in {None, NO_TARGET} or len(targets_of(plan)) == 1:
-        return planned_target(plan)
-    return deployable(plan).target or planned_target(plan)
-
-
 @dataclass(frozen=True, slots=True)
 class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
-    refused: by target, why it does not; again: the first target that does not run this plan, but could run another of
-    its problem, else None; flags: to plan that one with; engines: what the plain target of its engine is told.
+    refused: by target, why it does not; engines: what the plain target of its engine is told.
     """
 
     target: str | None
-    refused: Mapping[str, str]
-    again: str | None
-    flags: str
+    refused: Mapping[str, InputError]
     engines: Deployment | None
 
 
@@ -113,15 +100,11 @@ def deployable(plan: Plan) -> Deployable:
         errors[target] = error
     else:
         target = None
-    plannable = {name: error for name, error in errors.items() if isinstance(error, UndeployableError)}
-    refused = {name: str(error) for name, error in errors.items()}
-    refused |= {name: error.reason for name, error in plannable.items()}
-    again = next(iter(plannable), None)
     try:
         engines = describe(plan, default_options(plan.engine))
     except InputError:
         engines = None
-    return Deployable(target, refused, again, plannable[again].again if again else "", engines)
+    return Deployable(target, errors, engines)
 
 
 def targets_of(plan: Plan) -> list[str]:

@@ -401,23 +401,20 @@ def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
         if host_bytes:
             connectors = _beside_host_cache(deployment, connectors, host_bytes)
         transfer = json.dumps(connectors, separators=(",", ":"))
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
+    name = deployment.model.name
+    in_chunks = len(kinds) > 1 and is_model(name) and "attention_chunk_size" in config_of(name)
     engine_values = _common(deployment, pool) | {
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
         "offloading": "native" if host_bytes and transfer is None else None,
         "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
         "transfer": transfer,
-        "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
+        # layers of several kinds need a window or a state alone, as the plan has their memory
+        "whole_caches": False if transfer and len(kinds) > 1 and not in_chunks else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
     return _flags(deployment, pool, engine_values)
-
-
-def _keeps_whole_caches(deployment: Deployment) -> bool:
-    """Whether vLLM may have to be told that layers need a window or a state alone, as the plan has their memory."""
-    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
-    name = deployment.model.name
-    return len(kinds) > 1 and not (is_model(name) and "attention_chunk_size" in config_of(name))
 
 
 def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:

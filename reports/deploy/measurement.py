@@ -105,11 +105,6 @@ def trace_file(slo: LabelledSlo) -> str:
     return f"workload{slo.ending}.jsonl"
 
 
-def results_folder(slo: LabelledSlo) -> str:
-    """Where the result of a class lies, beside its trace."""
-    return f"results{slo.ending}"
-
-
 def job_script(command: str) -> str:
     """What the job's shell runs: its log is the result, and only where that fails all that was said.
 
@@ -148,7 +143,7 @@ def replay_words(
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
         *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
-        *("--output-artifact-dir", results or results_folder(slo)),
+        *("--output-artifact-dir", results or f"results{slo.ending}"),
     ]
 
 
@@ -493,7 +488,7 @@ def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> 
     result = str(fact("benchmark", "result"))
     checks = []
     for slo in deployment.classes:
-        file = job_result(slo) if pods else f"{FOLDER}/{results_folder(slo)}/{result}"
+        file = job_result(slo) if pods else f"{FOLDER}/results{slo.ending}/{result}"
         flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
         flags += f" --balancing {deployment.router}" if other else ""
         checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
