@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodel.cache_tier import CacheTier
 from costmodel.engine import Role
-from costmodel.prefix_cache import exponential
+from costmodel.prefix_cache import CacheTier, exponential
 from costmodel.units import GIB
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate

@@ -27,10 +27,9 @@ import yaml
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import parse_plan
-from reports.deploy.deployment import Options
-from reports.deploy.facts import checked_version
+from reports.deploy.deployment import Options, checked_version
 from reports.deploy.files import deployment_files
-from search_spaces.target_names import TARGET_NAMES
+from search_spaces.bounds import TARGET_NAMES
 
 PLAIN = frozenset(
     (

@@ -31,7 +31,7 @@ SIZE_OF = {
     "all_reduce_large": "bytes over the link",
     "all_to_all": "bytes over the link",
 }
-"""Meaning of `size` by kernel class (costmodel.roofline.KERNEL_CLASSES)."""
+"""Meaning of `size` by kernel class (costmodel.accelerator.KERNEL_CLASSES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def curve_time(
         eta_m = memory traffic / (traffic + memory_half)
 
     Roofline after Williams 2009; a compute efficiency that saturates with size is Hockney's n_1/2 (1977). With
-    all halves and conversions 0 it is `costmodel.roofline.kernel_time`. A kernel without traffic or FLOP
+    all halves and conversions 0 it is `costmodel.kernels.kernel_time`. A kernel without traffic or FLOP
     takes `launch`; size, depth and fill must be positive.
 
     >>> curve = EfficiencyCurve(compute=0.8, memory=0.9, launch=4e-6, compute_half=100.0)

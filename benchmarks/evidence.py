@@ -29,7 +29,7 @@ from step_tables import Shape, all_reduce_steps, attention_steps, gemm_steps, lo
 from suspect import Finding, beats_physics, link_unused, narrower_is_slower, one_row_slower
 
 from benchmarks.efficiency_curve import CONSTANT, Samples, fit
-from costmodel.routing import touched_experts
+from costmodel.transformer import touched_experts
 
 SHARED = "all_reduce_shared"
 """All-reduces of more than two ranks that share one link; not a class of its own, but a figure of both others."""

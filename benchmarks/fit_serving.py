@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
 from serving_tables import FILES, GENERATIONS, PREFILL_SHARE, Table, generation, load_tables, merged, plausible  # noqa: E402
 
-from costmodel.policy import ServingPolicy  # noqa: E402
+from costmodel.engine import ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import Steady  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.answers.accuracy import LEAST_RANKED, kendall_tau  # noqa: E402

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.problems import EXAMPLES
-from costmodel.simulator import SimulatedFleet
+from costmodel.simulator.fleet import SimulatedFleet
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan

@@ -39,8 +39,7 @@ from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan, parse_plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
-from reports.deploy.deployment import Options  # noqa: E402
-from reports.deploy.facts import checked_version  # noqa: E402
+from reports.deploy.deployment import Options, checked_version  # noqa: E402
 from reports.deploy.files import write_deployment  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402

@@ -25,7 +25,7 @@ from optimizer.verification.bench import make_bench  # noqa: E402
 from reports.numbers import money  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.problem import Problem  # noqa: E402
-from search_spaces.traces.summary import read_trace  # noqa: E402
+from search_spaces.trace_summary import read_trace  # noqa: E402
 
 TRACES = {
     "code": "AzureLLMInferenceTrace_code_2023.csv",

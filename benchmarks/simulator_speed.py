@@ -35,7 +35,7 @@ def longer(trace, times):
     """The trace `times` times over, one after the other."""
     import numpy as np
 
-    from costmodel.simulator import make_trace
+    from costmodel.workload import make_trace
 
     span = trace.arrival[-1] * trace.size / max(1, trace.size - 1)
     arrival = np.concatenate([trace.arrival + k * span for k in range(times)])
@@ -72,7 +72,7 @@ def planned(plan: Path, requests: int):
 
 def child(arguments: argparse.Namespace) -> None:
     """One measurement, printed as numbers."""
-    from costmodel.simulator import simulate
+    from costmodel.simulator.run import simulate
 
     name = arguments.child
     if name == "million":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from search_spaces.traces.summary import TraceSummary, read_trace
+from search_spaces.trace_summary import TraceSummary, read_trace
 
 ROWS = 20_000_000
 ROWS_PER_PIECE = 200_000

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.accelerator import Origin
-from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.policy import NO_OVERHEAD, EngineOverhead
+from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MICRO, MILLI
 from search_spaces.catalog import load_catalog

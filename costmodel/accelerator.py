@@ -1,10 +1,11 @@
-"""Accelerators as numbers: what one GPU computes, moves, holds and costs."""
+"""Accelerators as numbers: what one GPU computes, moves, holds, draws and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from .words import listed
 
@@ -98,6 +99,21 @@ class Price:
         return f"The price of {name} ({listed(self.usd_per_hour)}) is {origin_words}."
 
 
+KERNEL_CLASSES = (
+    "gemm",
+    "attention_prefill",
+    "attention_decode",
+    "latent_prefill",
+    "latent_decode",
+    "moe",
+    "all_reduce",
+    "all_reduce_large",
+    "all_to_all",
+)
+"""Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth.
+all_reduce is the algorithm of least latency, all_reduce_large that of most bandwidth; the quicker one runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelEfficiency:
     """Share of the roofline that one kernel class reaches on one accelerator (`benchmarks.efficiency_curve`).
@@ -160,7 +176,7 @@ class Accelerator:
     node_label: value of the Kubernetes product label (nvidia.com/gpu.product or amd.com/gpu.product-name).
     kv_domain: the same for all GPUs that can hand KV blocks to each other ("nvidia", "amd").
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
-    efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
+    efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.kernels`.
     generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
     assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
@@ -213,3 +229,52 @@ class Accelerator:
         ridge = peak FLOP/s / memory bandwidth
         """
         return self.peak_flops[dtype] / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """Power of one board as shares of its TDP [1]: assumed from published measurements, for energy per token.
+
+    idle: loaded, nothing to do; active: added while any step runs; compute, memory: added at the vendor's peak FLOP/s
+    and at its peak HBM bandwidth.
+    """
+
+    idle: float
+    active: float
+    compute: float
+    memory: float
+    origin: Origin
+    source: str
+
+
+POWER: Final = PowerModel(
+    idle=0.12,
+    active=0.10,
+    compute=1.10,
+    memory=0.30,
+    origin=Origin.ASSUMED,
+    source=(
+        "set by hand between published figures: idle 80 W and 517 W at batch 128 of an H200 (700 W; ALICE GPU energy "
+        "benchmark, 2026); 300 W at batch 1 and 600 W at batch 128 of an H100 (700 W; ML.ENERGY v3 as used by vLLM's "
+        "fleet-sim); decode 137-300 W of an H200 (Ma et al. 2026, arXiv:2605.11999); prompts near TDP (Patel et al. "
+        "2023, POLCA, and 2024, Splitwise)"
+    ),
+)
+"""H200 and H100; other GPUs are taken to behave alike in shares of their TDP."""
+
+
+def mean_power(tdp: float, busy: float, mfu: float, mbu: float) -> float:
+    """Mean power of one board [W]: P / TDP = idle + min((1 - idle) u, active u + compute MFU + memory MBU).
+
+    So a GPU never draws less than it does idle, never more than its TDP while a step runs, and idle power otherwise.
+    tdp [W]; busy: u, share of the time in which a step runs [1]; mfu, mbu: shares of peak over the whole time [1].
+
+    A decode of one request that streams weights at 65 % of the bandwidth, a full decode batch, and long prompts:
+
+    >>> [round(mean_power(700.0, 1.0, mfu, mbu)) for mfu, mbu in ((0.0, 0.65), (0.3, 0.7), (0.6, 0.3))]
+    [290, 532, 679]
+    >>> mean_power(700.0, 0.0, 0.0, 0.0), mean_power(700.0, 1.0, 1.0, 1.0)
+    (84.0, 700.0)
+    """
+    above = POWER.active * busy + POWER.compute * mfu + POWER.memory * mbu
+    return tdp * (POWER.idle + min((1.0 - POWER.idle) * busy, above))

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
-from .engine import EngineConfig
+from .engine import NO_OVERHEAD, EngineConfig, EngineOverhead, ServingPolicy
 from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
-from .policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
 from .step import StepLoad, StepTime, step_time_one
 from .transformer import Part, Transformer
 

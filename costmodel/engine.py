@@ -1,12 +1,98 @@
-"""An engine config: one way to run the model on a group of GPUs."""
+"""An engine: how it splits and runs the model, drafts tokens, fills its steps, and what it adds to its kernels.
+
+`EngineConfig` is one way to run the model on a group of GPUs; `ServingPolicy` is the software that does.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
+from typing import Final
 
-from costmodel.accelerator import Accelerator
-from costmodel.speculation import Speculation
+from .accelerator import Accelerator, Origin
+from .transformer import FeedForward, LayerGroup, Transformer
+
+
+class Draft(StrEnum):
+    """Who drafts: the model's own multi-token-prediction layer, an EAGLE-3 layer, or a look-up of n-grams (no GPU)."""
+
+    MTP = "mtp"
+    EAGLE3 = "eagle3"
+    NGRAM = "ngram"
+
+
+JOINED = {Draft.MTP: 2, Draft.EAGLE3: 5}
+"""Hidden states that a draft layer's input projections take in [1]: MTP joins the state and the next embedding
+(DeepSeek-V3 §2.2); EAGLE-3 joins the states of three layers, and then the result with the embedding (Li 2025, §3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How one engine speculates: who drafts, how many tokens a step, and the acceptance of each position [1].
+
+    Where more are drafted than acceptances are known, the last one holds for the rest. A drafted token counts only if
+    all before it were accepted. With acceptance a_1 ... a_k of each position, given the ones before, a step makes
+
+        E = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k       tokens, which is (1 - a^(k+1)) / (1 - a) where all are a
+
+    (Leviathan et al. 2023, Fast inference from transformers via speculative decoding, eq. 1). Verification makes the
+    step k + 1 tokens wide for each request, and reads the KV cache once. A draft layer, if there is one, runs over
+    every prompt and then k times over the batch, with an output head each time.
+
+    Everything above a step counts tokens, so it sees *token steps*: T / E of a decode step T, and M - T (1 - 1 / E) of
+    a step M that carries decodes which take T by themselves. The decodes are paid for E tokens in either, and what
+    prompts add stays M - T. A first token, which waits for whole steps, comes up to T (1 - 1 / E) a chunk later than
+    that says.
+    """
+
+    draft: Draft
+    tokens: int
+    acceptance: tuple[float, ...]
+
+    @property
+    def tokens_per_step(self) -> float:
+        """E, tokens that a step makes of each request [1]."""
+        return tokens_per_step(self.acceptance, self.tokens)
+
+
+def tokens_per_step(acceptance: Sequence[float], tokens: int) -> float:
+    """E of so many drafted tokens a step [1].
+
+    >>> tokens_per_step((0.5,), 2), (1 - 0.5**3) / (1 - 0.5)
+    (1.75, 1.75)
+    >>> tokens_per_step((0.8, 0.5), 2)
+    2.2
+    """
+    expected, chance = 1.0, 1.0
+    for position in range(tokens):
+        chance *= acceptance[min(position, len(acceptance) - 1)]
+        expected += chance
+    return expected
+
+
+def draft_layer(model: Transformer, draft: Draft) -> LayerGroup | None:
+    """The layer that drafts, None where none does.
+
+    MTP repeats the model's last layer; EAGLE-3 has that layer's attention and a dense block, as wide as the model's
+    widest or, where it has none, as four hidden sizes.
+    """
+    if draft is Draft.NGRAM:
+        return None
+    last = replace(model.layers[-1], count=1, sets=0, joined=JOINED[draft])
+    if draft is Draft.MTP:
+        return last
+    dense = [group.feed_forward.intermediate for group in model.layers if not group.feed_forward.experts]
+    widest = max(dense, default=0)
+    return replace(last, feed_forward=FeedForward(model.hidden, widest or 4 * model.hidden, gated=True))
+
+
+@lru_cache(maxsize=64)
+def with_draft(model: Transformer, speculation: Speculation | None) -> Transformer:
+    """The model as memory holds it: the weights and the KV cache of a draft layer are those of one more layer."""
+    layer = None if speculation is None else draft_layer(model, speculation.draft)
+    return model if layer is None else replace(model, layers=(*model.layers, layer))
 
 
 class Role(StrEnum):
@@ -138,3 +224,114 @@ class EngineConfig:
     def tokens_per_step(self) -> float:
         """Tokens that a decode step makes of each request [token]."""
         return self.speculation.tokens_per_step if self.speculation else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How an engine fills its next step: answers that the simulator's one scheduler reads.
+
+    All are first come, first served, and let running requests go before waiting ones, except that an exclusive policy
+    runs waiting prompts before the decodes. Recomputed requests go to the front of the queue.
+
+    exclusive_prefill: prompts and decodes never share a step, and prompts go first.
+    chunked: a prompt may be computed in parts that fill the token budget; otherwise whole (a prompt longer than the
+        budget then goes alone).
+    static: no admission before the whole batch has ended; ended requests go on being computed as padding.
+    whole_prompt_blocks: blocks of the whole prompt are taken at admission; otherwise chunk by chunk.
+    watermark: share of all blocks that admission leaves free [1].
+    reserve_output: share of its output for which a newcomer is promised blocks [1]; promises of running requests never
+        exceed all blocks, so with 1 nothing is ever preempted.
+    admit_after_preemption: new requests may enter in the step in which one was preempted.
+    pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
+        for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
+        on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
+    random_lanes: a prefill engine deals prompts to its data-parallel ranks at random, unless it is told otherwise;
+        else it keeps them even. Deployment files tell it so, so the simulator keeps them even always; measured runs
+        kept the default, which `queues.steady_state` knows.
+    """
+
+    exclusive_prefill: bool = False
+    chunked: bool = True
+    static: bool = False
+    whole_prompt_blocks: bool = True
+    watermark: float = 0.0
+    reserve_output: float = 0.0
+    admit_after_preemption: bool = True
+    pulls: bool = False
+    random_lanes: bool = False
+
+
+VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
+"""vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
+that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
+vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
+which the next step schedules."""
+SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3, random_lanes=True)
+"""SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
+part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
+before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
+(DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py). The rank that computes a prompt
+is its room number, drawn at random, modulo the ranks (`--load-balance-method follow_bootstrap_room`, the default of
+prefill engines: sgl-project/sglang, pull requests 15617 and 16110)."""
+TRTLLM: Final = Policy(reserve_output=1.0, pulls=True)
+"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
+Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
+without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
+of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of any length here. A handed-over request
+that fits asks for its KV in one iteration and decodes in one after it has come (_prepare_disagg_gen_init and
+_prepare_disagg_gen_transmission_complete in tensorrt_llm/_torch/pyexecutor/py_executor.py)."""
+
+SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
+"""How the serving engines of the catalog schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOverhead:
+    """CPU time that the GPU waits for.
+
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
+    0 where the engine deals with its requests while the GPU computes.
+    """
+
+    step: float
+    per_request: float
+    origin: Origin
+    source: str
+
+
+NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
+"""For comparison with measured kernels, where no scheduler runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPolicy:
+    """One serving engine's way with requests.
+
+    scheduler: how it fills its steps; token_budget: most prompt tokens in a step [token];
+    memory_fraction: share of HBM that it takes [1];
+    quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
+    overhead: CPU time that a step waits for;
+    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
+    arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
+    handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
+    handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
+    workers [1].
+    """
+
+    scheduler: Policy
+    token_budget: int
+    memory_fraction: float
+    quantized_kv_dtype: str
+    overhead: EngineOverhead
+    launch: float
+    arrival: float
+    handover: float
+    handover_burst: float
+
+    def fixed_ttft(self, handed_over: bool) -> float:
+        """Part of a TTFT that no load changes [s]: arrival, and handover of a request that another engine decodes.
+
+        Nothing is busy or held for it, so it takes no capacity: all tokens of a request come later by as much, and in
+        a closed loop so does the next request.
+        """
+        return self.arrival + (self.handover if handed_over else 0.0)

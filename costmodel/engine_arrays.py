@@ -12,12 +12,9 @@ import numpy as np
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
-from .engine import EngineConfig, Role
+from .engine import EngineConfig, EngineOverhead, Role, draft_layer
 from .errors import InputError
-from .policy import EngineOverhead
-from .routing import largest_of
-from .speculation import draft_layer
-from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
+from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer, largest_of
 
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
@@ -56,7 +53,7 @@ class Conditions:
     expert_skew: standard deviation of the experts' popularity over its mean [1], which says how much more than its
     share the busiest rank gets; 0 is uniform routing;
     expert_spread: the same among ordinary experts, without the few hottest, which says how many stay idle [1]; None:
-    as the tables draw it (`costmodel.routing.sampled_spread`);
+    as the tables draw it (`costmodel.transformer.sampled_spread`);
     graphs: decode steps replay a CUDA graph, so that no kernel waits for the host;
     in_engine: kernels run inside an engine, where they take longer (`Accelerator.in_engine`);
     latent_reductions: all-reduces of a layer with latent attention over the two that tensor parallelism needs [1];
@@ -127,7 +124,7 @@ class EngineArrays:
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s]; overhead, conditions: of all engines;
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
     drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
-    draft: the layer that drafts, of those engines that have one (`costmodel.speculation`).
+    draft: the layer that drafts, of those engines that have one (`costmodel.engine.Speculation`).
     """
 
     tensor: FloatArray

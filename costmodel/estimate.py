@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import KernelEfficiency, Origin
-from .engine import EngineConfig, Parallelism, Role
+from .engine import EngineConfig, EngineOverhead, Parallelism, Role
 from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency
 from .errors import InputError
 from .memory import (
@@ -20,7 +20,6 @@ from .memory import (
     runtime_bytes,
     weight_bytes_per_gpu,
 )
-from .policy import EngineOverhead
 from .step import StepLoad, StepTime, chunked_steps, step_time
 from .transformer import Part, Transformer
 from .words import percentage

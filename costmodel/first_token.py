@@ -3,7 +3,7 @@
     TTFT = a + f s + D                 colocated
     TTFT = a + f s + x + D + Y         where roles are apart
 
-    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `policy.ServingPolicy.fixed_ttft`
+    a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `engine.ServingPolicy.fixed_ttft`
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`
     D    wait for an engine where all are busy or have no free slot              `queues.prefill.prompt_wait`
@@ -15,9 +15,9 @@ The terms are those of DistServe (Zhong et al. 2024, section 3): queue, prefill,
 the distribution of their sum. At fixed concurrency, `queues.steady_state.closed_loop` has its mean: a, f s and Y are
 the same there, and only the queue differs, for those who wait are those who are served.
 
-An engine that pulls (`policy.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
+An engine that pulls (`engine.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
 more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one server:
-it is met busy with chance rho, and then waited for, theta on average (`erlang.conditional_wait`).
+it is met busy with chance rho, and then waited for, theta on average (`waits.conditional_wait`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.queues.waits import ExponentialWait, Wait, rest_exceeds
+
 from .arrays import FloatArray
-from .policy import ServingPolicy
-from .queues.erlang import conditional_wait, split_scv
-from .queues.waits import ExponentialWait, Wait, rest_exceeds
+from .engine import ServingPolicy
+from .queues.waits import conditional_wait, split_scv
 
 POINTS = 32
 """Equally likely values that stand for the distribution of what follows a prompt."""
@@ -57,7 +58,7 @@ def card_wait(
     """The wait of a transfer for the card of its engine.
 
     rate (flows,) [1/s] and seconds (flows,) of transfers over `cards` equal cards; arrivals of squared coefficient of
-    variation ca2 go to any of them (`erlang.split_scv`). Of `together` transfers that begin at once, half of the others
+    variation ca2 go to any of them (`waits.split_scv`). Of `together` transfers that begin at once, half of the others
     are ahead of one.
 
     >>> card_wait(np.array([1.0]), np.array([0.5]), 1.0, 1.0, 1.0)

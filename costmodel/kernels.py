@@ -1,20 +1,22 @@
 """Time, FLOP and HBM traffic of the kernels of one layer, on one GPU, for many engines and operating points at once.
 
-Arrays broadcast against (engines, points). A kernel with nothing to do takes no time; any other takes
-max(FLOP / peak, bytes / bandwidth) + launch (`costmodel.roofline.kernel_time`), with a peak that rises with the size of
-the work, and the time of separate conversions (docs/theory/calibration.md).
+The roofline (Williams, Waterman, Patterson 2009): a kernel is bound by arithmetic or by memory traffic. One with
+nothing to do takes no time; any other takes max(FLOP / peak, bytes / bandwidth) + launch (`kernel_time`), with a peak
+that rises with the size of the work, and the time of separate conversions (docs/theory/calibration.md). Arrays
+broadcast against (engines, points).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import FloatArray
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
-from .roofline import kernel_time
-from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_spread
 from .transformer import (
     DTYPE_BYTES,
     Attention,
@@ -27,7 +29,120 @@ from .transformer import (
     Sharding,
     SoftmaxAttention,
     Transformer,
+    busiest_expert_rank,
+    expert_slots,
+    imbalance,
+    sampled_spread,
 )
+
+Value = TypeVar("Value", float, NDArray[np.float64])
+
+
+def arithmetic_intensity(flop: Value, traffic: Value) -> Value:
+    """Work per byte moved [FLOP/byte].
+
+    flop [FLOP], traffic [byte].
+
+    >>> arithmetic_intensity(2 * 8e9, 2 * 8e9)  # decode at batch 1, BF16: 2N FLOP over 2N bytes
+    1.0
+    """
+    return flop / traffic
+
+
+def kernel_time(flop: Value, traffic: Value, peak: Value, bandwidth: Value, launch: Value) -> Value:
+    """Time of one kernel = max(FLOP / peak, bytes / bandwidth) + launch [s].
+
+    `peak` [FLOP/s] and `bandwidth` [byte/s] are what the kernel really reaches: the vendor's figure times the
+    kernel class's efficiency; launch [s] is added whatever the size.
+
+    >>> float(kernel_time(0.0, 14e9, 312e12, 2e12, 0.0))  # 7B in BF16 read once on an A100
+    0.007
+    """
+    time: Value = np.maximum(flop / peak, traffic / bandwidth) + launch
+    return time
+
+
+# The textbook figures: closed forms for one number at a time, before any efficiency curve or scheduler. They state
+# what the full model (`costmodel.step`) must reduce to. N parameters, T tokens, B batch, W weight bytes, BW bandwidth.
+
+
+def prefill_flop(parameters: Value, tokens: Value) -> Value:
+    """FLOP to process a prompt = 2 N T (Kaplan 2020 §2.1; attention's O(T^2) left out).
+
+    parameters: N [1]; tokens: T [token].
+
+    >>> f"{prefill_flop(7e9, 4096.0):.3e}"
+    '5.734e+13'
+    """
+    return 2.0 * parameters * tokens
+
+
+def prefill_time(parameters: Value, tokens: Value, peak: Value, mfu: Value) -> Value:
+    """Time of a prompt = 2 N T / (peak x MFU) [s].
+
+    peak [FLOP/s], mfu: share of the peak reached [1]. Of a chunk it is also the jitter that it adds to decodes
+    (Sarathi-Serve 2024).
+
+    >>> round(prefill_time(7e9, 4096.0, 312e12, 0.5), 4)
+    0.3676
+    """
+    return prefill_flop(parameters, tokens) / (peak * mfu)
+
+
+def decode_tpot(weight_bytes: Value, bandwidth: Value, batch: Value, kv_bytes: Value) -> Value:
+    """Time of one memory-bound decode step = (W + B KV) / BW [s] (Pope 2022 §2.1).
+
+    weight_bytes: W [byte]; bandwidth: BW [byte/s]; batch: B [1]; kv_bytes: KV of one request [byte]. Over B it is the
+    engine time per generated token, W / (B BW) + KV / BW.
+
+    >>> decode_tpot(14e9, 2e12, 1.0, 0.0)
+    0.007
+    """
+    return (weight_bytes + batch * kv_bytes) / bandwidth
+
+
+def decode_limit(weight_bytes: Value, bandwidth: Value, mbu: Value) -> Value:
+    """Tokens per second of one request at batch 1 = MBU x BW / W [token/s].
+
+    mbu: share of the bandwidth reached [1]; 1 is the hard limit.
+
+    >>> round(decode_limit(16e9, 3.35e12, 1.0), 1)
+    209.4
+    """
+    return mbu * bandwidth / weight_bytes
+
+
+def static_batching_idle(output_tokens: Sequence[float], tpot: float) -> float:
+    """Slot time lost when a static batch waits for its longest member = sum (T_max - T_i) x TPOT [s] (Orca 2022).
+
+    output_tokens: OSL of each request of the batch [token]; tpot [s]. An empty batch loses nothing.
+
+    >>> static_batching_idle((100, 200, 400), 0.007)
+    3.5
+    """
+    longest = max(output_tokens, default=0.0)
+    return sum(longest - tokens for tokens in output_tokens) * tpot
+
+
+def required_bandwidth(size: Value, seconds: Value) -> Value:
+    """Bandwidth that moves `size` bytes in `seconds` [byte/s].
+
+    >>> required_bandwidth(512e6, 0.1)
+    5120000000.0
+    """
+    return size / seconds
+
+
+def weight_intensity(tokens: Value, element_bytes: float) -> Value:
+    """FLOP per byte of weights read for `tokens` tokens in a step = 2 T / bytes per weight [FLOP/byte].
+
+    In 16 bit it equals the number of tokens: the prompt length in prefill, the batch in decode.
+
+    >>> weight_intensity(2048.0, 2.0)
+    2048.0
+    """
+    return 2.0 * tokens / element_bytes
+
 
 Figure = float | FloatArray
 
@@ -321,7 +436,7 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
 
     R = tp x dp ranks share the experts: ep of them hold different ones (or second copies, `expert_slots`), R / ep split
     each one. With r rows and t
-    experts touched (`costmodel.routing`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
+    experts touched (`touched_experts`): FLOP = 2 r |expert|, bytes = t |expert| x weight + activations; an expert
     with h rows reaches half the peak, so FLOP becomes 2 (r + h t) |expert|; h is what it takes to outlast the reading
     of weights as wide as the inputs, so narrower weights need fewer rows. Permuting, activating, converting and summing
     up pass over the activations of the rows again, and over those of the rows computed elsewhere unless an all-to-all

@@ -1,7 +1,8 @@
-"""What fits into a GPU: weights, activations, runtime and KV blocks; how much an engine grants to each.
+"""What fits into a GPU (weights, activations, runtime and KV blocks), and handing the KV to another engine.
 
 Pipeline stages differ (the first holds the embedding, the last the head, and layers need not divide evenly); the
-worst stage decides, for weights and for KV apart, so capacity is never overstated.
+worst stage decides, for weights and for KV apart, so capacity is never overstated. Functions of lengths and links take
+floats or arrays that broadcast together.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from .accelerator import Link
 from .arrays import FloatArray
-from .engine import EngineConfig, FractionOf, Parallelism
-from .routing import expert_slots
-from .speculation import with_draft
-from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
+from .engine import EngineConfig, FractionOf, Parallelism, with_draft
+from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer, expert_slots
 
-Tokens = TypeVar("Tokens", float, FloatArray)
+Amount = TypeVar("Amount", float, FloatArray)
 
 RESIDUAL_COPIES = 1
 """Hidden-sized 16-bit tensors that live beside a layer's widest block: the residual stream."""
@@ -89,13 +89,13 @@ def kv_capacity_bytes(model: Transformer, config: EngineConfig) -> float:
     return float(kv_capacity_by_limit(model, config, float(config.max_num_seqs)))
 
 
-def kv_capacity_by_limit(model: Transformer, config: EngineConfig, seqs: Tokens) -> Tokens:
+def kv_capacity_by_limit(model: Transformer, config: EngineConfig, seqs: Amount) -> Amount:
     """`kv_capacity_bytes` for other values of max_num_seqs, which may be an array [byte]."""
     hbm, share, rule = config.accelerator.memory, config.memory_fraction, config.memory.fraction_of
     startup = hbm - runtime_bytes(config)
     weights = weight_bytes_per_gpu(model, config)
     free = startup - weights - _activations(model, config, seqs)
-    capacity: Tokens = free - (1.0 - share) * hbm
+    capacity: Amount = free - (1.0 - share) * hbm
     if rule is FractionOf.FREE:
         capacity = np.minimum(share * free, free)
     if rule is FractionOf.STARTUP:
@@ -111,7 +111,7 @@ def kv_bytes_per_token_per_gpu(model: Transformer, config: EngineConfig) -> floa
     return _worst_stage(model, config, lambda submodel: submodel.kv_bytes_per_token(config.kv_dtype))
 
 
-def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: Tokens, osl: Tokens) -> Tokens:
+def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: Amount, osl: Amount) -> Amount:
     """KV of one running request on one GPU of its data rank, averaged over its generation [byte].
 
     Without windows (ISL + OSL / 2) x kv_bytes_per_token / min(tp, KV shards); see `Transformer.mean_kv_bytes`.
@@ -120,7 +120,7 @@ def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: 
     return _worst_stage(model, config, lambda submodel: submodel.mean_kv_bytes(isl, osl, config.kv_dtype))
 
 
-def kv_bytes_peak_per_gpu(model: Transformer, config: EngineConfig, tokens: Tokens) -> Tokens:
+def kv_bytes_peak_per_gpu(model: Transformer, config: EngineConfig, tokens: Amount) -> Amount:
     """KV of one request with `tokens` tokens in the cache, on one GPU of its data rank [byte]."""
     return _worst_stage(model, config, lambda submodel: submodel.kv_bytes(tokens, config.kv_dtype))
 
@@ -152,17 +152,17 @@ def max_whole_requests(model: Transformer, config: EngineConfig, isl: float, osl
     return min(most, config.parallelism.data * int(kv_capacity_bytes(model, config) // request_bytes))
 
 
-def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable[[Transformer], Tokens]) -> Tokens:
+def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable[[Transformer], Amount]) -> Amount:
     """Largest over pipeline stages of the KV that `kv_bytes_of` gives for its layers, shared over tensor ranks."""
     split = config.parallelism
 
-    def stage(groups: tuple[LayerGroup, ...]) -> Tokens:
+    def stage(groups: tuple[LayerGroup, ...]) -> Amount:
         sizes = (kv_bytes_of(_only(model, group)) * _storage_factor(group, config) for group in groups)
         shards = (min(split.tensor, group.attention.kv_shards) for group in groups)
         return reduce(add, (size / ranks for size, ranks in zip(sizes, shards, strict=True)))
 
     loaded = with_draft(model, config.speculation)
-    worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(loaded, split.pipeline))))
+    worst: Amount = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(loaded, split.pipeline))))
     return worst
 
 
@@ -172,13 +172,13 @@ def _only(model: Transformer, group: LayerGroup) -> Transformer:
     return replace(model, layers=(group,))
 
 
-def _activations(model: Transformer, config: EngineConfig, seqs: Tokens) -> Tokens:
+def _activations(model: Transformer, config: EngineConfig, seqs: Amount) -> Amount:
     split, memory = config.parallelism, config.memory
     tokens = config.max_num_batched_tokens / split.data
     widest = max(_block_width(model, group, config) for group in model.layers)
     layer = tokens * DTYPE_BYTES["bf16"] * (RESIDUAL_COPIES * model.hidden + widest)
     copies = memory.logit_copies + (memory.gathered_copies if split.tensor > 1 else 0.0)
-    logits: Tokens = np.minimum(seqs / split.data, tokens) * (LOGIT_BYTES * copies * model.vocab)
+    logits: Amount = np.minimum(seqs / split.data, tokens) * (LOGIT_BYTES * copies * model.vocab)
     return layer + logits
 
 
@@ -227,3 +227,56 @@ def _layer_weight_bytes(
     if model.is_mxfp4(model.part_dtype(Part.EXPERTS, weight_dtype)):
         element_bytes *= block.padding(multiples, split.expert_ranks)  # steps count none: see `FeedForward.padding`
     return dense + elements * element_bytes / gpus
+
+
+TRANSFER_EFFICIENCY = 0.92
+"""Share of a link's bandwidth that KV hand-over reaches [1]; measured: DistServe moved 2048 tokens of OPT-175B over
+NVLink (600 GB/s) in 17.6 ms, which is 0.915 of the link."""
+
+
+def hand_over_cards(model: Transformer, config: EngineConfig, isl: Amount, share: Amount) -> float:
+    """Network cards over which one copy of a prompt's KV leaves or reaches an engine [1].
+
+    n = kv_bytes(ISL) / KV of the prompt on one GPU of its data rank, both as means of prompts of isl [token] by their
+    share [1]. Each GPU has a card for what it holds: tp x pp, whatever dp; beyond the KV shards tensor ranks hold
+    copies, and each rank of the receiver reads all that it holds from one rank of the sender, so that no card carries
+    part of another's copy: for latents n = pp. Sources: vLLM's NIXL connector (vllm-project/vllm#27274: "each D worker
+    reads from some other single P worker ... as MLA cache is duplicated. Some P workers will not be read from at all"),
+    SGLang's `disaggregation/common/conn.py` ("for MLA models, we can retrieve KVCache from only one prefill rank").
+    """
+    whole = float(np.sum(with_draft(model, config.speculation).kv_bytes(isl, config.kv_dtype) * share))
+    card_bytes = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
+    return whole / card_bytes if card_bytes else float(config.parallelism.rank_gpus)
+
+
+def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: float = 1.0, receiver_nics: float = 1.0) -> float:
+    """Bandwidth of a hand-over: the slower end, each end with the cards that one copy uses there [byte/s].
+
+    min(n_s B_s, n_r B_r); n: `hand_over_cards`.
+
+    >>> transfer_bandwidth(Link(50e9, 1e-5), Link(25e9, 1e-5), sender_nics=4, receiver_nics=4) / 1e9
+    100.0
+    """
+    return min(sender_nics * sender.bandwidth, receiver_nics * receiver.bandwidth)
+
+
+def kv_transfer_time(size: Amount, bandwidth: Amount, latency: float = 0.0) -> Amount:
+    """Time to move `size` bytes = latency + bytes / (bandwidth x `TRANSFER_EFFICIENCY`) [s].
+
+    size [byte], as `Transformer.kv_bytes` has it of a prompt; bandwidth [byte/s], latency [s].
+
+    >>> round(kv_transfer_time(2048 * 2 * 96 * 12288 * 2.0, 600e9), 4)  # OPT-175B, DistServe: 17.6 ms
+    0.0175
+    """
+    return latency + size / (bandwidth * TRANSFER_EFFICIENCY)
+
+
+def step_in_progress(running: FloatArray | float) -> FloatArray:
+    """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
+
+    An engine that pulls (`engine.Policy`) then loads the KV during one whole step more than one that is sent it.
+
+    >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
+    [0.0, 0.632, 1.0]
+    """
+    return np.asarray(-np.expm1(-np.asarray(running)))

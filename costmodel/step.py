@@ -8,9 +8,9 @@ Rules
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host = step + per_request x requests counts those of the
-  busiest rank (`policy.EngineOverhead`).
+  busiest rank (`engine.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
-- Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`costmodel.speculation`). The
+- Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`engine.Speculation`). The
   draft layer's time is part of gemm, attention, experts and communication.
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arrays import FloatArray
-from .engine import EngineConfig
+from .engine import EngineConfig, EngineOverhead
 from .engine_arrays import EngineArrays, engine_arrays
 from .kernels import (
     ACTIVATION_BYTES,
@@ -41,7 +41,6 @@ from .kernels import (
     prefill_attention_work,
     send_time,
 )
-from .policy import EngineOverhead
 from .transformer import LayerGroup, Transformer
 
 Tokens = TypeVar("Tokens", float, FloatArray)

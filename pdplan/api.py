@@ -13,8 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from search_spaces.bounds import (
     CONCURRENCY,
     HALF_WIDTH,
@@ -158,12 +157,12 @@ def simulate(
     rate: arrivals [1/s]; diurnal: "plan", or multiples of the rate over a day; until: half width of every class's 95 %
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
-    from costmodel.simulator import prepare
+    from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
+    from search_spaces.bounds import ROUTER_SPELLINGS
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
-    from search_spaces.target_names import ROUTER_SPELLINGS
 
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
@@ -280,10 +279,9 @@ def deployment_options(
     device: str = "gpu",
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
-    from reports.deploy.deployment import Device, Options
-    from reports.deploy.facts import checked_version, versions_of
+    from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import default_target
-    from search_spaces.target_names import TARGET_NAMES, TARGET_SPELLINGS
+    from search_spaces.bounds import TARGET_NAMES, TARGET_SPELLINGS
 
     name = target or default_target(plan)
     name = TARGET_SPELLINGS.get(name, name)

@@ -15,26 +15,23 @@ from typing import NoReturn
 
 import click
 
-from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name
-from costmodel.quoting import shortened
+from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
 from pdplan._version import __version__
-from pdplan.commands.accuracy import calibrate, validate
+from pdplan.commands.accuracy import calibrate, estimate, validate
 from pdplan.commands.catalog import gpus, models
 from pdplan.commands.optimize import evaluate, explain
-from pdplan.commands.plan import autoscale, compare, deploy, report, resilience
+from pdplan.commands.plan import autoscale, compare, deploy, report, resilience, simulate
 from pdplan.commands.whatif import buy, frontier, map_command, whatif
 from pdplan.commands.workload import init, schema
-from search_spaces.files import MAX_SHOWN, shown_path
+from search_spaces.files import LONGEST_SHOWN, shown_path
 
-from .commands.estimate import estimate
 from .commands.optimize import optimize
-from .commands.simulate import simulate
 from .commands.workload import workload
 from .console import Console, ReaderGoneError, guard_streams, harmless
 from .exits import ExitCode, end_on_interrupt
 from .options import console_options
 
-LONGEST_LINE = 300 + MAX_SHOWN
+LONGEST_LINE = 300 + LONGEST_SHOWN
 """Characters of a line of a refusal: a sentence, and the name of a file."""
 LONGEST_USAGE = 250
 """Characters of a sentence of click's, which quotes what was typed in full."""

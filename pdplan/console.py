@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from costmodel.errors import InputError
-from costmodel.quoting import escaped
+from costmodel.errors import InputError, escaped
 from costmodel.words import percentage
 from pdplan.exits import ExitCode
 
@@ -72,7 +71,7 @@ class Console:
     def show(self, value: object) -> None:
         """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
         from reports.document import Document
-        from reports.json_text import json_text
+        from reports.text import json_text
 
         if isinstance(value, Document):
             text = self.render(value, color=self.colored)
@@ -88,9 +87,9 @@ class Console:
 
     def render(self, document: Document, *, color: bool) -> str:
         """An answer as text as wide as this terminal."""
-        from reports.views.terminal import render_document
+        from reports.views import terminal_view
 
-        return render_document(document, self.width, color=color)
+        return terminal_view(document, self.width, color=color)
 
     def note(self, text: str) -> None:
         """Narrate on stderr."""

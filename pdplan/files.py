@@ -49,7 +49,7 @@ OTHERS: Final = {
 def read_plan(path: Path, alternative: int = 1) -> Plan:
     """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
     from optimizer.plans.plan import parse_plan
-    from search_spaces.faults import taken_by
+    from search_spaces.files import taken_by
 
     data = read_file(path, LARGEST_PLAN, "a plan.json")
     try:
@@ -143,7 +143,7 @@ class Output:
 
         rows: those of --csv and --parquet; of many, what makes their columns.
         """
-        from reports.views.html import render_document
+        from reports.views import html_view
 
         if self.csv is not None or self.parquet is not None:
             from reports.rows import columns_csv, columns_parquet, row_columns
@@ -154,7 +154,7 @@ class Output:
             if self.parquet is not None:
                 console.write(self.parquet, columns_parquet(columns), force=self.force)
         if self.html is not None:
-            console.write(self.html, render_document(document, record), force=self.force)
+            console.write(self.html, html_view(document, record), force=self.force)
         return console.answer(document, record, as_json=self.as_json)
 
 
@@ -246,16 +246,16 @@ class View:
 
     def show(self, console: Console, document: Document, record: Mapping[str, Any], name: str) -> None:
         """Show the view on stdout, or write it to the file named; name: of the record in a page."""
-        from reports.json_text import json_text
-        from reports.views import html, markdown
+        from reports.text import json_text
+        from reports.views import html_view, markdown_view
 
         if self.is_screen:
             console.show(document)
             return
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: json_text(record),
-            "html": lambda: html.render_document(document, record, name),
-            "md": lambda: markdown.render_document(document),
+            "html": lambda: html_view(document, record, name),
+            "md": lambda: markdown_view(document),
             "text": lambda: console.render(document, color=False),
         }
         text = writers[self.form]()

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import shown
+from costmodel.errors import InputError, nearest_name, shown
 from search_spaces import bounds
 from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
@@ -95,7 +94,7 @@ def read_as(reader: Callable[[], Any]) -> Callback:
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        from search_spaces.yaml_source import parse_value
+        from search_spaces.sources import parse_value
 
         parsed_value: object = None
         with suppress(InputError):  # a text that is no YAML is refused as it is

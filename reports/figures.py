@@ -12,6 +12,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer
 from optimizer.plans.records import ClassLatencies, Quantiles, Range
+from reports.asked import tightest_limits
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
     MISSING,
@@ -37,7 +38,6 @@ from reports.words import (
     replicas_cell,
     split_words,
     tightest_first,
-    tightest_limits,
     used_words,
 )
 

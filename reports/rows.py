@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-from costmodel.simulator import Result
+from costmodel.simulator.metrics import Result
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
 from optimizer.verification.judge import Judgement, Run, in_time

@@ -6,15 +6,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from costmodel.cache_tier import usd_per_gpu
-from costmodel.speculation import tokens_per_step
+from costmodel.engine import tokens_per_step
+from costmodel.prefix_cache import usd_per_gpu
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
-from reports.asked import day_rate
+from reports.asked import day_rate, has_fleet, tightest_limits, violated
 from reports.document import said
+from reports.words import (
+    constraint_words,
+    fleet_words,
+    is_feasible,
+    is_or_are,
+    is_overloaded,
+    is_simulated_row,
+    limit_words,
+    misses_used,
+    requests_of,
+    serving_words,
+    slo_name,
+    tightest,
+    tightest_first,
+    undecided,
+)
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
@@ -34,25 +50,6 @@ from .numbers import (
     size,
 )
 from .text import clean, sentence
-from .words import (
-    constraint_words,
-    fleet_words,
-    has_fleet,
-    is_feasible,
-    is_or_are,
-    is_overloaded,
-    is_simulated_row,
-    limit_words,
-    misses_used,
-    requests_of,
-    serving_words,
-    slo_name,
-    tightest,
-    tightest_first,
-    tightest_limits,
-    undecided,
-    violated,
-)
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""

@@ -13,23 +13,13 @@ from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
+from reports.asked import enough_as_shown, violated
 from reports.text import capital
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
 
 from .asked import asked
-from .numbers import (
-    MISSING,
-    count,
-    duration,
-    hourly,
-    is_number,
-    percent,
-    quantity,
-    rate,
-    signed_percent,
-    significant,
-)
+from .numbers import MISSING, count, duration, hourly, is_number, percent, quantity, rate, signed_percent, significant
 from .text import clean, sentence
 
 MOST_POOLS_IN_WORDS: Final = 2
@@ -115,20 +105,6 @@ def serving_words(plan: Plan) -> str:
     title = clean(engine_title(engine), 20)
     is_alone = target in {None, NO_TARGET, engine}
     return title if is_alone else f"{title} with {clean(engine_title(str(target)), 20)}"
-
-
-MOST_COMMAND: Final = 2000
-"""Characters of a command; a line that is cut cannot be copied."""
-
-
-def command_of(plan: Plan) -> str:
-    """The command line that gave a plan."""
-    return clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
-
-
-def has_fleet(plan: Plan) -> bool:
-    """Tell whether the plan has a fleet."""
-    return plan.cost_usd_per_hour is not None and plan.status.has_fleet
 
 
 def split_words(pool: EnginePool) -> str:
@@ -319,22 +295,12 @@ def has_tpot(item: ClassResult) -> bool:
     return item.tpot_s.p99 != 0.0
 
 
-def tightest_limits(plan: Plan) -> list[Binding]:
-    """Limits, tightest first."""
-    return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
-
-
 def used_words(limit: Binding) -> str:
     """How much of a limit is used; of a pool, its load over the most that it can take within the SLO.
 
     It is not known where nothing is allowed, and where a pool can take no load at all.
     """
     return percent(limit.used / limit.limit) if limit.limit and is_number(limit.used) else MISSING
-
-
-def violated(plan: Plan) -> list[Binding]:
-    """Limits that are exceeded, worst first."""
-    return [binding for binding in tightest_limits(plan) if binding.slack < 0]
 
 
 def basis_words(plan: Plan) -> str:
@@ -472,20 +438,6 @@ def relax_sentence(binding: Binding) -> str:
         return f"Relax {limit_name}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
     return f"Relax {limit_name} to {quantity(enough_as_shown(binding.used, binding.unit), binding.unit)}{change}."
-
-
-def enough_as_shown(used: float, unit: str) -> float:
-    """What is needed, rounded up to the digits that are shown: a limit of $31.62/h would still be below $31.625/h.
-
-    >>> enough_as_shown(31.625, "$/h"), enough_as_shown(7474.0, "W"), enough_as_shown(1001, "GPU")
-    (31.63, 7480.0, 1001)
-    """
-    if unit == "$/h":
-        return math.ceil(round(100 * used, 6)) / 100
-    if unit not in {"W", "1", "s"} or used <= 0:
-        return used
-    digit = 10.0 ** (math.floor(math.log10(used)) - 2)  # three significant digits
-    return round(math.ceil(round(used / digit, 6)) * digit, 12)
 
 
 def miss_sentences(plan: Plan) -> list[str]:

@@ -20,17 +20,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 
-from .faults import Path as Keys
-from .faults import Source
-from .files import LARGEST_RESULTS, read_text, shown_path
-from .json_source import NESTED, JsonText, after_space, json_kind, json_shown, value_at
+from .files import LARGEST_RESULTS, Keys, Source, read_text, shown_path
 from .measurements import SHORTEST, Layout
 from .quantities import Kind, allowed_units, unit_size
-from .yaml_source import parse_source, shipped_table
+from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, shipped_table, value_at
 
 
 class Tool(StrEnum):

@@ -2,6 +2,7 @@
 
 A number beyond these is a slip (a unit, a column, a power of ten), and would overflow or stall the search that runs
 on it. The ranges are wider than any fleet in use by orders of magnitude, so that they refuse slips and nothing else.
+The names of deployment targets stand here too, apart from what they can do: the command line needs them at once.
 """
 
 from __future__ import annotations
@@ -165,3 +166,15 @@ MAX_SETTINGS: Final = 350_000
 of the catalog has 333,000."""
 MAX_CELLS: Final = 12_000_000
 """The same x buckets x classes: each of these is priced."""
+
+
+TARGET_NAMES: Final = ("vllm", "dynamo", "llm-d", "sglang", "trtllm")
+"""As users write them, in the order in which they are listed; `targets.yaml` says what each can do."""
+TARGET_SPELLINGS: Final = {"llmd": "llm-d"}
+"""Other ways to write a target's name, as users and older plans do."""
+ROUTERS: Final = ("least-tokens", "least-requests")
+"""Values of `problem.Balancing`."""
+ROUTER_SPELLINGS: Final = {"fewest_tokens": "least-tokens", "fewest_requests": "least-requests"}
+"""What they were called before, as in older plans."""
+NO_TARGET: Final = "none"
+"""In place of a target: fleets that no target runs may be planned too."""

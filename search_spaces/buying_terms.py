@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, name_list, nearest_name, shown
 from costmodel.units import KILO
 from costmodel.words import dollars, join_words
 
@@ -23,7 +22,6 @@ from . import bounds
 from .bounds import DAY, HOURS_PER_DAY, Bounds
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
-from .faults import Fault, Path, check_kind
 from .fields import (
     ONE_OR_MORE,
     FileSection,
@@ -38,10 +36,11 @@ from .fields import (
     sections_of,
     share,
 )
+from .files import Fault, Keys, check_kind
 from .problem import Offer, Problem
 from .quantities import Kind
 from .quotes import basis_of
-from .yaml_source import read_source
+from .sources import read_source
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
 
@@ -223,7 +222,7 @@ class TermsFile(ProcurementSection):
     """Format of this file."""
 
 
-def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[str, Any] | None = None) -> Terms:
+def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Terms:
     """The terms for a problem: the `procurement:` block of its file, under the sections that a file of terms states.
 
     path: the file of terms; changes: values of `demand` that replace what both say.
@@ -264,7 +263,7 @@ def _missing(problem: Problem) -> str:
     )
 
 
-def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
+def _read_terms(path: Path, problem: Problem) -> TermsFile:
     source, faults = read_source(path)
     check_kind(source, "file of terms", TERMS_SCHEMA)
     file = sections_of(source, faults, TermsFile)
@@ -286,7 +285,7 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
     return section.model_copy(update={"demand": demand})
 
 
-def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ()) -> list[Fault]:
+def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Keys = ()) -> list[Fault]:
     """Names that neither the workload file nor the catalog has; one that only the catalog has is left unused."""
     names = [offer.accelerator.name for offer in problem.offers]
     catalog = list(load_catalog().accelerators)

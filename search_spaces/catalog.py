@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, create_model
 
-from costmodel.accelerator import Accelerator, Link, Origin, Price
-from costmodel.errors import InputError, UnknownNameError, nearest_name
-from costmodel.quoting import shown
-from costmodel.roofline import KERNEL_CLASSES
+from costmodel.accelerator import KERNEL_CLASSES, Accelerator, Link, Origin, Price
+from costmodel.errors import InputError, UnknownNameError, nearest_name, shown
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import join_words
 
@@ -39,11 +37,11 @@ from .efficiency import (
     parse_efficiency,
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
-from .faults import Fault, FaultsError, check_kind
 from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
+from .files import Fault, FaultsError, check_kind
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .yaml_source import read_source, shipped_table
+from .sources import read_source, shipped_table
 
 CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"

@@ -11,14 +11,14 @@ from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Role
+from costmodel.errors import shown
 from costmodel.metric import Metric
-from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.units import GIB
 from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
-from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS
+from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
 from .enumeration import (
     RULES,
     Enumeration,
@@ -30,7 +30,7 @@ from .enumeration import (
     partners,
     refusal,
 )
-from .faults import Fault
+from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
@@ -42,7 +42,6 @@ from .schema import (
     WorkloadSection,
 )
 from .search_space import DEGREES, DTYPES, SearchSection, allowed_degrees, search_space
-from .target_names import NO_TARGET
 
 SHOWN_DEGREES = 8
 

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import create_model
 
-from costmodel.accelerator import InEngine, KernelEfficiency, Origin
+from costmodel.accelerator import KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
-from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
 from . import bounds

@@ -10,16 +10,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, TypeAdapter, model_validator
 
 from costmodel.accelerator import Origin
-from costmodel.engine import EngineMemory, FractionOf
+from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy, Speculation
 from costmodel.errors import UnknownNameError
-from costmodel.policy import SCHEDULERS, EngineOverhead, ServingPolicy
-from costmodel.speculation import Draft, Speculation
 from costmodel.units import MICRO
 
 from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
 from .fields import ONE_OR_MORE, FileSection, Text, at_most, house_error, member, number, share
 from .quantities import in_base_units
-from .yaml_source import shipped_table
+from .sources import shipped_table
 
 
 class EngineChange(FileSection):
@@ -65,8 +63,9 @@ class EngineSupport:
     only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its only kernel for latent attention on
     every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for compressed attention keeps an 8-bit
     cache alone; staged_drafts_since: first version that drafts tokens with pipeline stages, empty: none does;
-    unshared_drafts: methods by which it does not draft with data-parallel attention; block_tokens: of a KV block, also
-    of latent and of compressed attention, 0: as of any other [token].
+    unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
+    checkpoints, where they state an FP8 KV cache, get one unless the command line states another; block_tokens: of a
+    KV block, also of latent and of compressed attention, 0: as of any other [token].
     """
 
     weight_only: Mapping[str, frozenset[str]]
@@ -78,6 +77,7 @@ class EngineSupport:
     eight_bit_compressed: bool = False
     staged_drafts_since: str = ""
     unshared_drafts: frozenset[Draft] = frozenset()
+    cache_quantizers: frozenset[str] = frozenset()
 
 
 _SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))

@@ -29,10 +29,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import Draft, EngineConfig, Parallelism, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
 from .engines import engine_support, load_engine_memory
@@ -120,13 +119,18 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     if not has_units and model.is_latent and support.sixteen_bit_latents:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
-    elif cache_dtype != usual_kv_dtype(engine, model) == "fp8":
+    elif cache_dtype != "fp8" and model.is_compressed and support.eight_bit_compressed:
         yield "kv_cache_has_kernels", f"{title} keeps the KV of compressed attention in fp8 only"
 
 
-def usual_kv_dtype(engine: str, model: Transformer) -> str:
-    """Precision of the KV cache where nobody states one: 16 bit, unless the engine has no such kernel for the model."""
-    return "fp8" if model.is_compressed and engine_support(engine).eight_bit_compressed else "bf16"
+def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
+    """Precision of the KV cache where nobody states one: as the published checkpoint does, if the engine heeds it.
+
+    Else, and where another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
+    """
+    support = engine_support(engine)
+    has_scales = weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
+    return "fp8" if has_scales or (model.is_compressed and support.eight_bit_compressed) else "bf16"
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:

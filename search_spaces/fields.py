@@ -29,12 +29,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from costmodel.errors import InputError, name_hint, nearest_name
-from costmodel.quoting import UNWRITABLE, name_list, shown
+from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
 from costmodel.words import join_words
 
 from .bounds import Bounds
-from .faults import Fault, Path, Source
+from .files import Fault, Keys, Source
 from .quantities import (
     BASE_UNIT,
     EXAMPLES,
@@ -341,7 +340,7 @@ class FileSection(BaseModel):
         known = names | cls.model_fields.keys()
         section = {key: item for key, item in value.items() if item is not None or key not in known}
         sentences = cls.key_faults(section) if section.keys() <= known else ()  # a misspelled one may be any of them
-        faults: list[tuple[Path, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
+        faults: list[tuple[Keys, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
         for key in (key for key in section if key not in known):
             comma = section[key] is None and key.isdecimal()
             hint = _COMMA if comma else cls.hint_for(key)
@@ -376,7 +375,7 @@ _COMMA = "inside {...} a comma ends a value, so write decimals with a point: 2.5
 T = TypeVar("T")
 
 
-def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tuple[Path, PydanticCustomError]]) -> T:
+def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tuple[Keys, PydanticCustomError]]) -> T:
     """What the handler makes of a value; its faults and those that were there before in one error."""
     faults: list[InitErrorDetails] = [{"type": error, "loc": path, "input": value} for path, error in before]
     try:
@@ -392,7 +391,7 @@ def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tu
     return result
 
 
-def checked_together(check: Callable[[Any], Iterator[tuple[Path, str]]]) -> WrapValidator:
+def checked_together(check: Callable[[Any], Iterator[tuple[Keys, str]]]) -> WrapValidator:
     """Faults of a value as it was written, each with its place in it, together with those that reading it finds."""
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -428,7 +427,7 @@ def sound_sections(
         return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
 
 
-def section_of(value: object, kind: type[S], above: Path) -> S:
+def section_of(value: object, kind: type[S], above: Keys) -> S:
     """A value as a section of a file; InputError with all its faults in one line; above: the keys that it is under."""
     try:
         return kind.model_validate(value)
@@ -460,7 +459,7 @@ def faults_of(error: ValidationError) -> list[Fault]:
 
 
 def _fault(details: ErrorDetails) -> Fault:
-    path: Path = tuple(details["loc"])
+    path: Keys = tuple(details["loc"])
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == HOUSE:
         is_key = path[-1:] == ("[key]",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,10 +15,8 @@ from costmodel.errors import InputError, UnknownNameError
 
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
-from .echo import whole_echo
 from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
-from .faults import Fault, Path, Source, check_kind
 from .fields import (
     ONE_OR_MORE,
     FileSection,
@@ -34,12 +32,12 @@ from .fields import (
     sections_of,
     share,
 )
-from .files import check_name, read_file
-from .loader import load_problem, overridden, problem_of, stated_problem
+from .files import Fault, Keys, Source, check_kind, check_name, read_file
+from .loader import load_problem, overridden, problem_of, stated_problem, whole_echo
 from .problem import Goal, Problem
 from .quantities import Kind
 from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
-from .yaml_source import MAX_BYTES, read_source
+from .sources import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 
@@ -105,7 +103,7 @@ class StatedPool(FileSection):
         return Parallelism(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
 
 
-def _role_faults(pools: Any) -> Iterator[tuple[Path, str]]:
+def _role_faults(pools: Any) -> Iterator[tuple[Keys, str]]:
     """There is a pool at least, and prefill and decode pools are there together.
 
     Of an unknown role its own fault is enough: it may be the partner that seems to be missing.
@@ -161,13 +159,13 @@ class StatedFleet:
     pools: Mapping[str, StatedPool]
 
 
-def is_fleet_file(path: FilePath) -> bool:
+def is_fleet_file(path: Path) -> bool:
     """Whether a YAML file states a fleet: it names the schema, or has pools."""
     return path.suffix.lower() in {".yaml", ".yml"} and _FLEET.search(read_file(path, MAX_BYTES)) is not None
 
 
 def load_fleet(
-    path: FilePath | str, workload: FilePath | str | None = None, overrides: Mapping[str, Any] | None = None
+    path: Path | str, workload: Path | str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> StatedFleet:
     """Return the fleet that a fleet file states.
 
@@ -179,22 +177,22 @@ def load_fleet(
     Raises:
         InputError: with all faults of the file, each with line and column; of a pool that cannot start, with the rule.
     """
-    path = FilePath(path)
+    path = Path(path)
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "fleet", FLEET_SCHEMA)
     file = sections_of(source, faults, FleetFile)
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
-    problem, base = _problem_served(source, path, file, None if workload is None else FilePath(workload), changes)
+    problem, base = _problem_served(source, path, file, None if workload is None else Path(workload), changes)
     overlay = problem.inputs["catalog"]
     catalog = load_catalog(None if overlay is None else base / overlay)
     return _Reading(source, file, problem, base, catalog).fleet(file.name or path.stem)
 
 
 def _problem_served(
-    source: Source, path: FilePath, file: FleetFile, workload: FilePath | None, changes: Mapping[str, Any]
-) -> tuple[Problem, FilePath]:
+    source: Source, path: Path, file: FleetFile, workload: Path | None, changes: Mapping[str, Any]
+) -> tuple[Problem, Path]:
     """The problem that the fleet serves, and the folder from which files that it names are looked up."""
     if workload is None and file.workload is None:
         raise InputError(
@@ -224,7 +222,7 @@ class _Reading:
     source: Source
     file: FleetFile
     problem: Problem
-    base: FilePath
+    base: Path
     catalog: AcceleratorCatalog
 
     def fleet(self, name: str) -> StatedFleet:

@@ -13,32 +13,15 @@ from itertools import chain
 from types import UnionType
 from typing import Any
 
-from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.errors import ArchitectureError, shown
 
-from .json_source import value_at
-from .yaml_source import shipped_table
+from .sources import shipped_table, value_at
 
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
-SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
-"""Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 """Sections beside the language model that are left out."""
-
-_SHAPES = re.compile(
-    r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
-    r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
-    r"|(^|_)swa_|^hc_|per_layer_|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
-    r"|loop|ut_steps|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|moe_hidden|ngram|_q_dim$|^[no]_groups$|moe_block"
-)
-_HARMLESS = re.compile(
-    r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
-    r"|aux|overlap|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|flash|return_|output_att"
-    r"|dual_chunk"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +57,10 @@ class Notation:
 
     aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
     understood: fields that mean something in every family; families: by model_type; layers: words for
-    kinds of layers; widths: fields of a mixer; quantization: words for weight formats; assumed: what an architecture
-    file has for a missing field: a value, "=" and another field that has it, or a list of one value for every layer.
+    kinds of layers; widths: fields of a mixer; rope: words for rotary embeddings; quantization: words for weight
+    formats; assumed: what an architecture file has for a missing field: a value, "=" and another field that has it, or
+    a list of one value for every layer; shapes: pattern of fields that shape a model; harmless: of those among them
+    that do not; text_sections: where a language model stands in the config of a larger one.
     """
 
     aliases: Mapping[str, Sequence[str]]
@@ -84,8 +69,12 @@ class Notation:
     families: Mapping[str, Family]
     layers: Mapping[str, Mapping[Any, Any]]
     widths: Mapping[str, Mapping[str, str]]
+    rope: Mapping[str, Any]
     quantization: Mapping[str, Mapping[str, str]]
     assumed: Mapping[str, Any]
+    shapes: re.Pattern[str]
+    harmless: re.Pattern[str]
+    text_sections: Sequence[str]
 
     def spellings(self, field: str) -> Sequence[str]:
         """The names under which configs write a field."""
@@ -105,7 +94,8 @@ def notation() -> Notation:
         families |= {name: families.get(name, UNKNOWN).over(group) for name in group["names"]}
     everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}
     alone = {field for group in table["families"] for field in group.get("fields", ())}
-    return Notation(**table | {"understood": frozenset(everywhere - alone), "families": families})
+    patterns = {name: re.compile("|".join(table[name])) for name in ("shapes", "harmless")}
+    return Notation(**table | patterns | {"understood": frozenset(everywhere - alone), "families": families})
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +209,7 @@ class ConfigFields:
 
     def not_understood(self) -> tuple[str, ...]:
         """The fields that shape attention or experts in a way that pdplan does not model, each with its value."""
-        understood = notation().understood | self.family.fields
+        table, understood = notation(), notation().understood | self.family.fields
         own = self.get("per_layer_config")
         by_layer = (
             [values for values in own.values() if isinstance(values, Mapping)] if isinstance(own, Mapping) else []
@@ -228,7 +218,7 @@ class ConfigFields:
             f"{shown(field)} = {shorten(value)}"
             for values in (self.values, *by_layer)
             for field, value in values.items()
-            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field)
+            if value and field not in understood and table.shapes.search(field) and not table.harmless.search(field)
         )
 
     def _spelling(self, field: str) -> str:
@@ -296,7 +286,8 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
 
 def text_section(config: Mapping[str, Any]) -> str | None:
     """Key of the section that holds the language model; None where it is at the top."""
-    return next((key for key in TEXT_SECTIONS if isinstance(config.get(key), Mapping) and config[key]), None)
+    sections = (key for key in notation().text_sections if isinstance(config.get(key), Mapping) and config[key])
+    return next(sections, None)
 
 
 def shorten(value: object) -> str:
@@ -305,19 +296,7 @@ def shorten(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-EXTENDED = ("llama3", "longrope", "su")
-"""Kinds whose `max_position_embeddings` is the extended length."""
-STRETCHING = ("linear", "dynamic")
-"""Kinds whose factor multiplies it."""
 TRAINED = "original_max_position_embeddings"
-ROPE_FIELDS = ("rope_parameters", "rope_scaling")
-"""As transformers 5 writes it, and as it was before."""
-STATED = "max_position_embeddings"
-OTHER_LIMITS = ("n_positions", "seq_length", "max_sequence_length", "max_seq_len", "model_max_length")
-"""Fields that vLLM or SGLang take for the context too, whatever `max_position_embeddings` is."""
-THETA = ("rope_theta", "rotary_emb_base")
-PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
-"""Names, as vLLM's `patch_rope_parameters` has them, of what transformers 5 keeps with the rotary embedding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +316,7 @@ class ContextScaling:
 
 
 def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | None:
-    """How a config.json extends the context; None where nothing does, or nothing that has to be told (`EXTENDED`).
+    """How a config.json extends the context; None where nothing does, or nothing that has to be told (`extended`).
 
     name: how the model is called in messages. Raises ArchitectureError.
     """
@@ -346,7 +325,7 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     scalings = [(where, rope) for where, rope, _ in _extensions(fields)]
     if not scalings or fields.flag("context_is_scaled"):
         return None
-    multiplies = _kind(scalings[0][1]) in STRETCHING
+    multiplies = _kind(scalings[0][1]) in notation().rope["stretching"]
     trained_length = position_limit if multiplies else _trained_length(fields, *scalings[0])
     return ContextScaling(position_limit, trained_length, length, multiplies, text_section(config))
 
@@ -363,11 +342,11 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     fields = open_config(config, name)
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
-    newest = max((ROPE_FIELDS.index(where.partition(".")[0]) for where, _, _ in _extensions(fields)), default=None)
+    newest = max((where.partition(".")[0] for where, _, _ in _extensions(fields)), default="")  # of two, rope_scaling
     by_layer: dict[str, Any] = {}
     for where, rope in _ropes(fields):
         field, _, layers = where.partition(".")
-        if newest is not None and field == ROPE_FIELDS[newest]:
+        if field == newest:
             by_layer[layers] = _whole(fields, where, rope)
     whole: dict[str, Any] = by_layer.get("", by_layer)
     return whole
@@ -376,7 +355,7 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
     """Raise ArchitectureError where another field than `max_position_embeddings` keeps the context below a length."""
     fields = open_config(config, name)
-    for field in OTHER_LIMITS:
+    for field in notation().rope["other_limits"]:
         value = fields.values.get(field)
         if isinstance(value, int) and value < length:
             raise fields.error(
@@ -386,9 +365,9 @@ def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
 
 def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
     whole = {name: value for name, value in rope.items() if name != "type"} | {"rope_type": _kind(rope) or "default"}
-    newer = fields.get(ROPE_FIELDS[0])
+    newer = fields.get(notation().rope["fields"][0])
     places = (fields.values, newer if isinstance(newer, Mapping) else {})
-    for name, names in (("rope_theta", THETA), ("partial_rotary_factor", PARTIAL)):
+    for name, names in notation().rope["kept_beside"].items():
         outer_value = next(
             (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
         )
@@ -419,7 +398,8 @@ def context_length(fields: ConfigFields) -> int:
 
 def _position_limit(fields: ConfigFields) -> int:
     """Positions that the config states [token], under the tokenizer's name where it has no other (Kimi-Linear)."""
-    return fields.optional(STATED, low=1) or fields.optional("model_max_length", low=1) or fields.count(STATED)
+    stated = "max_position_embeddings"
+    return fields.optional(stated, low=1) or fields.optional("model_max_length", low=1) or fields.count(stated)
 
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
@@ -430,7 +410,7 @@ def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]
 
 def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rotary embeddings, one for all layers or one per type of layer, with where they stand."""
-    for field in ROPE_FIELDS:
+    for field in notation().rope["fields"]:
         rope = fields.get(field)
         if rope is None:
             continue
@@ -442,10 +422,10 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int | None:
     """The context that one rotary embedding extends to [token]; None where it extends nothing."""
-    kind, factor = _kind(rope), rope.get("factor")
-    if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
+    kind, factor, stretching = _kind(rope), rope.get("factor"), notation().rope["stretching"]
+    if kind in notation().rope["extended"] or ((factor is None or factor == 1) and kind != "yarn"):
         return None
-    if kind != "yarn" and kind not in STRETCHING:
+    if kind != "yarn" and kind not in stretching:
         raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")

@@ -26,7 +26,8 @@ from costmodel.transformer import (
     Transformer,
     WeightScale,
 )
-from search_spaces.hf_config import LARGEST, notation, shorten
+
+from .hf_config import LARGEST, notation, shorten
 
 _WIDTHS = {
     Part.ATTENTION: "attention width",
@@ -135,8 +136,11 @@ def as_stored(
         return model
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"'quantization_config' is {shorten(quantization)}, but must be an object")
-    note = quantization.get("quantization")  # ModelOpt's own file has its format a level lower
-    votes = _votes(_rules(note if isinstance(note, Mapping) else quantization), layers, apart, single)
+    stated = (
+        _object(quantization.get("quantization")) or quantization
+    )  # ModelOpt's own file has its format a level lower
+    model = replace(model, cache_quantizer=_cache_quantizer(stated))
+    votes = _votes(_rules(stated), layers, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
     for part, weights in votes.items():
@@ -158,6 +162,20 @@ def as_stored(
         mixed_bytes=frozenset(mixed),
         weight_scale=main.scale,
     )
+
+
+def _method_of(quantization: Mapping[str, Any]) -> str:
+    return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
+
+
+def _cache_quantizer(quantization: Mapping[str, Any]) -> str:
+    """The method of a config that states a KV cache in FP8; empty for others.
+
+    As `get_kv_cache_quant_algo_string` and `Attention` of vLLM 0.29 and `ModelOptFp4Config` of SGLang 0.5 read it.
+    """
+    scheme, algorithm = quantization.get("kv_cache_scheme"), quantization.get("kv_cache_quant_algo")
+    is_float = isinstance(scheme, Mapping) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    return _method_of(quantization) if is_float or str(scheme or algorithm).lower() == "fp8" else ""
 
 
 def _votes(
@@ -194,7 +212,7 @@ def part_of(module: str) -> Part | None:
 
 def _rules(quantization: Mapping[str, Any]) -> list[WeightRule]:
     """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
-    method = str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
+    method = _method_of(quantization)
     if method not in _METHODS:
         raise ArchitectureError(
             f"'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "

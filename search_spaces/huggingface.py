@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from costmodel.errors import ArchitectureError
-from costmodel.quoting import shown
+from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,
@@ -25,9 +24,9 @@ from costmodel.transformer import (
     SoftmaxAttention,
     Transformer,
 )
-from search_spaces.hf_config import (
+
+from .hf_config import (
     OTHER_SECTIONS,
-    SLIDING_HEADS,
     UNKNOWN,
     ConfigFields,
     context_length,
@@ -36,7 +35,7 @@ from search_spaces.hf_config import (
     shorten,
     without_talker,
 )
-from search_spaces.hf_quantization import as_stored
+from .hf_quantization import as_stored
 
 UNKNOWN_TYPE = "model_type not known: read by its fields alone"
 """What the source of a model says whose class may have more than its config tells."""
@@ -74,6 +73,13 @@ def parse_config(
     sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
     unknown = UNKNOWN_TYPE if fields.family is UNKNOWN else ""
+    tied, projection = fields.flag("tie_word_embeddings"), fields.optional("word_embed_proj_dim")
+    if projection not in {None, hidden}:
+        raise fields.error(
+            f"'word_embed_proj_dim' {projection} differs from 'hidden_size' {hidden}, which is not modeled"
+        )
+    if tied is None:
+        raise fields.missing("tie_word_embeddings", "it says whether the output head shares the embedding")
     model = Transformer(
         name=name,
         hidden=hidden,
@@ -87,7 +93,7 @@ def parse_config(
             )
             for layer, count in groups.items()
         ),
-        tied_embeddings=_ties_embeddings(fields, hidden),
+        tied_embeddings=tied,
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers), unknown))),
@@ -344,18 +350,6 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
     return width or count * expert_width
 
 
-def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
-    projection = fields.optional("word_embed_proj_dim")
-    if projection not in {None, hidden}:
-        raise fields.error(
-            f"'word_embed_proj_dim' {projection} differs from 'hidden_size' {hidden}, which is not modeled"
-        )
-    is_tied = fields.flag("tie_word_embeddings")
-    if is_tied is None:
-        raise fields.missing("tie_word_embeddings", "it says whether the output head shares the embedding")
-    return is_tied
-
-
 # Token mixers: which kind each layer has, and its widths.
 
 
@@ -384,12 +378,10 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
-    kinds = next(chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)), None)
-    if kinds is not None:
+    for kinds in chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)):
         return kinds
-    for field in SLIDING_HEADS:
-        if fields.get(field):
-            raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    for field in filter(fields.get, notation().layers["sliding_heads"]):
+        raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
     return ("full_attention",) * layers
 
 
@@ -479,20 +471,17 @@ def _full_where(attends: Iterable[bool], otherwise: str) -> tuple[str, ...]:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     selects, reads = _selecting_layers(by_layer[0], len(kinds)), _reading_layers(by_layer[0], len(kinds))
-    return [
-        _mixer(by_layer[layer], hidden, *about) for layer, about in enumerate(zip(kinds, selects, reads, strict=True))
-    ]
-
-
-def _mixer(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool) -> Attention:
-    """The mixer of a layer; has_index: it selects the keys to attend; reads_earlier: it attends an earlier layer's."""
-    if kind == "linear_attention":
-        return _linear(fields, hidden)
-    if fields.get("o_lora_rank") is not None:
-        return _compressed_attention(fields, hidden, kind)
-    if fields.get("kv_lora_rank"):
-        return _latent(fields, hidden, kind, has_index, reads_earlier)
-    return _softmax(fields, hidden, kind, has_index, reads_earlier)
+    mixers: list[Attention] = []
+    for fields, kind, has_index, reads_earlier in zip(by_layer, kinds, selects, reads, strict=False):
+        if kind == "linear_attention":
+            mixers.append(_linear(fields, hidden))
+        elif fields.get("o_lora_rank") is not None:
+            mixers.append(_compressed_attention(fields, hidden, kind))
+        elif fields.get("kv_lora_rank"):
+            mixers.append(_latent(fields, hidden, kind, has_index, reads_earlier))
+        else:
+            mixers.append(_softmax(fields, hidden, kind, has_index, reads_earlier))
+    return mixers
 
 
 def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
@@ -507,8 +496,12 @@ def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers with an indexer; of latent attention others reuse the selection of the one before (GLM-5.2)."""
-    if not fields.get("kv_lora_rank"):
-        return _sparse_layers(fields, layers)
+    if not fields.get("kv_lora_rank"):  # heads attend the blocks that an indexer selects (MiniMax-M3)
+        if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
+            return (False,) * layers
+        switches = fields.labels("index_layers", (0, 1), layers)
+        selects = switches or [word == SELECTING for word in fields.sequence("layer_types", layers) or ()]
+        return tuple(map(bool, selects)) if switches or any(selects) else (True,) * layers
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
     if words is None and letters is not None:
@@ -520,17 +513,6 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     every, skipped = fields.optional("index_topk_freq", low=1) or 1, fields.optional("index_skip_topk_offset")
     first = 1 if skipped is None else skipped - 1
     return tuple(max(layer - first, 0) % every == 0 for layer in range(layers))
-
-
-def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
-    """Layers whose heads attend the blocks that an indexer selects (MiniMax-M3)."""
-    if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
-        return (False,) * layers
-    switches = fields.labels("index_layers", (0, 1), layers)
-    if switches is not None:
-        return tuple(map(bool, switches))
-    selects = tuple(word == SELECTING for word in fields.sequence("layer_types", layers) or ())
-    return selects if any(selects) else (True,) * layers
 
 
 SELECTING = "minimax_m3_sparse"
@@ -558,6 +540,7 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
                 "head_dim", f"'hidden_size' {hidden} is not a multiple of 'num_attention_heads' {heads}"
             )
         head_dim = hidden // heads
+    index = fields.widths("index") if has_index else {}
     return SoftmaxAttention(
         hidden=hidden,
         heads=heads,
@@ -569,19 +552,17 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
         reads_earlier_kv=reads_earlier,
         query_rank=fields.optional("share_q_dim") or 0,
         shared_kv=kind == "full_attention" and bool(fields.flag("attention_k_eq_v")),
-        **(_index(fields) if has_index else {}),
+        **(
+            index | {"index_topk": fields.count("index_topk_blocks") * fields.count("index_block_size")}
+            if index
+            else {}
+        ),
     )
 
 
 def _has_output_gate(fields: ConfigFields) -> bool:
     """Whether attention has a gate for every element of its output; one for each head is below 0.1 % of the weights."""
     return bool(fields.flag("attn_output_gate")) or fields.get("gate_per") in {"per-element", "element_wise"}
-
-
-def _index(fields: ConfigFields) -> dict[str, int]:
-    """Widths of an indexer of blocks."""
-    keys = fields.count("index_topk_blocks") * fields.count("index_block_size")
-    return fields.widths("index") | {"index_topk": keys}
 
 
 def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:

@@ -1,6 +1,11 @@
 """workload.yaml -> `Problem`: read, checked, names resolved, defaults filled in; or all of its faults at once.
 
 Values may be replaced from elsewhere, as `--set` does: by dotted path, before anything is checked.
+
+And back: templates, a measured trace as a problem, and the canonical echo of a problem. The echo is what the user
+wrote, every default filled in, ready for JSON. It is itself a workload.yaml: written down and read again, it states the
+same problem without the files (trace, histogram, catalog prices) that the first one leaned on. Numbers are in SI base
+units.
 """
 
 from __future__ import annotations
@@ -10,28 +15,28 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from pathlib import Path as FilePath
+from dataclasses import asdict, replace
+from importlib import resources
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.cache_tier import CacheTier, usd_per_gpu
-from costmodel.errors import ImpossibleError, InputError, nearest_name
-from costmodel.quoting import name_list, shortened, shown
+from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown
+from costmodel.metric import SHOWN_ALWAYS, Metric
+from costmodel.prefix_cache import CacheTier, usd_per_gpu
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
-from .bounds import BURSTINESS
+from .bounds import BURSTINESS, NO_TARGET
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import read_demand
-from .echo import inputs_echo
 from .engines import DRAFTED
 from .enumeration import usual_kv_dtype
-from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import sound_sections
-from .files import check_name
+from .files import Fault, FaultsError, Keys, Source, check_kind, check_name
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
@@ -42,6 +47,8 @@ from .problem import (
     Offer,
     Pools,
     Problem,
+    Recorded,
+    SearchSpace,
     Slo,
     any_target,
     target_of,
@@ -49,27 +56,28 @@ from .problem import (
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file
-from .recorded import Recorded
 from .schema import (
     ANY,
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
     Context,
+    LengthsSection,
     LinkSection,
     SloClass,
     WorkloadFile,
+    WorkloadSection,
 )
 from .search_space import search_space
-from .target_names import NO_TARGET
-from .yaml_source import MAX_DEPTH, parse_value, read_source
+from .sources import MAX_DEPTH, parse_value, read_source
+from .trace_summary import quantiles_of
 
 _Demand = tuple[Workload, Recorded | None]
 
 DEFAULT_ATTAINMENT = 0.9
 
 
-def load_problem(path: FilePath | str, overrides: Mapping[str, Any] | None = None) -> Problem:
+def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Problem:
     """Return the problem that a workload.yaml states.
 
     Args:
@@ -80,14 +88,14 @@ def load_problem(path: FilePath | str, overrides: Mapping[str, Any] | None = Non
     Raises:
         InputError: with all faults of the file, each with line, column and how to mend it.
     """
-    path = FilePath(path)
+    path = Path(path)
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "workload", WORKLOAD_SCHEMA)
     return stated_problem(overridden(source, overrides or {}, path.parent), faults, path.parent, path.stem)
 
 
-def overridden(source: Source, overrides: Mapping[str, Any], base: FilePath) -> Source:
+def overridden(source: Source, overrides: Mapping[str, Any], base: Path) -> Source:
     """A workload with values replaced, those of single accelerators once `any` among these has become names."""
     of_items = {key: value for key, value in overrides.items() if key.startswith("accelerators.")}
     source = override(source, {key: value for key, value in overrides.items() if key not in of_items})
@@ -102,7 +110,7 @@ def without_recording(problem: Problem) -> Problem:
     return replace(problem, recorded=None)
 
 
-def problem_of(inputs: Mapping[str, Any], name: str, base: FilePath) -> Problem:
+def problem_of(inputs: Mapping[str, Any], name: str, base: Path) -> Problem:
     """Return the problem that values state, such as the echo of a workload.yaml in a plan.
 
     Args:
@@ -117,7 +125,7 @@ def problem_of(inputs: Mapping[str, Any], name: str, base: FilePath) -> Problem:
     return stated_problem(source, [], base, name)
 
 
-def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: str) -> Problem:
+def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -> Problem:
     """Return the problem of a source, called `name` unless it names itself.
 
     faults: of the source that are known; base: folder from which files named inside are looked up.
@@ -149,7 +157,7 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     return problem
 
 
-def _with_any_accelerator(source: Source, base: FilePath) -> Source:
+def _with_any_accelerator(source: Source, base: Path) -> Source:
     """Put names in the place of the one word `any` among the accelerators; the file's own items keep their places."""
     sections = source.value if isinstance(source.value, dict) else {}
     entries = sections.get("accelerators")
@@ -171,7 +179,7 @@ def _with_any_accelerator(source: Source, base: FilePath) -> Source:
     return replace(source, value=sections | {"accelerators": accelerators})
 
 
-def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
+def _catalog(value: Any, base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
     """Return the catalog, with the user's file and quotes over it if these can be read."""
     sections = value if isinstance(value, dict) else {}
     overlay, prices, faults = sections.get("catalog"), sections.get("prices"), []
@@ -192,7 +200,7 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
 
 
 def _workload(
-    context: Context, base: FilePath, model: Transformer | None, *, read_trace: bool
+    context: Context, base: Path, model: Transformer | None, *, read_trace: bool
 ) -> tuple[_Demand | None, list[Fault]]:
     """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
     section = context.sections.get("workload")
@@ -218,7 +226,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
     space = search_space(file.search, model)
     engine = file.engine if target is None or "engine" in file.model_fields_set else target.engines[0]
-    speculation = file.model.speculation
+    weight_dtype, speculation = file.model.weight_dtype or model.native_weight_dtype, file.model.speculation
     if speculation is not None and file.search.speculative_tokens is None:
         space = replace(space, speculative_tokens=DRAFTED)
     if target is not None:
@@ -236,8 +244,8 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     return Problem(
         name=file.name or stem,
         model=model,
-        weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
-        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model),
+        weight_dtype=weight_dtype,
+        kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model, weight_dtype),
         workload=workload,
         slos=slos,
         offers=offers,
@@ -357,7 +365,7 @@ def _override_words(key_path: str, new_value: Any) -> str:
     return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
-def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Path:
+def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Keys:
     """Set what stands below a value at keys, and return its path; where: what changes it, in messages.
 
     What a word is short for (`search: standard`, or `- H100` in a list) stands in its place if something in it is set.
@@ -396,3 +404,202 @@ def place_in(items: list[Any], key: str, key_path: str) -> int:
     near = nearest_name(key, words)
     hint = f"; did you mean {shown(near)}?" if near else ""
     raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{hint}")
+
+
+def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, Any]:
+    """Return the echo of `problem`, which was made from `file`; base: folder from which that names other files.
+
+    Their paths become absolute, as the echo is read elsewhere.
+    """
+    limits, model, prices = problem.constraints, file.model, file.prices
+    ratio = problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    ratio_range = {"max_volume": problem.objective.max_volume} if ratio else {}
+    drafts = None if model.speculation is None else model.speculation.model_dump(mode="json", exclude_none=True)
+    if drafts is not None and problem.speculation is not None:
+        drafts["acceptance"] = list(problem.speculation.acceptance)
+    model_files = {"config": model.config, "architecture": model.architecture}
+    return {
+        "schema": file.schema_,
+        "name": problem.name,
+        "model": {
+            **({"name": model.name} if model.name else {}),
+            **{key: _absolute(path, base) for key, path in model_files.items() if path},
+            "weight_dtype": problem.weight_dtype,
+            "kv_dtype": problem.kv_dtype,
+            **({} if drafts is None else {"speculation": drafts}),
+        },
+        "workload": _workload_echo(file, problem.workload),
+        "slo": [_slo(slo) for slo in problem.slos],
+        "accelerators": [_offer_echo(offer) for offer in problem.offers],
+        **({"prices": prices if basis_of(prices) is not None else _absolute(prices, base)} if prices else {}),
+        "catalog": _absolute(file.catalog, base) if file.catalog else None,
+        "search": {"preset": file.search.preset, **_space(problem.space)},
+        "objective": file.objective.model_dump(mode="json") | ratio_range,
+        "constraints": file.constraints.model_dump(mode="json")
+        | {"balancing": limits.balancing.value}
+        | ({} if problem.target is None else {"routing": limits.routing.value}),
+        "confidence": problem.confidence,
+        "engine": problem.engine,
+        "target": file.target,
+        "memory_fraction": problem.memory_fraction,
+        **({} if file.kv_cache_tier is None else {"kv_cache_tier": file.kv_cache_tier.model_dump()}),
+        "seed": problem.seed,
+        **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
+    }
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str((base / path).resolve())
+
+
+def whole_echo(problem: Problem) -> dict[str, Any]:
+    """Return the echo of a problem with the requests that were recorded, which scenarios of it do without."""
+    if problem.recorded is None:
+        return dict(problem.inputs)
+    return {**problem.inputs, "workload": problem.inputs["workload"] | {"recorded": problem.recorded.echo()}}
+
+
+def _workload_echo(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
+    diurnal = file.workload.diurnal
+    columns = (column.tolist() for column in (workload.isl, workload.osl, workload.share))
+    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in zip(*columns, strict=True)]
+    lengths = {"histogram": rows, "source": _lengths_source(file.workload.lengths)}
+    return {
+        "request_rate": workload.request_rate if diurnal is None else None,
+        "diurnal": None if diurnal is None else diurnal.model_dump(),
+        "burstiness": workload.burstiness,
+        **_prefixes(file.workload, workload),
+        "max_tokens": workload.max_tokens,
+        **({} if workload.sessions is not None else {"lengths": lengths}),
+    }
+
+
+def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
+    """What prompts have in common; the rate of sessions is stated as that of requests."""
+    if section.sessions is not None:
+        return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
+    reuse: dict[str, Any] = {}
+    if section.reuse_interval is not None:
+        reuse = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
+    elif workload.reuse is not None:
+        reuse = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
+    return {"prefix_hit_share": workload.prefix_hit_share, **reuse}
+
+
+def _lengths_source(lengths: LengthsSection | None) -> str:
+    """Where the lengths came from: in the user's words, or the name of the file."""
+    if lengths is None:
+        return "sessions"
+    if lengths.source is not None:
+        return lengths.source
+    if lengths.trace is not None:
+        return f"trace {lengths.trace.path}"
+    if lengths.isl is not None:
+        return "named distributions"
+    return f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
+
+
+def _slo(slo: Slo) -> dict[str, Any]:
+    limits = {
+        str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+        for metric in Metric
+        if metric in SHOWN_ALWAYS or metric in slo.limits
+    }
+    return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
+
+
+def _offer_echo(offer: Offer) -> dict[str, Any]:
+    return {
+        "name": offer.accelerator.name,
+        "price": offer.usd_per_hour,
+        **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
+        "inventory": offer.inventory,
+        **({"owned": offer.owned, "owned_price": offer.owned_usd_per_hour} if offer.owned else {}),
+        "billing": offer.billing.value,
+        "node_size": offer.accelerator.node_size,
+        "scale_up": asdict(offer.accelerator.scale_up),
+        "scale_out": asdict(offer.accelerator.scale_out),
+    }
+
+
+def _space(space: SearchSpace) -> dict[str, Any]:
+    """The ranges; precisions only where they are stated."""
+    ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
+    ranges_written = {
+        name: values
+        for name, values in ranges.items()
+        if values or name not in {"weight_dtype", "kv_dtype", "speculative_tokens"}
+    }
+    return ranges_written | {"roles": [role.value for role in space.roles]}
+
+
+_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
+_COMMENTS: Mapping[str, str] = {
+    "request_rate": "mean arrivals [1/s]",
+    "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
+    "prefix_hit_share": "share of input tokens found in a prefix cache",
+    "reuse_interval": "time since their last use",
+    "max_tokens": "longest ISL + OSL [token]",
+}
+_RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"
+COMMENT_WIDTH = 110
+
+
+def init_text() -> str:
+    """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
+    return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
+
+
+def fleet_text() -> str:
+    """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
+    return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
+
+
+def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
+    """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
+
+    Args:
+        mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
+        name: name of the problem, and where its lengths came from unless the mapping says so.
+        model: catalog name, Hugging Face id, or path to a config.json.
+        notes: sentences that become comments above the demand.
+    """
+    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    if "recorded" in mapping:
+        source = json.dumps(mapping["recorded"], ensure_ascii=False)
+        scalars.append(f"  recorded: {source}  # {_RECORDED}")
+    if "sessions" in mapping:
+        length_lines = ["  sessions:"]
+        length_lines += [f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items()]
+    else:
+        source = _text(mapping["lengths"].get("source", name))
+        length_lines = ["  lengths:", f"    source: {source}"]
+        length_lines.append("    histogram:  # ISL and OSL [token], share of requests")
+        for row in mapping["lengths"]["histogram"]:
+            flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
+            length_lines.append(f"      - {{{flow}}}")
+    model_key = "config" if model.endswith(".json") else "name"
+    lines = [
+        f"schema: {WORKLOAD_SCHEMA}",
+        f"name: {_text(name)}",
+        "",
+        f"model: {{{model_key}: {_text(model)}}}",
+        "",
+        *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
+        "workload:",
+        *scalars,
+        *length_lines,
+        "",
+        "slo:  # set these to what your users need",
+        "  ttft: 2s",
+        "  tpot: 50ms",
+        "  attainment: 0.9",
+        "",
+        'accelerators: ["A100-80", "H100", "H200"]',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(text: str) -> str:
+    """A JSON text is a YAML text too, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)

@@ -15,14 +15,18 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role, ServingPolicy
 from costmodel.engine_arrays import MARLIN_MXFP4, TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
-from costmodel.policy import NO_OVERHEAD, EngineOverhead, ServingPolicy
+from costmodel.memory import (
+    hand_over_cards,
+    kv_bytes_per_request_per_gpu,
+    kv_capacity_bytes,
+    kv_transfer_time,
+    transfer_bandwidth,
+)
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.step import StepLoad, step_time
-from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from costmodel.transformer import Part, Transformer
 from costmodel.units import GIB
 from costmodel.words import percentage

@@ -24,8 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds

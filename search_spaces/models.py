@@ -7,13 +7,18 @@ none was published) and `config` (Hugging Face's fields).
 
 `pdplan models CONFIG -o FILE` writes an architecture file; `model: {architecture: FILE}` plans with it. The keys of a
 mixer and of a feed-forward are the fields of `costmodel.attention` and `costmodel.transformer`, described there.
+
+Parameters can be counted by transformers too, which builds the model without weights or memory. That needs the extra
+`pdplan[transformers]`; code that a checkpoint brings with it is never run.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, astuple, fields, replace
 from functools import cache, reduce
 from importlib import resources
@@ -24,8 +29,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import yaml
 from pydantic import Field, create_model
 
-from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
-from costmodel.quoting import UNWRITABLE, shown
+from costmodel.errors import (
+    LONGEST_NAME,
+    UNWRITABLE,
+    ArchitectureError,
+    InputError,
+    UnknownNameError,
+    nearest_name,
+    shown,
+)
 from costmodel.transformer import (
     DTYPE_BYTES,
     STORED_BYTES,
@@ -46,9 +58,9 @@ from .bounds import Bounds
 from .fields import FileSection, Text, choice, count, number, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import completed, open_config
+from .hf_quantization import part_of
 from .huggingface import parse_config
-from .json_source import JsonText, json_kind
-from .yaml_source import read_source, shipped_table
+from .sources import JsonText, json_kind, read_source, shipped_table
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -435,6 +447,8 @@ class ArchitectureFile(FileSection):
     """Mean bytes of a weight of parts that are stored in several dtypes [byte]."""
     weight_scale: tuple[int, int, float] | None = None
     """Outputs and inputs of a block of weights that share a scale, and its size [byte]."""
+    cache_quantizer: str = ""
+    """Tool that made the checkpoint, where its config states a KV cache in FP8."""
     source: str = ""
     """Where the figures come from."""
     layers: Annotated[list[LayersSection], Field(min_length=1)]
@@ -491,6 +505,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
         **({"mixed_bytes": {str(part): size for part, size in sorted(model.mixed_bytes)}} if model.mixed_bytes else {}),
         "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
+        **({"cache_quantizer": model.cache_quantizer} if model.cache_quantizer else {}),
         "source": model.source,
         "layers": layers,
     }
@@ -506,3 +521,77 @@ def _fields_of(shape: Any) -> dict[str, Any]:
     """The fields of a shape that differ from their defaults."""
     defaults = {field.name: field.default for field in fields(shape)}
     return {name: value for name, value in asdict(shape).items() if name != "hidden" and value != defaults[name]}
+
+
+EXTRA = ("torch", "transformers")
+AGREEMENT = 0.01
+"""Largest difference of two counts that agree [1]."""
+VECTORS = "norms and biases"
+GROUPS = (*(str(part) for part in Part), VECTORS)
+_OTHER_TOWERS = re.compile(r"vision|visual|audio|image|multi_modal|mtp\.")
+_TABLES = re.compile(r"embed|lm_head|wte|wpe|embd")
+
+
+def has_transformers() -> bool:
+    """Whether the extra is installed."""
+    return all(importlib.util.find_spec(name) for name in EXTRA)
+
+
+def counted(model: Transformer) -> Counter[str]:
+    """Weights of pdplan's model by part [1], routers with the feed-forward; it leaves norms and biases out."""
+    parts = Counter[str]({Part.EMBEDDING: model.embedding_elements + model.looked_up})
+    for group in model.layers:
+        parts[Part.EXPERTS] += group.weight_sets * group.expert_elements
+        for matrix in group.matrices:
+            part = Part.ATTENTION if matrix.part is Part.ATTENTION else Part.FEED_FORWARD
+            parts[part] += group.weight_sets * matrix.elements
+    return parts
+
+
+def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str], str]:
+    """Weights of the text model by part [1], and the version of transformers that counts them.
+
+    config: a config.json; where: how to call it in messages. Raises ArchitectureError where transformers cannot build
+    the model.
+    """
+    import torch
+    import transformers
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    transformers.logging.set_verbosity_error()
+    name, version = f"transformers {transformers.__version__}", transformers.__version__
+    if config.get("model_type") not in CONFIG_MAPPING:
+        raise ArchitectureError(f"{where}: {name} does not know the model_type {shown(config.get('model_type'))}")
+    plain = {key: value for key, value in config.items() if key not in {"quantization_config", "auto_map"}}
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        try:
+            settings = CONFIG_MAPPING[config["model_type"]].from_dict(plain)
+            text = settings.get_text_config(decoder=True)
+            is_causal = type(text) in AutoModelForCausalLM._model_mapping
+            model = (AutoModelForCausalLM if is_causal else AutoModelForImageTextToText).from_config(
+                text if is_causal else settings
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160]
+            raise ArchitectureError(f"{where}: {name} cannot build the model: {reason}") from error
+    return by_part((key, value.numel(), value.ndim) for key, value in model.named_parameters()), version
+
+
+def by_part(parameters: Iterable[tuple[str, int, int]]) -> Counter[str]:
+    """Elements by part, from names, elements and dimensions of tensors; towers beside the text model are left out.
+
+    >>> dict(by_part([("layers.0.self_attn.q_proj.weight", 64, 2), ("layers.0.mlp.experts.down_proj", 96, 3)]))
+    {<Part.ATTENTION: 'attention'>: 64, <Part.EXPERTS: 'experts'>: 96}
+    """
+    parts = Counter[str]()
+    for name, size, dimensions in parameters:
+        if _OTHER_TOWERS.search(name):
+            continue
+        if dimensions < 2:
+            parts[VECTORS] += size
+        elif _TABLES.search(name) and not re.search(r"\.\d+\.", name):
+            parts[Part.EMBEDDING] += size
+        else:
+            parts[part_of(name) or Part.FEED_FORWARD] += size
+    return parts

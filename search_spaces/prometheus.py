@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.errors import InputError
+from costmodel.errors import InputError, name_list
 from costmodel.lengths import coarsen
-from costmodel.quoting import name_list
 
 from .benchmark_results import ResultDocument, documents
 from .quantities import rounded
-from .traces.reader import TRACE_NAMES
-from .traces.summary import workload_block
+from .trace_reader import TRACE_NAMES
+from .trace_summary import workload_block
 
 ROUNDED = 1e-9
 """Difference of a limit and the end of a bucket [1] that comes from writing them down."""

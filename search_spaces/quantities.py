@@ -12,12 +12,11 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
-from .yaml_source import shipped_table
+from .sources import shipped_table
 
 
 class Kind(StrEnum):

@@ -23,14 +23,12 @@ from typing import Annotated, cast
 from pydantic import ValidationError, ValidationInfo, field_validator
 
 from costmodel.accelerator import Origin, Price, PriceBasis
-from costmodel.errors import InputError, name_hint
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .faults import Fault, FaultsError
 from .fields import FileSection, choice, faults_of, house_error, member, quantity
-from .files import read_text, shown_path
+from .files import Fault, FaultsError, read_text, shown_path
 from .quantities import Kind
 
 FILE = "quotes.csv"

@@ -16,9 +16,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
 from .fields import section_of
@@ -26,7 +25,7 @@ from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal, WorkloadFile
-from .yaml_source import parse_value, shipped_table
+from .sources import parse_value, shipped_table
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, str, str, Any], None]

@@ -28,16 +28,16 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shortened, shown
 from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
-from costmodel.quoting import shortened, shown
-from search_spaces import bounds
-from search_spaces.buying_terms import WHOLE_DAY, ProcurementSection
-from search_spaces.engines import ENGINES, SpeculationSection
-from search_spaces.faults import Path
-from search_spaces.fields import (
+
+from . import bounds
+from .bounds import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
+from .buying_terms import WHOLE_DAY, ProcurementSection
+from .engines import ENGINES, SpeculationSection
+from .fields import (
     ONE_OR_MORE,
     FileSection,
     Text,
@@ -53,12 +53,12 @@ from search_spaces.fields import (
     share,
     short_for,
 )
-from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
-from search_spaces.quantities import Kind, as_probability
-from search_spaces.quotes import ENDING as QUOTES_ENDING
-from search_spaces.search_space import KvDtype, SearchSection, WeightDtype
-from search_spaces.target_names import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
-from search_spaces.traces.reader import TRACE_FORMATS, ArrivalUnit
+from .files import Keys
+from .problem import Balancing, Billing, Goal, Pools, Routing
+from .quantities import Kind, as_probability
+from .quotes import ENDING as QUOTES_ENDING
+from .search_space import KvDtype, SearchSection, WeightDtype
+from .trace_reader import TRACE_FORMATS, ArrivalUnit
 
 Tokens = Annotated[float, number(bounds.TOKENS)]
 _SHARE = share(bounds.SHARE)
@@ -87,7 +87,7 @@ def share_sum_fault(shares: Sequence[float]) -> Iterator[str]:
         yield f"shares sum to {total:.6g}, but must sum to 1 (within {SHARE_TOLERANCE:g})"
 
 
-def _sum_faults(rows: Any) -> Iterator[tuple[Path, str]]:
+def _sum_faults(rows: Any) -> Iterator[tuple[Keys, str]]:
     """What is wrong with the sum of the shares of rows, if all of these are stated and can be read."""
     with suppress(InputError, KeyError, TypeError):
         shares = [_SHARE.read(row["share"]) for row in rows]
@@ -351,7 +351,8 @@ class ModelSection(FileSection):
     weight_dtype: WeightDtype | None = None
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: KvDtype | None = None
-    """Precision of the KV cache. Default: bf16, or fp8 where the engine has no other for the model's attention."""
+    """Precision of the KV cache. Default: that of the checkpoint's config if the engine heeds it, else bf16, or fp8
+    where it has no other for the model's attention."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
 
@@ -500,7 +501,7 @@ class SloClass(SloLimits):
             yield "has attainment and percentile, which mean the same; keep one of them"
 
 
-def _class_faults(classes: Any) -> Iterator[tuple[Path, str]]:
+def _class_faults(classes: Any) -> Iterator[tuple[Keys, str]]:
     """There is a class at least, names differ, and shares are all stated (where there are several) and sum to 1."""
     rows = [item if isinstance(item, Mapping) else {} for item in classes]
     if not rows:

@@ -14,25 +14,15 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, nearest_name
-from costmodel.quoting import name_list, shortened
+from costmodel.errors import InputError, name_list, nearest_name, shortened
 from costmodel.transformer import DTYPE_BYTES, Transformer
 
-from .bounds import (
-    DEGREE,
-    GPUS_PER_ENGINE,
-    MAX_NUM_BATCHED_TOKENS,
-    MAX_NUM_SEQS,
-    MAX_VALUES,
-    SPECULATIVE_TOKENS,
-    WHOLE,
-    Bounds,
-)
+from . import bounds
 from .catalog import normalized_name
 from .enumeration import Shape, head_refusals
 from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
 from .problem import Problem, SearchSpace
-from .yaml_source import parse_value, shipped_table
+from .sources import parse_value, shipped_table
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
 SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")
@@ -44,9 +34,9 @@ PRESETS = ("quick", "standard", "wide")
 class Span(FileSection):
     """Values spread evenly on a logarithmic scale."""
 
-    low: Annotated[int, count(WHOLE)] = Field(alias="from")
+    low: Annotated[int, count(bounds.WHOLE)] = Field(alias="from")
     """Least value."""
-    high: Annotated[int, count(WHOLE)] = Field(alias="to")
+    high: Annotated[int, count(bounds.WHOLE)] = Field(alias="to")
     """Greatest value."""
 
     @field_validator("high")
@@ -57,7 +47,7 @@ class Span(FileSection):
         return high
 
 
-def _within_bounds(limits: Bounds) -> AfterValidator:
+def _within_bounds(limits: bounds.Bounds) -> AfterValidator:
     """Check the values, or the ends of the span, against the bounds of their key."""
 
     def check(values: list[int] | Span) -> list[int] | Span:
@@ -70,16 +60,16 @@ def _within_bounds(limits: Bounds) -> AfterValidator:
     return AfterValidator(check)
 
 
-Degree = Annotated[int, count(DEGREE)]
+Degree = Annotated[int, count(bounds.DEGREE)]
 WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
 KvDtype = Annotated[str, choice(*KV_DTYPES)]
-DraftedTokens = Annotated[int, count(SPECULATIVE_TOKENS)]
-_Whole = Annotated[int, count(WHOLE)]
+DraftedTokens = Annotated[int, count(bounds.SPECULATIVE_TOKENS)]
+_Whole = Annotated[int, count(bounds.WHOLE)]
 W = TypeVar("W")
 _Ascending = Annotated[
     list[W],
     Field(min_length=1),
-    at_most(MAX_VALUES, "values"),
+    at_most(bounds.MAX_VALUES, "values"),
     ONE_OR_MORE,
     AfterValidator(lambda values: sorted(set(values))),
 ]
@@ -87,8 +77,8 @@ _Sizes = Annotated[
     Annotated[_Ascending[_Whole], Tag("<values>")] | Annotated[Span, Tag("<span>")],
     Discriminator(lambda value: "<span>" if isinstance(value, dict | Span) else "<values>"),
 ]
-Seqs = Annotated[_Sizes, _within_bounds(MAX_NUM_SEQS)]
-Chunks = Annotated[_Sizes, _within_bounds(MAX_NUM_BATCHED_TOKENS)]
+Seqs = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_SEQS)]
+Chunks = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_BATCHED_TOKENS)]
 
 
 def _once_each(words: tuple[str, ...]) -> AfterValidator:
@@ -115,7 +105,7 @@ class SearchSection(FileSection):
     """Most requests that run at once in one engine: values, or {from, to}."""
     max_num_batched_tokens: Chunks | None = None
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
-    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
+    max_gpus_per_engine: Annotated[int, count(bounds.GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
     weight_dtype: Annotated[list[WeightDtype], Field(min_length=1), ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = (
         None
@@ -198,7 +188,7 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
     Expert parallelism need not divide the experts: engines fill up with second copies (redundant experts). A preset
     has only degrees that divide them, as copies cost memory.
     """
-    degrees = range(1, int(DEGREE.high) + 1)
+    degrees = range(1, int(bounds.DEGREE.high) + 1)
     many = tuple(degrees) if model.is_moe else (1,)
     return {
         "tensor_parallel": tuple(degree for degree in degrees if not any(head_refusals(model, degree))),
@@ -211,11 +201,11 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
 RANGES: Mapping[str, Reader] = {
-    **dict.fromkeys(DEGREES, count(DEGREE)),
-    "max_num_seqs": count(MAX_NUM_SEQS),
-    "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
+    **dict.fromkeys(DEGREES, count(bounds.DEGREE)),
+    "max_num_seqs": count(bounds.MAX_NUM_SEQS),
+    "max_num_batched_tokens": count(bounds.MAX_NUM_BATCHED_TOKENS),
     **{name: choice(*words) for name, words in DTYPES.items()},
-    "speculative_tokens": count(SPECULATIVE_TOKENS),
+    "speculative_tokens": count(bounds.SPECULATIVE_TOKENS),
 }
 """Settings of an engine that the search has a range of values for, and how one is read."""
 SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}

@@ -16,9 +16,8 @@ from costmodel.engine import Parallelism
 from costmodel.metric import Metric
 from optimizer.plans.plan import MetricResult, Plan, parse_plan
 from optimizer.plans.records import Quantiles
-from reports.deploy.deployment import Deployment, Options
+from reports.deploy.deployment import Deployment, Options, checked_version
 from reports.deploy.describe import describe
-from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files
 from search_spaces.enumeration import cannot_talk, memory_refused
 from search_spaces.models import load_model

@@ -17,7 +17,7 @@ from optimizer.plans.records import (
     Simulation,
 )
 from reports.answers.plan import plan_document
-from reports.views import markdown, terminal
+from reports.views import markdown_view, terminal_view
 from tests.engine_cases import engines
 
 PLANS = Path(__file__).parent / "plans"
@@ -29,11 +29,11 @@ RATES = ((3.0, 0.5), (6.0, 0.8), (7.8, 0.99), (8.1, 1.4))
 
 def text_of(plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False) -> str:
     """The plan on a terminal: all of the answer, or what fits a screen."""
-    return terminal.render_document(plan_document(plan, brief=brief), width, color=color)
+    return terminal_view(plan_document(plan, brief=brief), width, color=color)
 
 
 def markdown_of(plan: Plan) -> str:
-    return markdown.render_document(plan_document(plan, next_step=""))
+    return markdown_view(plan_document(plan, next_step=""))
 
 
 def load(name: str) -> Plan:

@@ -7,21 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import Role
-from costmodel.policy import Policy
-from costmodel.simulator import (
-    Limits,
-    Pages,
-    Router,
-    SimulatedFleet,
-    SimulatedPool,
-    StepModel,
-    StepNumbers,
-    StepWork,
-    Trace,
-    make_trace,
-)
+from costmodel.engine import Policy, Role
+from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool, StepModel, StepNumbers, StepWork
 from costmodel.simulator.steps import GridSteps
+from costmodel.workload import Pages, Trace, make_trace
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
 ONLY_PROMPTS = Policy(exclusive_prefill=True, chunked=False)

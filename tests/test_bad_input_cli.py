@@ -20,7 +20,7 @@ from search_spaces.benchmark_results import read_results
 from search_spaces.buying_terms import load_terms
 from search_spaces.catalog import load_catalog
 from search_spaces.demand import read_histogram
-from search_spaces.traces.summary import read_trace
+from search_spaces.trace_summary import read_trace
 from tests import optimizer_cases
 from tests.bad_input_cases import optimize, optimize_within, problem, refused
 from tests.running import ROOT, tiny, within

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.simulator import Router
+from costmodel.simulator.fleet import Router
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan

@@ -34,7 +34,7 @@ from optimizer.procurement.buying import (
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
-from reports.views.terminal import render_document
+from reports.views import terminal_view
 from search_spaces.buying_terms import load_terms
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
@@ -65,7 +65,7 @@ HALF_DAY = (1.0,) * 12 + (0.25,) * 12
 
 
 def buying_text(found: BuyingPlan, width: int) -> str:
-    return render_document(buying_document(found), width)
+    return terminal_view(buying_document(found), width)
 
 
 def terms(

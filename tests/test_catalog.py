@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.accelerator import Accelerator, KernelEfficiency, Origin, PriceBasis
-from costmodel.roofline import KERNEL_CLASSES
+from costmodel.accelerator import KERNEL_CLASSES, Accelerator, KernelEfficiency, Origin, PriceBasis
 from costmodel.units import GIGA, TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import parse_efficiency

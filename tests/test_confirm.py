@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 
 from costmodel.engine import Role
-from costmodel.simulator import SimulatedFleet, simulate
+from costmodel.simulator.fleet import SimulatedFleet
 from costmodel.simulator.metrics import Overload
+from costmodel.simulator.run import simulate
 from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet

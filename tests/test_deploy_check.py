@@ -20,8 +20,15 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.deploy.checking import checked_files, differences
-from reports.deploy.files import RECORD, WRITERS, deployment_files, recorded_options, rule_faults
+from reports.deploy.files import (
+    RECORD,
+    WRITERS,
+    checked_files,
+    deployment_files,
+    differences,
+    recorded_options,
+    rule_faults,
+)
 from reports.deploy.formats import READERS, load_documents
 from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of

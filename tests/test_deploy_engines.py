@@ -20,16 +20,15 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from costmodel.engine import SCHEDULERS
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.policy import SCHEDULERS
-from costmodel.simulator import SimulatedPool
+from costmodel.simulator.fleet import SimulatedPool
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
-from reports.deploy import facts
-from reports.deploy.deployment import DeployedPool, Deployment
+from reports.deploy.deployment import SWITCH, DeployedPool, Deployment, legal_flag
 from reports.deploy.files import WRITERS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
@@ -131,7 +130,11 @@ REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 2
         ("llm-d", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
         ("dynamo", "sglang", ("- --enable-dp-attention\n", "- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
-        ("sglang", "sglang", ("--attn-dp-size 72", "--enable-eplb --ep-num-redundant-experts 32")),
+        (
+            "sglang",
+            "sglang",
+            ("--attn-dp-size 72 --load-balance-method total_tokens", "--enable-eplb --ep-num-redundant-experts 32"),
+        ),
     ],
 )
 def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:
@@ -229,7 +232,7 @@ def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role
     files = WRITERS["vllm"](deployment_of(plan, "vllm", version))
     workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
     assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
-    assert facts.legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == facts.SWITCH
+    assert legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == SWITCH
 
 
 MTP = Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3)
@@ -424,10 +427,10 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
     for version in DUMPED:
         for name, entry in dump.items():
-            assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
+            assert (legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
     sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
     legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
-    assert {name for name in sglang if facts.legal_flag("sglang", "0.5.23", name) is not None} == legal
+    assert {name for name in sglang if legal_flag("sglang", "0.5.23", name) is not None} == legal
 
 
 # --- engines that span nodes: who is told what where, and what carries the traffic between them

@@ -23,13 +23,12 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
-from reports.deploy.checking import checked_directory
 from reports.deploy.deployment import Device, Options
-from reports.deploy.files import MARKER, WRITERS, deployment_files, write_deployment
+from reports.deploy.files import MARKER, WRITERS, checked_directory, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
+from search_spaces.bounds import TARGET_NAMES
 from search_spaces.models import load_model
-from search_spaces.target_names import TARGET_NAMES
 from tests.deploy_cases import (
     ENGINES,
     EXAMPLES,

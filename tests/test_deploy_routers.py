@@ -30,10 +30,10 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, Route
+from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.deployment import Deployment
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
-from reports.next_steps import Deployability, deploy_sentence
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 
@@ -56,7 +56,7 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
     with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of .* optimize FILE --target vllm$"):
         deployment_files(alike, options("vllm"))
-    said = deploy_sentence(alike, Deployability.of(alike).targets)
+    said = deploy_sentence(alike, what_runs(alike))
     assert said.startswith("--target vllm (vLLM alone) cannot run this plan: a pool would get 81.8 %")
     assert ". For a plan that --target vllm runs: pdplan optimize " in said
     assert said.endswith(" --target vllm")

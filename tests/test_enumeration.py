@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.engine import Parallelism
-from costmodel.speculation import Draft, Speculation
+from costmodel.engine import Draft, Parallelism, Speculation
 from search_spaces.enumeration import (
     RULES,
     Shape,
@@ -165,6 +164,7 @@ def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: s
 
 def test_compressed_attention_gets_the_cache_and_the_blocks_that_engines_have_for_it() -> None:
     compressed, latent = catalog_model("DeepSeek-V4-Flash"), deepseek_v3()
-    assert [usual_kv_dtype("vllm", own) for own in (compressed, latent)] == ["fp8", "bf16"]
+    kv_dtypes = [usual_kv_dtype("vllm", own, own.native_weight_dtype) for own in (compressed, latent)]
+    assert kv_dtypes == ["fp8", "bf16"]
     assert [block_tokens(engine, compressed) for engine in ("vllm", "sglang")] == [256, 256]
     assert block_tokens("vllm", latent) == 64

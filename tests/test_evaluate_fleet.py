@@ -11,8 +11,8 @@ import pytest
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
-from reports.answers.evaluation import evaluation_document
-from reports.views.terminal import render_document
+from reports.answers.plan import evaluation_document
+from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
 from tests.running import TINY, tiny
 from tests.running import pdplan as program
@@ -75,14 +75,14 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
     assert evaluation.usd_per_month == pytest.approx(3 * 3.99 * 730)
     assert evaluation.saving_usd_per_hour == pytest.approx(2 * 3.99)
-    said = " ".join(render_document(evaluation_document(evaluation)).split())
+    said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert "at 6 req/s of " in said
     assert "It costs $11.97/h ($8,738/month): $4.07 per million output tokens at " in said
     assert "with 2 fewer replicas in colocated-1 the fleet still meets the SLO, for $3.99/h (-66.7 %)." in said
     risk = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet still meets the SLO, by formula."
     assert f" Risk: {risk} " in said
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said
-    whole = render_document(evaluation_document(evaluation, brief=False))
+    whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
     assert {"Fleet", "Cost and capacity", "SLOs", "What binds", "Trust"} <= set(titles)
 
@@ -100,7 +100,7 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     ]
     enough = [PREFILL | {"replicas": prefill.needed}, DECODE | {"replicas": decode.needed, "max_num_seqs": 256}]
     assert evaluated(tmp_path, *enough, **rate).outcome == "meets"
-    said = " ".join(render_document(evaluation_document(evaluation)).split())
+    said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert "Misses the SLO: " in said
     assert "Binds first: prefill-1 gets " in said
     assert f"{prefill.needed - 1} more replica" in said

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from costmodel.errors import InputError
-from search_spaces.echo import fleet_text, init_text
 from search_spaces.fleet_file import StatedFleet, load_fleet
+from search_spaces.loader import fleet_text, init_text
 from tests.running import TINY, tiny
 
 POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}

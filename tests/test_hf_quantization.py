@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from costmodel.transformer import Part, WeightScale
+from search_spaces.engines import ENGINES
+from search_spaces.enumeration import usual_kv_dtype
 from search_spaces.huggingface import parse_config
-from search_spaces.models import load_model
+from search_spaces.models import architecture_text, load_model
 from tests.toy import TINY
 
 MOE: dict[str, Any] = {
@@ -27,6 +29,7 @@ MOE: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "first_k_dense_replace": 1,
 }
+FLOAT = {"dynamic": False, "num_bits": 8, "type": "float"}
 CASES = yaml.safe_load((Path(__file__).parent / "quantizations.yaml").read_text("utf-8"))
 
 
@@ -158,3 +161,30 @@ def test_blocks_that_are_layers_of_their_own_are_numbered_so() -> None:
     model = parse_config({**config, "quantization_config": note}, "spared")
     assert model.bytes_per_element(Part.ATTENTION, "fp4") == pytest.approx((3 * 0.5625 + 2.0) / 4)
     assert model.bytes_per_element(Part.FEED_FORWARD, "fp4") == 0.5625
+
+
+@pytest.mark.parametrize(
+    ("stated", "engines"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": FLOAT}, {"vllm", "sglang", "trtllm"}),
+        ({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, {"vllm", "sglang", "trtllm"}),
+        ({"quant_algo": None, "kv_cache_quant_algo": "FP8"}, {"vllm", "sglang", "trtllm"}),
+        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": FLOAT}, {"vllm"}),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": None}, set()),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, set()),
+        ({"quant_method": "fp8"}, set()),
+    ],
+)
+def test_a_checkpoint_that_states_an_fp8_cache_gets_one_from_the_engines_that_heed_it(
+    stated: dict[str, Any], engines: set[str]
+) -> None:
+    model = parse_config({**MOE, "quantization_config": stated}, "test")
+    dtypes = {engine: usual_kv_dtype(engine, model, model.native_weight_dtype) for engine in ENGINES}
+    assert {engine for engine, dtype in dtypes.items() if dtype == "fp8"} == engines
+    assert {usual_kv_dtype(engine, model, "int4") for engine in ENGINES} == {"bf16"}  # another checkpoint
+
+
+def test_an_architecture_file_keeps_what_the_checkpoint_states_of_its_cache() -> None:
+    model = load_model("nvidia/Qwen3.6-27B-NVFP4")
+    assert usual_kv_dtype("vllm", model, model.native_weight_dtype) == "fp8"
+    assert "cache_quantizer: modelopt" in architecture_text(model)

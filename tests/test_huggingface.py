@@ -20,7 +20,7 @@ from costmodel.errors import ArchitectureError
 from costmodel.transformer import SoftmaxAttention, Transformer
 from optimizer.fleets.error_bars import assumptions
 from pdplan.cli import cli
-from search_spaces import parameter_count
+from search_spaces import models
 from search_spaces.hf_config import ContextScaling, context_scaling, rope_parameters
 from search_spaces.huggingface import UNKNOWN_TYPE, parse_config
 from search_spaces.models import (
@@ -438,14 +438,14 @@ def check(folder: Path, config: dict[str, Any], *options: str) -> Result:
 
 
 def test_without_the_extra_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_count, "EXTRA", ("no_such_module",))
+    monkeypatch.setattr(models, "EXTRA", ("no_such_module",))
     message = str(check(tmp_path, LLAMA).exception)
     assert message.startswith("--check needs")
     assert message.endswith("pip install 'pdplan[transformers]'")
 
 
 def test_counts_agree_by_group(tmp_path: Path) -> None:
-    for name in parameter_count.EXTRA:
+    for name in models.EXTRA:
         pytest.importorskip(name)
     result = check(tmp_path, LLAMA, "--json")
     record = json.loads(result.stdout)

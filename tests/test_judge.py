@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.accelerator import POWER, mean_power
 from costmodel.engine import Role
-from costmodel.power import POWER, mean_power
 from costmodel.simulator.metrics import Overload, overload, run_span
 from optimizer.fleets.evaluate import boundary, evaluate
 from optimizer.fleets.fleet import Fleet

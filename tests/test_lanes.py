@@ -10,11 +10,10 @@ import pytest
 
 from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
-from costmodel.engine import Role
+from costmodel.engine import EngineOverhead, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.policy import EngineOverhead
-from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
+from costmodel.queues.waits import lockstep_excess
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config

@@ -20,13 +20,12 @@ from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.error_bars import hardware_remarks, price_remarks
 from search_spaces import bounds
-from search_spaces.echo import init_text
-from search_spaces.loader import load_problem, problem_of
+from search_spaces.loader import init_text, load_problem, problem_of
 from search_spaces.problem import Billing
 from search_spaces.quantities import Kind, format_quantity, parse
 from search_spaces.schema import json_schema
 from search_spaces.search_space import Span, sizes
-from search_spaces.yaml_source import parse_source, parse_value
+from search_spaces.sources import parse_source, parse_value
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 

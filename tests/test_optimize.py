@@ -191,7 +191,7 @@ class TestNoFleet:
         best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
         assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps
         (nearest,) = plan.alternatives
-        assert (nearest.simulated, nearest.confirmed) == (True, True)
+        assert (nearest.simulated, nearest.confirmation) == (True, 1)
         enough = (offer("H100", inventory=int(plan.binding[0].used)),)
         assert optimize(given(60.0, offers=enough), level=Level.STANDARD).pools
 

@@ -17,7 +17,7 @@ from costmodel.words import dollars
 from optimizer.plans.plan import Plan, Status, parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from reports.json_text import plan_json
+from reports.text import plan_json
 from reports.words import distinct_alternatives, serving_words
 from tests.report_cases import PLANS, text_of
 from tests.running import demand, tiny, within

@@ -15,16 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.cache_tier import CacheTier
-from costmodel.engine import Role
+from costmodel.engine import VLLM_V1, Role
 from costmodel.errors import InputError
 from costmodel.lengths import fixed as tokens
-from costmodel.policy import VLLM_V1
-from costmodel.prefix_cache import FARTHEST, Reuse, cached, characteristic_time, exponential, fixed, uniform_reuse
-from costmodel.simulator import Trace, simulate
-from costmodel.simulator.trace import draw_turns
+from costmodel.prefix_cache import (
+    FARTHEST,
+    CacheTier,
+    Reuse,
+    cached,
+    characteristic_time,
+    exponential,
+    fixed,
+    uniform_reuse,
+)
+from costmodel.simulator.run import simulate
 from costmodel.units import GIB
-from costmodel.workload import Sessions, Workload, requests_of
+from costmodel.workload import Sessions, Trace, Workload, draw_turns, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate

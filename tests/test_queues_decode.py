@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
-from costmodel.queues.erlang import erlang_c, wait_probability
+from costmodel.queues.waits import erlang_c, wait_probability
 
 
 def mixed(**changed: object) -> MixedEngine:

@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.asked import readable_inputs
-from search_spaces.echo import whole_echo
-from search_spaces.loader import bunching, load_problem, problem_of, without_recording
-from search_spaces.problem import Problem
-from search_spaces.recorded import Recorded, unpacked
+from search_spaces.loader import bunching, load_problem, problem_of, whole_echo, without_recording
+from search_spaces.problem import Problem, Recorded, unpacked
 from tests.optimizer_cases import slo, workload
 from tests.running import within
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import melange_grid, splitwise_case
 from benchmarks.reference.fleets import compare_melange
 from benchmarks.vllm_2023 import host_times
-from costmodel.policy import EngineOverhead
+from costmodel.engine import EngineOverhead
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))

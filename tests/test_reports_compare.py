@@ -11,18 +11,18 @@ from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.comparison import Comparison, compare, comparison_document, comparison_record, headline
-from reports.json_text import json_text
-from reports.views import html, markdown, terminal
+from reports.text import json_text
+from reports.views import html_view, markdown_view, terminal_view
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, PLANS, load
 
 
 def render_text(found: Comparison, width: int = 100) -> str:
-    return terminal.render_document(comparison_document(found), width)
+    return terminal_view(comparison_document(found), width)
 
 
 def render_comparison(found: Comparison) -> str:
-    return html.render_document(comparison_document(found), comparison_record(found), "comparison")
+    return html_view(comparison_document(found), comparison_record(found), "comparison")
 
 
 def comparison_json(found: Comparison) -> str:
@@ -30,7 +30,7 @@ def comparison_json(found: Comparison) -> str:
 
 
 def render_markdown(found: Comparison) -> str:
-    return markdown.render_document(comparison_document(found))
+    return markdown_view(comparison_document(found))
 
 
 def priced(plan: Plan, pools: list[Pool]) -> Plan:

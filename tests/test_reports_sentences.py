@@ -11,10 +11,11 @@ from optimizer.plans.records import EnginePool, ErrorBars, PrefixCache, Range
 from pdplan.api import deploy
 from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
-from reports import next_steps, numbers, verdict, words
+from reports import asked, numbers, verdict, words
+from reports.answers import plan_details
 from reports.answers.plan import plan_page
+from reports.answers.plan_details import deployment, what_runs
 from reports.deploy.files import deployable
-from reports.next_steps import Deployability, deployment
 from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
@@ -58,10 +59,8 @@ def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew(plan
     begin = "pdplan optimize my.yaml --target llm-d --set slo.ttft=1s"
     first = with_command(plan, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
     more = "--set constraints.headroom.replicas=1 -o spares"
-    assert next_steps.again_command(first, more) == f"{begin} {more}"
-    assert next_steps.again_command(first, "--target vllm").startswith(
-        "pdplan optimize my.yaml --set slo.ttft=1s --set"
-    )
+    assert asked.again_command(first, more) == f"{begin} {more}"
+    assert asked.again_command(first, "--target vllm").startswith("pdplan optimize my.yaml --set slo.ttft=1s --set")
 
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
@@ -69,7 +68,7 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     assert verdict.headlines(plan) == [
         "No fleet in the search space meets the SLO: the budget and the GPU inventory of H200-SXM are in the way."
     ]
-    assert [words.relax_sentence(item) for item in words.violated(plan)] == [
+    assert [words.relax_sentence(item) for item in asked.violated(plan)] == [
         "Relax the budget to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
@@ -79,7 +78,7 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     slow = plan.binding[0].model_copy(update={"constraint": "ttft", "where": "default", "unit": "s", "used": 0.06})
     tight = plan.model_copy(update={"binding": [slow.model_copy(update={"limit": 0.02})]})
     assert words.miss_sentences(tight)[0].startswith("Cheapest fleet with this limit relaxed as below: ")
-    assert next_steps.relaxed_settings(tight) == {"slo.ttft": "60ms"}
+    assert asked.relaxed_settings(tight) == {"slo.ttft": "60ms"}
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -171,18 +170,18 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
 
 def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:
     plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
-    files, command = deployment(plan, Deployability.of(plan).targets)
+    files, command = deployment(plan, what_runs(plan))
     assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     written = {path.relative_to(tmp_path).as_posix() for path in deploy(plan, tmp_path)}
     assert set(files) == written - {SUMS}
     assert "README.md" in plan_page(plan)
-    assert Deployability.of(load("infeasible")) == Deployability()
+    assert what_runs(load("infeasible")) is None
     assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"), None)[0] == ()
 
 
 def test_what_runs_a_plan_is_worked_out_once_for_all_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    monkeypatch.setattr(next_steps, "deployable", lambda plan: looks.append(plan) or deployable(plan))
+    monkeypatch.setattr(plan_details, "deployable", lambda plan: looks.append(plan) or deployable(plan))
     for verbose in (False, True):
         show_plan(Console(verbose=verbose, quiet=True), plan_of(), tmp_path, as_json=False, force=True)
         assert len(looks) == 1
@@ -200,7 +199,7 @@ def test_of_several_classes_none_is_tightest_where_none_misses() -> None:
 
 
 def test_the_load_of_a_pool_is_what_it_uses_of_its_limit() -> None:
-    first = words.tightest_limits(PLAN)[0]
+    first = asked.tightest_limits(PLAN)[0]
     assert words.used_words(first) == f"{numbers.percent(1.0 - first.slack)}"
     assert words.used_words(first.model_copy(update={"limit": 0.0})) == "–"
     text = text_of(PLAN, brief=True)

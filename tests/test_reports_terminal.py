@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdplan.cli import run
+from reports.asked import next_command
 from reports.document import Column
-from reports.next_steps import next_command
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap
-from reports.views.terminal import render_table
+from reports.views import render_table
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, simulated, text_of, with_command, with_sensitivity
 

@@ -28,7 +28,7 @@ from optimizer.procurement.operation import (
     without,
 )
 from reports.answers.operation import resilience_dict, resilience_document
-from reports.views.terminal import render_document
+from reports.views import terminal_view
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, offer, problem, workload
 from tests.report_cases import load
@@ -39,7 +39,7 @@ P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
 
 
 def resilience_text(found: Resilience, count: int, width: int) -> str:
-    return render_document(resilience_document(found, count, load("colocated")), width)
+    return terminal_view(resilience_document(found, count, load("colocated")), width)
 
 
 def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
-from costmodel.policy import NO_OVERHEAD
-from costmodel.roofline import (
+from costmodel.engine import NO_OVERHEAD
+from costmodel.kernels import (
+    ELEMENTWISE_LAUNCH,
     arithmetic_intensity,
     decode_limit,
     decode_tpot,
+    elementwise_kernels,
     prefill_flop,
     prefill_time,
     required_bandwidth,
     static_batching_idle,
     weight_intensity,
 )
+from costmodel.memory import kv_transfer_time
 from costmodel.step import StepLoad, step_time_one
-from costmodel.transfer import kv_transfer_time
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA, TERA
 from tests.toy import llama2_7b, llama_8b, opt_175b, perfect_accelerator, toy_accelerator, toy_config

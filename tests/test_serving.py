@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
+from costmodel.engine import NO_OVERHEAD, EngineOverhead, Policy, ServingPolicy
 from costmodel.engine_arrays import EngineArrays, engine_arrays
-from costmodel.policy import NO_OVERHEAD, EngineOverhead, Policy, ServingPolicy
 from costmodel.queues.steady_state import (
     ClosedLoad,
     EngineTimes,

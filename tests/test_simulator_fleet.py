@@ -9,19 +9,11 @@ import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
 from benchmarks.reference.policies import POLICIES, VLLM_V0
-from costmodel.engine import Role
-from costmodel.policy import VLLM_V1
-from costmodel.simulator import (
-    Limits,
-    Result,
-    Router,
-    SimulatedFleet,
-    SimulatedPool,
-    SimulatedTier,
-    Trace,
-    make_trace,
-    simulate,
-)
+from costmodel.engine import VLLM_V1, Role
+from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
+from costmodel.simulator.metrics import Result
+from costmodel.simulator.run import simulate
+from costmodel.workload import Trace, make_trace
 from tests.simulator_cases import ONLY_PROMPTS, colocated, pages_of
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))

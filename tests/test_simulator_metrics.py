@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from benchmarks.reference.policies import SARATHI
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import NO_OVERHEAD, VLLM_V1, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of
-from costmodel.policy import NO_OVERHEAD, VLLM_V1
-from costmodel.queues.erlang import erlang_c
-from costmodel.simulator import Limits, Result, StepNumbers, StepWork, compiled, make_trace, records, simulate
+from costmodel.queues.waits import erlang_c
+from costmodel.simulator import compiled, records
+from costmodel.simulator.fleet import Limits, StepContent, StepNumbers, StepWork, least_bytes, least_flop
 from costmodel.simulator.metrics import (
     TAIL,
     Attainment,
+    Result,
     batch_ends,
     overload,
     percentiles,
@@ -38,9 +39,10 @@ from costmodel.simulator.metrics import (
     throughput,
     within,
 )
-from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.run import simulate
+from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time, step_time_one
+from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals, make_trace
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
 from tests.simulator_cases import ONLY_PROMPTS, STEPS, WORKING, colocated
@@ -350,7 +352,7 @@ SCRIPT = """
 import hashlib
 from tests.simulator_cases import random_fleet, random_trace
 from benchmarks.reference.policies import POLICIES
-from costmodel.simulator import simulate
+from costmodel.simulator.run import simulate
 
 digest = hashlib.sha256()
 for seed, policy in enumerate(POLICIES.values()):

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
 from benchmarks.reference.policies import POLICIES, SARATHI, STATIC, VLLM_V0
-from costmodel.policy import Policy
-from costmodel.simulator import Limits, Result, SimulatedFleet, Trace, make_trace, simulate
+from costmodel.engine import Policy
+from costmodel.simulator.fleet import Limits, SimulatedFleet
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.metrics import gap_edges
-from costmodel.simulator.run import make_world
+from costmodel.simulator.metrics import Result, gap_edges
+from costmodel.simulator.run import make_world, simulate
+from costmodel.workload import Trace, make_trace
 from tests.simulator_cases import STEPS, colocated, random_fleet, random_trace
 
 TIMES_OF_STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4))

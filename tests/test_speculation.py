@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import step_seconds
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import (
+    Draft,
+    EngineConfig,
+    Parallelism,
+    Role,
+    Speculation,
+    draft_layer,
+    tokens_per_step,
+    with_draft,
+)
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.simulator.steps import cost_steps
-from costmodel.speculation import Draft, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.step import StepLoad, step_time_one
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level

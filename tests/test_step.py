@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
-from costmodel.engine import EngineConfig, Role
+from costmodel.engine import NO_OVERHEAD, EngineConfig, Role
 from costmodel.engine_arrays import (
     MARLIN_MXFP4,
     SERVING,
@@ -32,10 +32,8 @@ from costmodel.kernels import (
     all_to_all_time,
     attended_pairs,
 )
-from costmodel.policy import NO_OVERHEAD
-from costmodel.routing import touched_experts
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
-from costmodel.transformer import Part, Transformer, WeightScale
+from costmodel.transformer import Part, Transformer, WeightScale, touched_experts
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions

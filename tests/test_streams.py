@@ -19,7 +19,7 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.console import Console, part_of
-from reports.json_text import plan_json
+from reports.text import plan_json
 from reports.whole_files import check_directory
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS

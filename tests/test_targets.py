@@ -15,12 +15,11 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.api import deployment_options
 from pdplan.cli import run
-from reports.deploy import facts
-from reports.deploy.deployment import default_options
+from reports.deploy.deployment import default_options, fact
 from reports.deploy.files import target_files
+from search_spaces.bounds import TARGET_NAMES
 from search_spaces.loader import load_problem
 from search_spaces.problem import TARGETS, Balancing, Pools, Problem, Routing, target_of
-from search_spaces.target_names import TARGET_NAMES
 from tests.running import tiny
 
 TWO_CLASSES = [
@@ -30,10 +29,10 @@ TWO_CLASSES = [
 
 
 def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
-    assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(facts.fact("targets"))
+    assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(fact("targets"))
     for one in TARGETS:
-        assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
-    connectors = facts.fact("targets", "dynamo", "connectors")
+        assert one.engines == tuple(fact("targets", one.name, "engines"))
+    connectors = fact("targets", "dynamo", "connectors")
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 
 

@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from search_spaces.echo import workload_yaml_text
-from search_spaces.loader import load_problem
-from search_spaces.traces.reader import NANOSECONDS, parse_date
-from search_spaces.traces.sessions import is_session_trace, read_sessions
-from search_spaces.traces.summary import TraceSummary, compact_rows, read_trace, trace_source
+from search_spaces.loader import load_problem, workload_yaml_text
+from search_spaces.trace_reader import NANOSECONDS, parse_date
+from search_spaces.trace_summary import (
+    TraceSummary,
+    compact_rows,
+    is_session_trace,
+    read_sessions,
+    read_trace,
+    trace_source,
+)
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
-from costmodel.transfer import hand_over_cards, kv_transfer_time, transfer_bandwidth
+from costmodel.memory import hand_over_cards, kv_transfer_time, transfer_bandwidth
 from search_spaces.models import load_model
 from tests.toy import llama_70b, toy_config
 

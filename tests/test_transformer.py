@@ -10,11 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.routing import (
-    busiest_expert_rank,
-    imbalance,
-    largest_of,
-)
 from costmodel.transformer import (
     Attention,
     FeedForward,
@@ -24,6 +19,9 @@ from costmodel.transformer import (
     Part,
     SoftmaxAttention,
     Transformer,
+    busiest_expert_rank,
+    imbalance,
+    largest_of,
 )
 from search_spaces.models import load_model, model_names
 

@@ -25,7 +25,7 @@ from reports.answers.curves import curve_record, frontier_document, frontier_row
 from reports.answers.whatif import sweep_document
 from reports.document import Document
 from reports.rows import columns_csv, row_columns
-from reports.views.terminal import render_document
+from reports.views import terminal_view
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
@@ -85,7 +85,7 @@ def one_replica_until(rate: float) -> Look:
 
 
 def text(document: Document) -> str:
-    return " ".join(render_document(document, 100).split())
+    return " ".join(terminal_view(document, 100).split())
 
 
 # --- one fleet ------------------------------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price
-from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.policy import EngineOverhead
-from costmodel.roofline import KERNEL_CLASSES
+from costmodel.accelerator import KERNEL_CLASSES, Accelerator, KernelEfficiency, Link, Origin, Price
+from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role
 from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, SoftmaxAttention, Transformer
 from costmodel.units import GIB, GIGA, TERA
 from search_spaces.engines import load_engine_memory

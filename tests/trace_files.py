@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from search_spaces.traces.summary import read_trace
+from search_spaces.trace_summary import read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 CONV, CODE = "AzureLLMInferenceTrace_conv_2023.csv", "AzureLLMInferenceTrace_code_2023.csv"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-from costmodel.simulator import Trace, make_trace
+from costmodel.workload import Trace, make_trace
 
 FloatArray = NDArray[np.float64]
 

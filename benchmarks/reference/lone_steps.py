@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.simulator import StepModel, StepNumbers
 from costmodel.simulator.compiled import entry, opened
+from costmodel.simulator.fleet import COEFFICIENTS, StepModel, StepNumbers
 from costmodel.simulator.run import pack_steps
 from costmodel.simulator.step_times import add_chunk, decode_piece, mixed_time, no_prompts
-from costmodel.simulator.steps import COEFFICIENTS
 
 
 @dataclass(frozen=True, slots=True)

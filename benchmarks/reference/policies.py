@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from costmodel.policy import SCHEDULERS, Policy
+from costmodel.engine import SCHEDULERS, Policy
 
 STATIC: Final = Policy(exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
 """Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import Role
+from costmodel.engine import Policy, Role
 from costmodel.errors import InputError
-from costmodel.policy import Policy
-from costmodel.simulator import Limits, SimulatedFleet, SimulatedPool, simulate
+from costmodel.simulator.fleet import Limits, SimulatedFleet, SimulatedPool
+from costmodel.simulator.run import simulate
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of

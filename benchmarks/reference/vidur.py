@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
-from costmodel.simulator import Limits, Result, SimulatedFleet, SimulatedPool, StepNumbers, Trace, simulate
-from costmodel.simulator.steps import TABLES
+from costmodel.simulator.fleet import TABLES, Limits, SimulatedFleet, SimulatedPool, StepNumbers
+from costmodel.simulator.metrics import Result
+from costmodel.simulator.run import simulate
 from costmodel.units import MILLI
+from costmodel.workload import Trace
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
 from .policies import SARATHI, VLLM_V0

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.reference.policies import STATIC, VLLM_V0
-from costmodel.engine import Role
+from costmodel.engine import Policy, Role
 from costmodel.metric import limits_of
-from costmodel.policy import Policy
-from costmodel.simulator import SimulatedFleet, make_trace, simulate
+from costmodel.simulator.fleet import SimulatedFleet
 from costmodel.simulator.metrics import throughput
+from costmodel.simulator.run import simulate
+from costmodel.workload import make_trace
 from search_spaces.models import load_model
 
 from .common import IntArray, Lengths, engine_pool, gamma_lengths, goodput, table

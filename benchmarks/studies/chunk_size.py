@@ -18,8 +18,9 @@ from benchmarks.reference.lone_steps import step_seconds
 from benchmarks.reference.policies import SARATHI
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.simulator import Result, SimulatedFleet, simulate
-from costmodel.simulator.metrics import overload, percentiles
+from costmodel.simulator.fleet import SimulatedFleet
+from costmodel.simulator.metrics import Result, overload, percentiles
+from costmodel.simulator.run import simulate
 from search_spaces.models import load_model
 
 from .common import FloatArray, Lengths, engine_pool, gamma_lengths, highest_rate, holds, poisson_trace, table

@@ -9,26 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator, InEngine
-from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
+from costmodel.engine import EngineConfig, Parallelism, Policy, Role
+from costmodel.memory import TRANSFER_EFFICIENCY, kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
-from costmodel.policy import Policy
-from costmodel.simulator import (
-    Limits,
-    Result,
-    Router,
-    SimulatedFleet,
-    SimulatedPool,
-    StepModel,
-    Trace,
-    make_trace,
-    simulate,
-)
-from costmodel.simulator.metrics import overload, share_of, steady, within
+from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool, StepModel
+from costmodel.simulator.metrics import Result, overload, share_of, steady, within
+from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import cost_steps
-from costmodel.simulator.trace import gamma_arrivals
-from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
+from costmodel.workload import Trace, gamma_arrivals, make_trace
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 

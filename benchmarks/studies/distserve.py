@@ -24,10 +24,9 @@ import numpy as np
 from benchmarks.reference.lone_steps import CoefficientSteps
 from benchmarks.reference.policies import VLLM_V0
 from benchmarks.reference.simdistserve import steps_of
-from costmodel.engine import Role
+from costmodel.engine import VLLM_V1, Policy, Role
 from costmodel.metric import Metric, limits_of
-from costmodel.policy import VLLM_V1, Policy
-from costmodel.simulator import Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator.fleet import Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table

@@ -25,10 +25,17 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
-from costmodel.routing import largest_of
+from costmodel.transformer import largest_of
 
-from .erlang import conditional_wait, gamma_exceeds, normal_exceeds, peakedness, poisson_exceeds, split_scv
-from .waits import ExponentialWait
+from .waits import (
+    ExponentialWait,
+    conditional_wait,
+    gamma_exceeds,
+    normal_exceeds,
+    peakedness,
+    poisson_exceeds,
+    split_scv,
+)
 
 MOST_FEEDBACK = 0.9
 """Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""

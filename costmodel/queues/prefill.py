@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray
-from costmodel.routing import largest_of
+from costmodel.transformer import largest_of
 
-from .erlang import NEWTON, arrivals_after, wait_probability
-from .waits import Wait, tail_on_grid
+from .waits import NEWTON, Wait, arrivals_after, tail_on_grid, wait_probability
 
 ComplexArray = NDArray[np.complex128]
 

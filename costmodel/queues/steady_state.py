@@ -3,7 +3,7 @@
 C requests are in flight, each replaced when it ends; N of them, as many as memory holds, are inside, of which B decode:
 on one colocated engine (P = D = 1), or at P prefill workers that hand them to D decode workers. With s the seconds that
 a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, which makes E tokens of
-a request (`costmodel.speculation`; 1 where none are drafted), O tokens a request, n = N / P:
+a request (`costmodel.engine.Speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
     TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
     TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line
@@ -29,12 +29,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.engine import ServingPolicy
 from costmodel.engine_arrays import EngineArrays
 from costmodel.first_token import mean_hand_over
 from costmodel.kernels import layer_kernels
-from costmodel.policy import ServingPolicy
+from costmodel.memory import step_in_progress
 from costmodel.step import StepLoad, step_time
-from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
 
 ITERATIONS = 40
@@ -155,7 +155,7 @@ class Prompt:
 class EngineTimes:
     """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s].
 
-    tokens_per_step: tokens that the step makes of each request (`costmodel.speculation`) [1].
+    tokens_per_step: tokens that the step makes of each request (`costmodel.engine.Speculation`) [1].
     """
 
     prompt: Prompt

@@ -1,23 +1,252 @@
-"""How long something waits: the distribution of every wait. All tails are decided here, and nowhere else.
+"""How long something waits: the chance, the mean and the tail of every wait. All are decided here, and nowhere else.
 
-A queue's own law says how likely a wait is and how long on average: `prefill.prompt_wait` for an engine,
-`decode.Seats` for a batch slot, `costmodel.first_token.card_wait` for a network card. What exceeds it is here:
+A queue's own law says how likely a wait is and how long on average: Erlang's formulas and what follows from them for
+bursty arrivals, which `prefill.prompt_wait` reads for an engine, `decode.Seats` for a batch slot and
+`costmodel.first_token.card_wait` for a network card. What exceeds it is at the end:
 
     prompts for an engine                   on a grid, as the law has it                `tail_on_grid`
     prompts for a slot, KV for a card       exponential                                 `ExponentialWait`
     the rest of a step in progress          met at any time with equal chance           `rest_exceeds`
 
 `costmodel.first_token.Ttft` adds them up. To try another tail, such as a lognormal one, change it here.
+
+All functions broadcast over numpy arrays. Symbols: c servers, rho utilisation, a = rho c offered load,
+m mean service time, ca2 and cs2 squared coefficients of variation of arrivals and services.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.arrays import FloatArray
+
+MANY_SERVERS = 2000
+"""Up to this many servers the exact series is summed, whose time grows with their number."""
+NEWTON = 60
+"""Newton's steps at most. Six are enough, but near rho = 1, where the first ones halve the way that is left."""
+
+
+def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
+    """Probability that an arrival waits in M/M/c (Erlang 1917) [1].
+
+    servers [1, whole], utilization rho in [0, 1) [1]. 1/B = 1 + c/a + c (c-1) / a^2 + ... + c! / a^c of Erlang B, all
+    terms positive; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits. Beyond MANY_SERVERS the limit of many
+    servers stands in (`_many_servers`).
+
+    >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
+    0.7
+    """
+    count, rho = np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64)
+    below, most, offered = np.minimum(rho, 1.0), int(count.max(initial=0)), np.maximum(rho * count, 1e-300)
+    factors = count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim)
+    with np.errstate(over="ignore"):
+        terms = np.cumprod(np.maximum(factors, 1) / offered, axis=0)
+        blocking = 1.0 / (1.0 + np.where(factors > 0, terms, 0.0).sum(axis=0))
+    waits = blocking / (1.0 - below * (1.0 - blocking))
+    if most > MANY_SERVERS:
+        waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
+    return np.where(rho >= 1.0, 1.0, waits)
+
+
+def _many_servers(servers: NDArray[np.int64], utilization: FloatArray) -> FloatArray:
+    """The limit of many servers [1] (Halfin and Whitt 1981, proposition 1).
+
+    1/C = 1 + beta Phi(beta) / phi(beta), beta = (1 - rho) sqrt(c).
+    """
+    beta = (1.0 - utilization) * np.sqrt(servers)
+    density = np.exp(-0.5 * np.minimum(beta, 37.0) ** 2) / math.sqrt(2.0 * math.pi)
+    return np.asarray(1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density))
+
+
+def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
+    """Variance over mean of the requests in service at once, had they servers without end, z of GI/M/infinity [1].
+
+    With A* the transform of the gaps and a the mean number, z = 1 / (1 - A*(1 / m)) - a (Eckberg 1983); here of gamma
+    gaps, A*(1 / m) = (1 + ca2 / a)^(-1 / ca2). An arrival meets a + z - 1 of them, not a.
+
+    >>> [round(float(peakedness(a, scv)), 2) for a, scv in ((0.5, 1.0), (1e4, 4.0), (0.1, 4.0))]
+    [1.0, 2.5, 1.55]
+    """
+    scv = max(arrival_scv, 1e-9)
+    mean = np.maximum(np.asarray(offered, dtype=np.float64), 1e-12)
+    return np.asarray(-1.0 / np.expm1(-np.log1p(scv / mean) / scv) - mean)
+
+
+def arrivals_after(mean: ArrayLike, arrival_scv: float) -> FloatArray:
+    """Arrivals in a time after one, where `mean` come on average in such a time, a + z - 1 [1].
+
+    The renewal function of gamma gaps (Cox 1962) over a time that is taken for exponential.
+
+    >>> [round(float(arrivals_after(2.0, scv)), 2) for scv in (0.0, 1.0, 4.0)]
+    [1.54, 2.0, 3.16]
+    """
+    number = np.asarray(mean, dtype=np.float64)
+    return np.asarray(number + peakedness(number, arrival_scv) - 1.0)
+
+
+def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
+    """Probability that an arrival waits at c exponential servers with gamma gaps between arrivals [1].
+
+    GI/M/c (Takacs 1962, chapter 2; Gross and Harris, section 5.3). With A*(z) = (1 + z ca2 / lambda)^(-1 / ca2) the
+    transform of the gaps, mean service 1, sigma the root of sigma = A*(c (1 - sigma)) and a_j = A*(j):
+
+        1 / P = 1 + (1 - sigma) sum_j=1..c  C(c, j) prod_i<=j (1 - a_i) / a_i  / (1 - a_j)
+                                            x (c (1 - a_j) - j) / (c (1 - sigma) - j)
+
+    All terms are positive. Where c (1 - sigma) is a whole number, j is moved by 1e-5 to get the limit.
+
+    >>> round(float(gamma_wait(np.array(2.0), np.array(0.6), 1.0)), 6) == round(float(erlang_c(2, 0.6)), 6)
+    True
+    """
+    rate = np.minimum(utilization, 0.999999) * servers
+
+    def transform(z: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(-np.log1p(z * arrival_scv / rate) / arrival_scv))
+
+    idle = _idle_share(rate / servers, arrival_scv)
+    k = np.arange(1.0, float(servers.max()) + 1.0).reshape(-1, *(1,) * rate.ndim)
+    j = np.where(np.abs(servers * idle - k) < 1e-5, k + 1e-5, k)
+    gap = transform(j)
+    product = np.cumsum(np.log(np.maximum((servers - k + 1.0) / k, 1e-300)) + np.log1p(-gap) - np.log(gap), axis=0)
+    term = (servers * (1.0 - gap) - j) / (servers * idle - j) / (1.0 - gap)
+    total = 1.0 / idle + np.where(k <= servers, np.exp(np.minimum(product, 700.0)) * term, 0.0).sum(axis=0)
+    return np.asarray(1.0 / (total * idle))
+
+
+def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
+    """1 - sigma of `gamma_wait` [1], for rho < 1.
+
+    The root d in (0, 1) of d = 1 - (1 + d ca2 / rho)^(-1 / ca2). What the left side has more is convex in d and
+    positive at 1, so Newton's steps from there come down to the root and never pass it.
+    """
+    idle = np.ones(rho.shape)
+    for _ in range(NEWTON):
+        ratio = idle * arrival_scv / rho
+        exponent = -np.log1p(ratio) / arrival_scv
+        step = (idle + np.expm1(exponent)) / (1.0 - np.exp(exponent) / (rho * (1.0 + ratio)))
+        idle = np.maximum(idle - step, 1e-12)
+        if (np.abs(step) <= 1e-9 * idle).all():
+            break
+    return idle
+
+
+def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: float = 1.0) -> FloatArray:
+    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma gaps."""
+    if arrival_scv <= 1.0:
+        return erlang_c(servers, utilization)
+    count, rho = np.broadcast_arrays(np.asarray(servers, np.float64), np.asarray(utilization, np.float64))
+    return np.where(rho >= 1.0, 1.0, gamma_wait(count, rho, arrival_scv))
+
+
+def conditional_wait(
+    servers: ArrayLike,
+    utilization: ArrayLike,
+    service_mean: ArrayLike,
+    service_second_moment: ArrayLike,
+    arrival_scv: ArrayLike = 1.0,
+) -> FloatArray:
+    """Mean wait of those who wait, theta = Wq / Pw [s] (Allen-Cunneen approximation of G/G/c).
+
+    theta = m / (c (1 - rho)) (ca2 + cs2) / 2 with m (1 + cs2) = E[s2] / m:
+    theta = (m (ca2 - 1) + E[s2] / m) / (2 c (1 - rho)).
+    service_mean m [s], service_second_moment E[s2] [s2].
+    """
+    mean = np.asarray(service_mean, dtype=np.float64)
+    spread = mean * (np.asarray(arrival_scv) - 1.0) + np.asarray(service_second_moment) / mean
+    idle = np.maximum(1.0 - np.asarray(utilization, dtype=np.float64), 1e-12)
+    return np.maximum(spread, 0.0) / (2.0 * np.asarray(servers) * idle)
+
+
+def split_scv(arrival_scv: float, parts: float) -> float:
+    """Squared coefficient of variation of the gaps in one of `parts` among which arrivals are dealt at random [1].
+
+    1 + (ca2 - 1) / parts; a stream more even than Poisson arrivals counts as these.
+
+    >>> split_scv(9.0, 4.0), split_scv(0.5, 4.0)
+    (3.0, 1.0)
+    """
+    return 1.0 + max(arrival_scv - 1.0, 0.0) / parts
+
+
+def poisson_exceeds(mean: ArrayLike, count: ArrayLike) -> FloatArray:
+    """P(N > count) of a Poisson number [1], to 0.01: P(Gamma(k + 1) < mean), and no more than P(N > 0).
+
+    The count k need not be whole.
+
+    >>> [round(float(poisson_exceeds(mean, k)), 2) for mean, k in ((1.0, 0.0), (4.0, 2.0), (0.0, 0.0))]
+    [0.63, 0.76, 0.0]
+    """
+    shape = np.asarray(count, dtype=np.float64) + 1.0
+    below = 1.0 - gamma_exceeds(mean, shape, np.sqrt(shape))
+    return np.minimum(below, -np.expm1(-np.asarray(mean, dtype=np.float64)))
+
+
+def normal_exceeds(z: ArrayLike) -> FloatArray:
+    """P(Z > z) of a standard normal [1], within 1e-7 (Abramowitz and Stegun 26.2.17).
+
+    >>> round(float(normal_exceeds(1.2815515655446004)), 6)
+    0.1
+    """
+    score = np.asarray(z, dtype=np.float64)
+    size = np.minimum(np.abs(score), 38.0)  # beyond, the tail is below the smallest float
+    t = 1.0 / (1.0 + 0.2316419 * size)
+    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
+    return np.where(score < 0.0, 1.0 - tail, tail)
+
+
+def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:
+    """P(X > x) of a gamma variable with this mean and standard deviation, 1 up to 0 [1].
+
+    Its cube root is nearly normal (Wilson and Hilferty 1931): with k = (mean / spread)^2,
+    (X / mean)^(1/3) has mean 1 - 1 / (9 k) and variance 1 / (9 k).
+
+    >>> round(float(gamma_exceeds(2.0, 1.0, 1.0)), 3)  # exponential: exp(-2) = 0.135
+    0.133
+    """
+    middle = np.maximum(np.asarray(mean, dtype=np.float64), 1e-15)
+    ninth = np.maximum(np.asarray(spread, dtype=np.float64), 1e-15) ** 2 / (9.0 * middle**2)
+    root = np.cbrt(np.maximum(np.asarray(x, dtype=np.float64), 0.0) / middle)
+    return np.where(np.asarray(x) <= 0.0, 1.0, normal_exceeds((root - 1.0 + ninth) / np.sqrt(ninth)))
+
+
+def lanes_held_up(lanes: FloatArray | float, rho: FloatArray | float, chunks: FloatArray | float) -> FloatArray:
+    """How many of an engine's lanes a prompt chunk slows, on average [1].
+
+    Pipeline stages and data-parallel ranks advance together, so one lane's chunk holds up all k of them, unless
+    others carry chunks at the same time: at utilisation rho, (1 - (1 - rho)^k) / rho lanes per chunk; but a prompt of
+    c chunks goes through its own lane, which bounds that by 1 + (k - 1)(1 - rho) / c.
+    """
+    together = -np.expm1(lanes * np.log1p(-np.minimum(rho, 0.999999))) / np.maximum(rho, 1e-12)
+    return np.asarray(np.minimum(together, 1.0 + (lanes - 1.0) * (1.0 - rho) / np.maximum(chunks, 1.0)))
+
+
+def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes: FloatArray) -> FloatArray:
+    """Time that a lane's step waits for those of the other lanes, which end together with it [s], (columns, flows).
+
+    Each of the k - 1 others carries, with chance rho, a step drawn from the same distribution F: E[(M - s)+] where
+    M is the longest of them, P(M <= x) = (1 - rho (1 - F(x)))^(k-1).
+    step (columns, flows): of a lane by itself [s]; weight (columns, flows): how often it is such a step;
+    rho, lanes k (columns,).
+
+    >>> lockstep_excess(np.array([[1.0, 3.0]]), np.array([[0.5, 0.5]]), np.array([0.5]), np.array([2.0])).tolist()
+    [[0.5, 0.0]]
+    """
+    busy, other_lanes = rho[:, None], lanes[:, None] - 1.0
+    order = np.argsort(step, axis=1, kind="stable")
+    sorted_step = np.take_along_axis(step, order, axis=1)
+    below = np.cumsum(np.take_along_axis(np.broadcast_to(weight, step.shape), order, axis=1), axis=1)
+    beyond = 1.0 - (1.0 - busy * (1.0 - np.minimum(below, 1.0))) ** other_lanes
+    excess = np.cumsum((beyond * np.diff(sorted_step, axis=1, append=sorted_step[:, -1:]))[:, ::-1], axis=1)[:, ::-1]
+    result = np.empty_like(step)
+    np.put_along_axis(result, order, np.maximum(excess, 0.0), axis=1)
+    return result
+
 
 LIVES = 10.0
 """The grid of waits reaches so many times the mean wait for a slot: exp(-10) = 5e-5 is left out."""

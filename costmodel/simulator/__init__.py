@@ -1,32 +1,5 @@
 """Event-driven simulation of serving fleets: every request of a trace through queues, steps, KV blocks and links.
 
-`simulate(trace, fleet) -> Result` is the one entry (`prepare` compiles it beforehand); the rest describes its arguments
-and reads its result.
+`run.simulate(trace, fleet) -> Result` is the one entry (`run.prepare` compiles it beforehand); `fleet` has what it
+takes besides a `workload.Trace`, and `metrics` what its result means.
 """
-
-from __future__ import annotations
-
-from .fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
-from .metrics import EngineUse, Result
-from .run import prepare, simulate
-from .steps import UNLIMITED, StepModel, StepNumbers, StepWork
-from .trace import Pages, Trace, make_trace
-
-__all__ = [
-    "UNLIMITED",
-    "EngineUse",
-    "Limits",
-    "Pages",
-    "Result",
-    "Router",
-    "SimulatedFleet",
-    "SimulatedPool",
-    "SimulatedTier",
-    "StepModel",
-    "StepNumbers",
-    "StepWork",
-    "Trace",
-    "make_trace",
-    "prepare",
-    "simulate",
-]

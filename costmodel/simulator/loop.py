@@ -5,21 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .compiled import compiled, entry, opened
-from .decodes import (
-    advance_decodes,
-    blocks_needed,
-    blocks_of,
-    free_blocks,
-    join,
-    next_blocks,
-    note_gap,
-    note_token,
-    run_time,
-    steps_by,
-    uncount,
-)
-from .fleet import AFFINE
-from .lists import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
+from .fleet import AFFINE, GRIDS, StepWork
 from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, write_tier
 from .records import (
     ARRIVAL,
@@ -39,8 +25,27 @@ from .records import (
     World,
 )
 from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake_lanes
+from .slots import (
+    add_event,
+    advance_decodes,
+    append,
+    blocks_needed,
+    blocks_of,
+    free_blocks,
+    heap_pop,
+    join,
+    next_blocks,
+    note_gap,
+    note_token,
+    prompt_remove,
+    remove,
+    run_time,
+    set_event,
+    steps_by,
+    take_event,
+    uncount,
+)
 from .step_times import least_bytes, least_flop
-from .steps import GRIDS, StepWork
 
 LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(3)
 """Routers, in the order of `Router`: fewest requests; fewest prompt tokens to compute; by prefix unless that engine has

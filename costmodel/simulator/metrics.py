@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 from typing import Final
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.errors import PdplanError
 from costmodel.metric import GAP_SHARE, METRICS, Metric
+from costmodel.workload import Trace
 
-from .fleet import SimulatedPool
-from .steps import StepContent, StepWork, least_bytes, least_flop
-from .trace import Trace
+from .fleet import EngineUse
 
 BATCHES = 32
 """Batches whose means give the confidence interval, of all runs together: requests that follow each other share their
@@ -39,52 +38,6 @@ CHANCE = 2.0
 """Of n requests of a part, more than this times sqrt(n) must pile up: about the spread of their number after n arrivals
 where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps up over a run of 40 of its relaxation
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
-
-
-@dataclass(slots=True)
-class EngineUse:
-    """Counters of one engine over the run, which the loop counts up.
-
-    pool: index of its pool; work: the least that its steps need (none where step times come without a roofline);
-    content: what all of its steps held, padding too; rejected: requests that could never be held; peak_blocks,
-    peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
-    """
-
-    pool: int
-    work: StepWork
-    content: StepContent = field(default_factory=lambda: StepContent(*(0,) * 8))
-    preemptions: int = 0
-    rejected: int = 0
-    peak_blocks: int = 0
-    peak_running: int = 0
-    busy: float = 0.0
-    kv_block_seconds: float = 0.0
-
-    @property
-    def flop(self) -> float:
-        """The least that its steps need on all of its GPUs, padding too, as it is computed [FLOP]."""
-        return least_flop(self.work, self.content)
-
-    @property
-    def hbm_bytes(self) -> float:
-        """HBM traffic, likewise [byte]."""
-        return least_bytes(self.work, self.content)
-
-    def shares(self, pool: SimulatedPool, span: float) -> tuple[float, float, float, float]:
-        """Utilization, MFU, MBU and KV occupancy over a time `span` [s], of an engine of this pool [1].
-
-        Utilization: busy share of its lanes' time; MFU, MBU: `flop` and `hbm_bytes` over what its GPUs could do in all
-        of the time (0 without a roofline); KV occupancy: share of KV blocks in use (0 if unlimited).
-        """
-        stages = pool.pipeline
-        pairs = (
-            (self.busy, stages),
-            (self.flop, stages * self.work.peak),
-            (self.hbm_bytes, stages * self.work.bandwidth),
-            (self.kv_block_seconds, pool.limits.kv_blocks),
-        )
-        busy, mfu, mbu, occupancy = (used / (room * span) if room * span > 0.0 else 0.0 for used, room in pairs)
-        return busy, mfu, mbu, occupancy
 
 
 @dataclass(frozen=True)

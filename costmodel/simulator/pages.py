@@ -16,8 +16,8 @@ It reads only where that takes less time than the prompt would without them. Mem
 from __future__ import annotations
 
 from .compiled import compiled
-from .decodes import free_blocks
 from .records import ZERO, Engine, Request, Slot, World
+from .slots import free_blocks
 from .step_times import add_chunk, mixed_time, no_prompts
 
 

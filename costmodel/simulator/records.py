@@ -19,11 +19,9 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.policy import Policy
+from costmodel.engine import Policy
 
-from .fleet import Limits
-from .metrics import EngineUse
-from .steps import StepContent
+from .fleet import EngineUse, Limits, StepContent
 
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
@@ -293,7 +291,7 @@ class Rules:
 
 @dataclass(slots=True, kw_only=True)
 class Chain:
-    """Ends of a list of slots (`decodes`)."""
+    """Ends of a list of slots (`slots`)."""
 
     head: int = -1
     tail: int = -1

@@ -11,9 +11,10 @@ from costmodel.arrays import IntArray
 from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.metric import METRICS, Metric
+from costmodel.workload import Trace
 
-from .fleet import Router, SimulatedFleet, SimulatedPool
-from .metrics import EngineUse, Result
+from .fleet import MOST_TABLES, EngineUse, Router, SimulatedFleet, SimulatedPool, StepNumbers
+from .metrics import Result
 from .records import (
     GAPS,
     Array,
@@ -35,8 +36,6 @@ from .records import (
     records,
     unpacked,
 )
-from .steps import MOST_TABLES, StepNumbers
-from .trace import Trace
 
 
 def prepare(say: Callable[[str], None] | None = None) -> None:

@@ -15,31 +15,25 @@ hand-overs over the same link go one after the other. The blocks on the prefill 
 from __future__ import annotations
 
 from .compiled import compiled
-from .decodes import (
+from .pages import evict, find_prefix, hold_pages, release_pages
+from .records import HAND_OVER, IDLE, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
+from .slots import (
+    add_event,
+    append,
     blocks_of,
+    insert,
     join,
     next_blocks,
     note_gap,
+    prompt_append,
+    prompt_remove,
     rebuild_heap,
+    remove,
     run_time,
+    set_event,
     steps_within,
     uncount,
     unfreshen,
-)
-from .lists import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
-from .pages import evict, find_prefix, hold_pages, release_pages
-from .records import (
-    HAND_OVER,
-    IDLE,
-    RUN,
-    SLEEP,
-    STEP,
-    STEP_END,
-    WAKE,
-    Engine,
-    Lane,
-    Slot,
-    World,
 )
 from .step_times import Chosen, add_chunk, decode_piece, mixed_time, no_prompts
 

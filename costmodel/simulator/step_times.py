@@ -10,10 +10,10 @@ import math
 from typing import NamedTuple
 
 from .compiled import compiled
+from .fleet import COEFFICIENTS, TABLES, UNLIMITED
+from .fleet import least_bytes as bytes_of
+from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
-from .steps import COEFFICIENTS, TABLES, UNLIMITED
-from .steps import least_bytes as bytes_of
-from .steps import least_flop as flop_of
 
 least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
 
@@ -104,7 +104,7 @@ def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: i
     if batch > 0:
         attention = decode_grid(m, data, batch, total)[0]
         time += attention
-        if m.b0 < 1.0:  # a token step (`costmodel.speculation`)
+        if m.b0 < 1.0:  # a token step (`costmodel.engine.Speculation`)
             time -= (1.0 - m.b0) * (decode_rest(m, data, batch) + attention)
     return time
 

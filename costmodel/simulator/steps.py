@@ -28,16 +28,15 @@ between expert ranks is left out, as only the sum over all GPUs counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Final, Protocol
 
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.engine import EngineConfig
+from costmodel.engine import EngineConfig, EngineOverhead
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.kernels import (
     NOTHING,
@@ -50,114 +49,16 @@ from costmodel.kernels import (
     matrix_work,
     prefill_attention_work,
 )
-from costmodel.policy import EngineOverhead
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
-UNLIMITED: Final = 1 << 60
-"""A limit that nothing reaches [token or block]."""
+from .fleet import GRIDS, StepNumbers, StepWork
+
 FINE = 64
 """Up to so many tokens or requests every integer is a node."""
 PER_OCTAVE = 8
 """Nodes per doubling beyond."""
 CONTEXTS_PER_OCTAVE = 4
-COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
-"""Kinds of step numbers."""
-MOST_TABLES = 11
-"""Tables of one step model; a `StepRecord` says where each begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """Least work of one engine's steps, all its GPUs together; the default, without a roofline, is no work.
-
-    flop = token_flop x tokens + row_flop x rows + pair_flop x pairs + decode_flop x decodes + context_flop x context;
-    bytes = step_bytes + capped_bytes x min(tokens, knee) + token_bytes x tokens + row_bytes x rows
-    + reach_bytes x reach + decode_bytes x decodes + context_bytes x context (see `StepContent`).
-    peak [FLOP/s], bandwidth [byte/s]: the vendor's, of the GPUs of one pipeline stage; 0: no floors.
-
-    The bounds are linear, so the work of a whole run follows from sums of whole numbers, which are the same whether
-    decode steps are taken one by one or in closed form; and a step's own numbers give the floors of its time.
-    """
-
-    peak: float = 0.0
-    bandwidth: float = 0.0
-    knee: int = 1
-    token_flop: float = 0.0
-    row_flop: float = 0.0
-    pair_flop: float = 0.0
-    decode_flop: float = 0.0
-    context_flop: float = 0.0
-    step_bytes: float = 0.0
-    capped_bytes: float = 0.0
-    token_bytes: float = 0.0
-    row_bytes: float = 0.0
-    reach_bytes: float = 0.0
-    decode_bytes: float = 0.0
-    context_bytes: float = 0.0
-
-
-@dataclass(slots=True)
-class StepContent:
-    """What one step holds, or many steps together.
-
-    steps; tokens: new ones, of prompts and decodes; capped: sum over steps of min(tokens, knee); rows: prompts and
-    decodes; pairs: query-key pairs of the prompt chunks, q p + q (q + 1) / 2; reach: sum of q + p over chunks; decodes;
-    context: of all decodes together. q: tokens of a chunk, p: those before it.
-    """
-
-    steps: int
-    tokens: int
-    capped: int
-    rows: int
-    pairs: int
-    reach: int
-    decodes: int
-    context: int
-
-
-def least_flop(work: StepWork, content: StepContent) -> float:
-    """FLOP that the steps need [FLOP]."""
-    return (
-        work.token_flop * content.tokens
-        + work.row_flop * content.rows
-        + work.pair_flop * content.pairs
-        + work.decode_flop * content.decodes
-        + work.context_flop * content.context
-    )
-
-
-def least_bytes(work: StepWork, content: StepContent) -> float:
-    """HBM traffic that the steps need [byte]."""
-    return (
-        work.step_bytes * content.steps
-        + work.capped_bytes * content.capped
-        + work.token_bytes * content.tokens
-        + work.row_bytes * content.rows
-        + work.reach_bytes * content.reach
-        + work.decode_bytes * content.decodes
-        + work.context_bytes * content.context
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StepNumbers:
-    """One step model as numbers: its kind, scalars and tables.
-
-    work: the least that a step does; without it no work is counted and no floor checked.
-    """
-
-    kind: int
-    scalars: Mapping[str, float]
-    tables: tuple[FloatArray, ...] = ()
-    work: StepWork = field(default_factory=StepWork)
-
-
-class StepModel(Protocol):
-    """How long an engine step takes."""
-
-    def numbers(self) -> StepNumbers:
-        """The model for the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +67,7 @@ class GridSteps:
 
     lanes: data-parallel ranks; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even;
     verified: tokens of a decoding request in a step, and tokens_per_step: those of them that it is given
-    (`costmodel.speculation`) [1].
+    (`costmodel.engine.Speculation`) [1].
     """
 
     token_nodes: FloatArray

@@ -19,9 +19,8 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.estimate import step_estimate
-from costmodel.quoting import shown
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
@@ -47,9 +46,8 @@ from optimizer.plans.plan import (
 )
 from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, ErrorBars, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
-from search_spaces.echo import whole_echo
 from search_spaces.fleet_file import StatedPool
-from search_spaces.loader import problem_of
+from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
@@ -57,8 +55,8 @@ from .error_bars import (
     accuracy_records,
     assumptions,
     class_error_bars,
+    fleet_assumptions,
     hardware_remarks,
-    other_precisions,
     price_remarks,
     step_errors,
 )
@@ -365,7 +363,9 @@ def build_plan(  # noqa: PLR0917
         "demand_rps": demand,
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
-        "provenance": origin.model_copy(update={"assumptions": origin.assumptions + other_precisions(instance, fleet)}),
+        "provenance": origin.model_copy(
+            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+        ),
     }
     if not fleet.pools:
         return Plan(**common, **NO_FLEET, binding=list(shortfalls))

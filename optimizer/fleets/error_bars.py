@@ -8,12 +8,11 @@ from dataclasses import astuple
 from typing import Final, Literal
 
 from costmodel.accelerator import Origin
-from costmodel.cache_tier import CacheTier
-from costmodel.engine import FractionOf, Role
+from costmodel.engine import FractionOf, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.errors import shown
 from costmodel.metric import OWN_FIELDS, Metric
-from costmodel.quoting import shown
-from costmodel.speculation import Speculation
+from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
@@ -53,6 +52,10 @@ ROUTER = {
     "them, as simulated; the formulas take it for a least-tokens router.",
 }
 """What is assumed of the router of a pool."""
+EVEN_RANKS = (
+    "Prefill replicas give each prompt to the data rank with least tokens, as the deployment files ask "
+    "(--load-balance-method total_tokens). By default they deal prompts at random, and prompts wait longer."
+)
 OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."
 
 
@@ -269,8 +272,11 @@ def _arrivals(problem: Problem) -> list[str]:
     ]
 
 
-def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
-    """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
+def fleet_assumptions(instance: Instance, fleet: Fleet) -> list[str]:
+    """What the predictions of one fleet take for granted: its data ranks, and precisions that change the answers.
+
+    Also that of the KV cache, where the checkpoint is why it is no 16 bit.
+    """
     problem, model = instance.problem, instance.problem.model
     sentences = []
     for config in (pool_config(instance, pool) for pool in fleet.pools):
@@ -284,4 +290,10 @@ def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
                 f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
                 f"{ACTIVATION_DTYPE}: {COMPARE}"
             )
+        elif config.kv_dtype == "fp8" and model.cache_quantizer:
+            sentences.append(
+                f"The KV cache is kept in fp8, which the config of {model.name} states ({model.cache_quantizer})."
+            )
+        if instance.policy.scheduler.random_lanes and config.role is Role.PREFILL and config.parallelism.data > 1:
+            sentences.append(EVEN_RANKS)
     return list(dict.fromkeys(sentences))

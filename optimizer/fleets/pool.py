@@ -20,12 +20,11 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.cache_tier import CacheTier, TierReads, tier_reads
 from costmodel.engine import Role
-from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
+from costmodel.prefix_cache import Cached, CacheTier, Reuse, TierReads, cached, fixed, tier_reads, uniform_reuse
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
-from costmodel.queues.erlang import lanes_held_up, lockstep_excess, normal_exceeds
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
+from costmodel.queues.waits import lanes_held_up, lockstep_excess, normal_exceeds
 from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance

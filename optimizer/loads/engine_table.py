@@ -4,7 +4,7 @@ A step with prompts carries the share `carried` of the decodes: all of them unde
 none where prompts go first and alone (SGLang). What it lasts beyond the decode step that it carries is what prompts add
 to the steps of others.
 
-Where tokens are drafted, times of steps that carry decodes are those of token steps (`costmodel.speculation`).
+Where tokens are drafted, times of steps that carry decodes are those of token steps (`costmodel.engine.Speculation`).
 
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
 requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do. A
@@ -24,13 +24,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.engine import Role
+from costmodel.engine import Role, ServingPolicy, with_draft
 from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
-from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.policy import ServingPolicy
-from costmodel.speculation import with_draft
+from costmodel.memory import (
+    TRANSFER_EFFICIENCY,
+    hand_over_cards,
+    kv_bytes_peak_per_gpu,
+    kv_bytes_per_request_per_gpu,
+    kv_capacity_by_limit,
+)
 from costmodel.step import StepLoad, chunked_steps, step_time
-from costmodel.transfer import TRANSFER_EFFICIENCY, hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem

@@ -109,7 +109,7 @@ class Flows:
     def peakedness(self) -> float:
         """Variance over mean of the requests that run at once: 1 for Poisson arrivals, more for bursty ones [1].
 
-        max(1, (ca2 + 1) / 2), the limit of many (`costmodel.queues.erlang.peakedness`).
+        max(1, (ca2 + 1) / 2), the limit of many (`costmodel.queues.waits.peakedness`).
         """
         return max(1.0, (self.arrival_scv + 1.0) / 2.0)
 

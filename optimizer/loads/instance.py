@@ -20,8 +20,7 @@ from statistics import NormalDist
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import EngineConfig, Role
-from costmodel.policy import ServingPolicy
+from costmodel.engine import EngineConfig, Role, ServingPolicy
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Enumeration, engine_config, enumerate_shapes
 from search_spaces.problem import Problem

@@ -33,15 +33,13 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from costmodel.errors import UnknownNameError
+from costmodel.errors import UnknownNameError, shown
 from costmodel.metric import Metric, limits_of
-from costmodel.quoting import shown
 from costmodel.words import dollars
-from search_spaces.faults import Path
+from search_spaces.bounds import ROUTER_SPELLINGS, TARGET_SPELLINGS
 from search_spaces.fields import faults_of, house_error
-from search_spaces.files import decoded
-from search_spaces.json_source import JsonText, json_kind, json_shown
-from search_spaces.target_names import ROUTER_SPELLINGS, TARGET_SPELLINGS
+from search_spaces.files import Keys, decoded
+from search_spaces.sources import JsonText, json_kind, json_shown
 
 from .records import (
     OPTIMAL_GAP,
@@ -245,8 +243,11 @@ class Alternative(Record):
     why_not: str
     simulated: bool = False
     """Whether its attainment was simulated; if not, it is by the queueing formulas."""
-    confirmed: bool = False
-    """Whether it keeps every goal on requests that no choice was made by, as a recommended fleet must."""
+    confirmation: Count = 0
+    """Number of the confirmation that it passed, as a recommended fleet must, on requests that no choice was made by.
+
+    0: none was passed.
+    """
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class, where they were simulated."""
 
@@ -395,7 +396,7 @@ class Plan(Record):
         verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
         return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
 
-    def _miscounts(self) -> Iterator[tuple[Path, str]]:
+    def _miscounts(self) -> Iterator[tuple[Keys, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
@@ -408,7 +409,7 @@ class Plan(Record):
             if self.gpus.get(name, 0) != total[name]:
                 yield ("gpus", name), f"{self.gpus.get(name, 0)} is not {total[name]}, which its pools have"
 
-    def _faults(self) -> Iterator[tuple[Path, str]]:
+    def _faults(self) -> Iterator[tuple[Keys, str]]:
         """What no single field can tell: a fleet where the status promises one, names that lead somewhere."""
         ids, load = [pool.id for pool in self.pools], self.workload
         complete = self.pools and self.gpus and self.classes and self.cost_usd_per_hour is not None
@@ -584,7 +585,7 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
 
 
 def _rename(record: dict[str, Any]) -> None:
-    """Name targets, routers and the end-to-end time of classes as today: older plans have names of their own."""
+    """Name targets, routers, confirmations and end-to-end times as today: older plans have names of their own."""
     inputs, simulation = record.get("provenance", {}).get("inputs", {}), record.get("simulation") or {}
     for place, key, spellings in (
         (inputs, "target", TARGET_SPELLINGS),
@@ -592,6 +593,9 @@ def _rename(record: dict[str, Any]) -> None:
     ):
         if place.get(key) is not None:
             place[key] = spellings.get(place[key], place[key])
+    for row in record.get("alternatives", ()):
+        if "confirmed" in row:
+            row["confirmation"] = int(row.pop("confirmed") is True)
     times: dict[str, Any] = {}
     for row in simulation.get("classes", ()):
         if (quantiles := row.pop("e2e_s", None)) is not None:
@@ -602,7 +606,7 @@ def _rename(record: dict[str, Any]) -> None:
             row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
 
 
-def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
+def _with_pools(text: JsonText, value: Any, path: Keys) -> Any:
     """A value of a record, with every fleet in it as pools."""
     if isinstance(value, list):
         return [_with_pools(text, item, (*path, index)) for index, item in enumerate(value)]
@@ -618,7 +622,7 @@ def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
     return fields
 
 
-def _pool(text: JsonText, line: Any, path: Path) -> dict[str, Any]:
+def _pool(text: JsonText, line: Any, path: Keys) -> dict[str, Any]:
     """The pool that a line of plan/1 states."""
     match = _LINE.fullmatch(line) if isinstance(line, str) else None
     if match is None:

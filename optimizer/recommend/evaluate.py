@@ -10,9 +10,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
-from costmodel.errors import BelowFloorError, InputError
-from costmodel.quoting import shown
-from costmodel.simulator import prepare
+from costmodel.errors import BelowFloorError, InputError, shown
+from costmodel.simulator.run import prepare
 from optimizer.fleets.build_plan import (
     build_plan,
     fleet_of_plan,
@@ -87,12 +86,13 @@ def evaluate(
 def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict, Judgement]:
     """The verdict on a fleet by the requests that confirm a plan, and what their runs say.
 
-    plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
+    plan: whose fleet it is, if any, or of an alternative: the requests are those that confirmed it, as many of them.
     """
     candidate, simulation = bench.verdict(subject.fleet), None if plan is None else plan.simulation
-    if simulation is None or not simulation.confirmation:
-        return confirmed(bench, candidate, 1)
-    return confirmed(bench, candidate, simulation.confirmation, runs=simulation.replications)
+    if simulation is not None and simulation.confirmation:
+        return confirmed(bench, candidate, simulation.confirmation, runs=simulation.replications)
+    own_rows = [] if plan is None else plan.alternatives[:1]
+    return confirmed(bench, candidate, max([1, *(row.confirmation for row in own_rows)]))
 
 
 def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
-from costmodel.simulator import prepare
+from costmodel.simulator.run import prepare
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.evaluate import holds_at
@@ -414,7 +414,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
     row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
-    in_time = search is None or row.confirmed
+    in_time = search is None or row.confirmation > 0
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 
 

@@ -44,7 +44,7 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings,
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
-from search_spaces.faults import Fault
+from search_spaces.files import Fault
 from search_spaces.problem import Problem, Slo, over_tokens
 
 from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits, pool_limits, solve, write_model

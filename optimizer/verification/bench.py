@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator import Router, SimulatedFleet
+from costmodel.simulator.fleet import Router, SimulatedFleet
 from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR

@@ -11,15 +11,23 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.simulator import Trace, make_trace
 from costmodel.simulator.metrics import gap_edges
-from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_lengths, draw_turns, gamma_arrivals
-from costmodel.workload import Sessions
+from costmodel.workload import (
+    MOST_PAGES,
+    Pages,
+    Sessions,
+    Trace,
+    diurnal_arrivals,
+    draw_lengths,
+    draw_turns,
+    gamma_arrivals,
+    make_trace,
+)
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Recorded
 
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""

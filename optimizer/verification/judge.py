@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import Role
+from costmodel.engine import SCHEDULERS, Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
-from costmodel.policy import SCHEDULERS
-from costmodel.simulator import Limits, Result, Router, SimulatedFleet, SimulatedPool, SimulatedTier, simulate
+from costmodel.simulator.fleet import UNLIMITED, Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
 from costmodel.simulator.metrics import (
     BATCHES,
     TAIL,
     WARM_UP,
     Overload,
+    Result,
     measured,
     overload,
     percentiles,
@@ -34,7 +34,8 @@ from costmodel.simulator.metrics import (
     steady_throughput,
     within,
 )
-from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
+from costmodel.simulator.run import simulate
+from costmodel.simulator.steps import GridSteps, cost_steps
 from optimizer.fleets.evaluate import QUANTILES, boundary
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import mean_power
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.power import mean_power
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
@@ -32,8 +32,7 @@ from optimizer.plans.records import (
     TunedFleet,
     Tuning,
 )
-from search_spaces.problem import Goal
-from search_spaces.recorded import STRETCHES
+from search_spaces.problem import STRETCHES, Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
@@ -133,7 +132,7 @@ def fleet_row(  # noqa: PLR0917
         attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
         why_not=why_not,
         simulated=verdict is not None,
-        confirmed=verdict is not None and verdict.confirmation > 0,
+        confirmation=0 if verdict is None else verdict.confirmation,
         latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 

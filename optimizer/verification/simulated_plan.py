@@ -12,9 +12,11 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError
-from costmodel.simulator import Pages, Result, Router, simulate
-from costmodel.simulator.metrics import WARM_UP, steady
+from costmodel.simulator.fleet import Router
+from costmodel.simulator.metrics import WARM_UP, Result, steady
+from costmodel.simulator.run import simulate
 from costmodel.words import percentage, plural
+from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
 from optimizer.fleets.fleet import Fleet
@@ -24,8 +26,8 @@ from optimizer.plans.records import SHORT_RUNS, TOLERANCE
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
-from search_spaces.traces.reader import NANOSECONDS
-from search_spaces.traces.summary import read_trace, spread
+from search_spaces.trace_reader import NANOSECONDS
+from search_spaces.trace_summary import read_trace, spread
 
 from .bench import full_length
 from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance, Late, never

@@ -20,9 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
-from costmodel.quoting import shown
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import owned_and_rented

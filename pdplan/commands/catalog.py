@@ -302,8 +302,15 @@ def models(
 
 def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
     """Compare the parameters of a model with those that transformers counts."""
-    from search_spaces.models import config_of, load_model
-    from search_spaces.parameter_count import AGREEMENT, GROUPS, counted, has_transformers, reference_count
+    from search_spaces.models import (
+        AGREEMENT,
+        GROUPS,
+        config_of,
+        counted,
+        has_transformers,
+        load_model,
+        reference_count,
+    )
 
     if not has_transformers():
         raise InputError(

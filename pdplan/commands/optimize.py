@@ -29,8 +29,7 @@ from pdplan.options import (
     set_option,
     whole,
 )
-from search_spaces.bounds import SEED, Bounds
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
+from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -125,7 +124,7 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
     """
-    from reports.json_text import plan_json
+    from reports.text import plan_json
     from search_spaces.loader import load_problem
 
     flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
@@ -153,13 +152,13 @@ def optimize(
 def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
     from reports.answers.plan import plan_document, write_outputs
-    from reports.json_text import plan_json
-    from reports.next_steps import Deployability
+    from reports.answers.plan_details import what_runs
+    from reports.text import plan_json
 
     if as_json and output is None:
         console.show(plan_json(plan))
         return
-    runs = Deployability.of(plan)
+    runs = what_runs(plan)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
         console.note(f"wrote {' and '.join(map(str, write_outputs(plan, document, output, force=force)))}")
@@ -253,9 +252,9 @@ def evaluate(
     SLO, or when the verdict is undecided.
     """
     from pdplan import api
-    from reports.answers.evaluation import evaluation_document, evaluation_record
-    from reports.json_text import json_text
-    from reports.views.html import render_document
+    from reports.answers.plan import evaluation_document, evaluation_record
+    from reports.text import json_text
+    from reports.views import html_view
     from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory, write_whole
 
     fleet_file: Path | None = options["fleet_file"]
@@ -270,7 +269,7 @@ def evaluate(
         evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
         record = evaluation_record(evaluation)
         if output is not None:
-            page = render_document(evaluation_document(evaluation, brief=False), record, "evaluation")
+            page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
             texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}
             write_whole(texts)
             console.note(f"wrote {' and '.join(map(str, texts))}")

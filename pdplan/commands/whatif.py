@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.files import Output, problem_options
 from pdplan.options import PATH, Choice, share_within, verify_option, whole

@@ -36,8 +36,7 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.traces.sessions import SessionSummary
-    from search_spaces.traces.summary import TraceSummary
+    from search_spaces.trace_summary import SessionSummary, TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
@@ -94,7 +93,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     For a trace of sessions (session_id with delays, or Bailian's chat_id), it shows and writes the sessions.
     """
-    from search_spaces.echo import workload_yaml_text
+    from search_spaces.loader import workload_yaml_text
     from search_spaces.models import load_model
 
     flags = Flags(trace=trace, **options)
@@ -141,8 +140,8 @@ class Reading:
 def _reading_of(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
-    from search_spaces.traces.reader import first_bytes, is_range_query
-    from search_spaces.traces.sessions import is_session_trace, read_sessions
+    from search_spaces.trace_reader import first_bytes, is_range_query
+    from search_spaces.trace_summary import is_session_trace, read_sessions
 
     if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
         traffic = read_traffic(flags.trace)
@@ -159,7 +158,7 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
 
 def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
-    from search_spaces.traces.summary import read_trace, tells_waves, trace_source, workload_mapping
+    from search_spaces.trace_summary import read_trace, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
     with console.progress() as progress:
@@ -167,7 +166,7 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
         summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
-    keeps_times = whole and tells_waves(summary)
+    keeps_times = whole and summary.tells_waves
     advice = [text for text in (too_long, _peak_advice(summary, flags.rate, keeps_times=keeps_times)) if text]
     figures = summary_dict(summary)
     figures["notes"] += advice
@@ -223,7 +222,7 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
 
 def _random_note(summary: TraceSummary, *, whole: bool) -> str:
     """Why the requests of the trace are not simulated as they came."""
-    from search_spaces.recorded import LEAST
+    from search_spaces.problem import LEAST
 
     few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
     return (
@@ -367,7 +366,7 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
     Writes a workload file in which every key is explained, or with --fleet a fleet file. FILE is
     workload.yaml or fleet.yaml unless named. A '-' prints it instead.
     """
-    from search_spaces.echo import fleet_text, init_text
+    from search_spaces.loader import fleet_text, init_text
 
     if file is not None and output is not None:
         raise InputError("FILE and -o name the file to write; give one of them")

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
-from costmodel.quoting import shown
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles

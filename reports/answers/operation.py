@@ -12,9 +12,9 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
+from reports.asked import again_command
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.next_steps import again_command
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.verdict import deciding_words
 from reports.words import MARKS, marked

@@ -14,7 +14,6 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from optimizer.verification.judge import Curve
-from reports import words
 from reports.asked import HOURS, arrivals, day_rate
 from reports.charts import (
     Axis,
@@ -60,6 +59,21 @@ from reports.numbers import (
 )
 from reports.text import capital, clean, sentence
 from reports.verdict import growth_sentence
+from reports.words import (
+    ORIGINS,
+    OUTCOMES,
+    alternative_name,
+    busiest_words,
+    dearest_of_each_role,
+    distinct_alternatives,
+    fleet_line,
+    has_tpot,
+    in_words,
+    is_feasible,
+    outcome_words,
+    tightest_first,
+    tried_fleets,
+)
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -79,14 +93,14 @@ OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for 
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
 RECOMMENDED: Final = "recommended"
-HOLDS, UNDECIDED = words.OUTCOMES[Outcome.MEETS], words.OUTCOMES[Outcome.UNDECIDED]
+HOLDS, UNDECIDED = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = words.tightest_first(plan)[:MOST_CLASSES]
+    classes = tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
@@ -118,7 +132,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
+    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
     panels, rows, spans = [], [], []
     for key, limit, times, quantiles in metrics:
         metric, tone = METRICS[key].label, TONES[key]
@@ -305,20 +319,20 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
         return []
     fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
     fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNDECIDED))
-    for row in words.distinct_alternatives(plan):
+    for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if words.is_feasible(row) else UNDECIDED
-            name = words.fleet_line(row.pools[:12]) if row.kind == "other_engines" else words.alternative_name(row)
+            outcome = HOLDS if is_feasible(row) else UNDECIDED
+            name = fleet_line(row.pools[:12]) if row.kind == "other_engines" else alternative_name(row)
             fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
-    for fleet in words.tried_fleets(plan):
+    for fleet in tried_fleets(plan):
         if fleet.latencies:
-            outcome = words.outcome_words(fleet, plan)
-            origin = words.in_words(fleet.what, words.ORIGINS)
+            outcome = outcome_words(fleet, plan)
+            origin = in_words(fleet.what, ORIGINS)
             fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = words.fleet_line(pools[:12], limits=True)
+        fleet_text = fleet_line(pools[:12], limits=True)
         points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
@@ -416,7 +430,7 @@ def _roofline_chart(plan: Plan) -> Chart:
         ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (words.in_words(at.bound_by, BOUNDS), words.busiest_words(at))
+        ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
     roles = {pool.role for pool in pools}
@@ -490,15 +504,15 @@ def _roofline_tip(pool: Pool) -> str:
 def roofline_sentence(pools: Sequence[Pool]) -> str:
     """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
     by_bound: dict[str, list[str]] = {}
-    for pool in words.dearest_of_each_role(pools):
+    for pool in dearest_of_each_role(pools):
         bound = pool.operating_point.bound_by
         unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
     (bound, first), *rest = by_bound.items()
-    largest = f"{capital(join_words(first))} are bound by {words.in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {words.in_words(limit, BOUNDS)}" for limit, steps in rest)])
+    largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
+    return join_words([largest, *(f"{join_words(steps)} by {in_words(limit, BOUNDS)}" for limit, steps in rest)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:
@@ -536,7 +550,7 @@ def _split_chart(plan: Plan) -> Chart:
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
     shares: dict[str, list[str]] = {}
-    for pool in words.dearest_of_each_role(pools):
+    for pool in dearest_of_each_role(pools):
         name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
         if is_number(share):
             shares.setdefault(PARTS[name], []).append(f"{pool.role} {percent(share)}")

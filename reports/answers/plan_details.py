@@ -1,9 +1,11 @@
-"""What a reader of a plan looks up on its page: how pools run, every setting, and what the figures rest on."""
+"""What a reader of a plan looks up: how pools run, every setting, what the figures rest on, and what deploys it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -11,15 +13,17 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
-from reports.asked import arrival_facts, arrivals, offered, readable_inputs
-from reports.deploy.readme import setting_rows
+from reports.asked import again_command, arrival_facts, arrivals, command_words, has_fleet, offered, readable_inputs
+from reports.deploy.deployment import default_options
+from reports.deploy.files import Deployable, deployable, planned_target, target_files
+from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
-from reports.next_steps import Deployability, again_command, deployment
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
 from reports.text import clean, sentence
 from reports.verdict import spread
+from search_spaces.problem import target_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
@@ -121,16 +125,16 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployability) -> Section:
+def settings_section(plan: Plan, runs: Deployable | None) -> Section:
     """What the engines are told, why, and the files that tell them."""
-    files, command = deployment(plan, runs.targets)
+    files, command = deployment(plan, runs)
     purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
     file_words = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
     more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
     deploying = (
         (purpose, f"{file_words}{more}." if file_words else "") if command else ("No target runs this fleet as it is.",)
     )
-    rows = () if runs.engines is None else setting_rows(runs.engines)
+    rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
     cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     reasons = table_of(("setting", "value", "why"), cells)
     return Section(
@@ -277,3 +281,78 @@ def accuracy_table(plan: Plan) -> Table:
         if not used or (row.accelerator, row.mode) in used
     ]
     return table_of((*headers, *errors), rows)
+
+
+# --- what runs it ----------------------------------------------------------------------------------------------------
+
+REASON_LIMIT: Final = 600
+"""Characters of the reasons of a target."""
+
+
+def what_runs(plan: Plan) -> Deployable | None:
+    """What runs a plan with every choice left to its default, worked out once for all views of it.
+
+    None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
+    not depend on what lies on the disk.
+    """
+    inputs = plan.provenance.inputs
+    model = inputs.get("model")
+    is_of_catalog = not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
+
+
+def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False) -> str:
+    """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
+
+    The targets named are those that run the plan's engine. brief: without the reasons.
+    """
+    if runs is None or not runs.refused:
+        return ""
+    if brief and runs.target is None:
+        return "No deployment target runs this plan (see -v)."
+    if brief:
+        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
+    able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
+    targets_by_reason: dict[str, list[str]] = {}
+    for name, why in runs.refused.items():
+        targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
+    reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
+    if runs.again is None:
+        return f"{able}{reasons}"
+    return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
+
+
+def backend_sentence(runs: Deployable | None) -> str:
+    """Say that GPU types have to share one attention backend, which step times do not allow for; else empty."""
+    engines = None if runs is None else runs.engines
+    backend = None if engines is None else engines.pools[0].settings.attention_backend
+    if engines is None or backend is None:
+        return ""
+    names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
+    every = "both" if len(names) == 2 else "all"
+    return (
+        f"Risk: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. Step times are "
+        "predicted for the backend that each would choose by itself."
+    )
+
+
+def _target_words(name: str, engine: str) -> str:
+    """What a target is beside its engine, such as "--target dynamo (vLLM under NVIDIA Dynamo)"."""
+    stack = "alone" if name == engine else f"under {target_of(name).title}"
+    return f"--target {name} ({target_of(engine).title} {stack})"
+
+
+def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], str]:
+    """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
+
+    There are no names where views cannot tell, and no command where no target runs the plan.
+    """
+    target = planned_target(plan) if runs is None else runs.target
+    if target is None:
+        return (), ""
+    words = command_words(plan)
+    folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
+    target_flag = "" if target == planned_target(plan) else f" --target {target}"
+    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import POWER
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
-from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.units import MICRO
 from costmodel.words import join_words, plural

@@ -1,22 +1,162 @@
-"""What is deployed, in words of no particular target: pools with the settings that were evaluated, pairs, routing."""
+"""What is deployed, in words of no particular target, and what is known of the targets: versions, images, flags."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Final
 
-from costmodel.engine import EngineConfig, Role
-from costmodel.errors import InputError
-from costmodel.policy import EngineOverhead
+import yaml
+
+from costmodel.engine import EngineConfig, EngineOverhead, Role
+from costmodel.errors import InputError, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.plans.plan import Route
-from search_spaces.problem import Balancing, Slo, Target, target_of
-from search_spaces.recorded import Recorded
+from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
-from . import facts
+VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
+SWITCH: Final = "switch"
+"""A flag without a value."""
+TEMPLATE_TOKENS: Final = 128
+"""ASSUMED: most tokens that a chat template and a BOS token add to a prompt. Engines refuse a request whose prompt and
+answer exceed their limit, so one that is the workload's longest needs this room; templates add ten to some 70."""
+
+
+def versions_of(target: str) -> tuple[str, ...]:
+    """Versions of a target that are known, the oldest first.
+
+    >>> versions_of("vllm")[0], versions_of("vllm")[-1]
+    ('0.20.0', '0.33.0')
+    """
+    return tuple(_target(target)["versions"])
+
+
+def checked_version(target: str, version: str | None, *, unchecked: bool = False) -> str:
+    """The version to write for: the newest known if none is asked for, and never another one than asked for.
+
+    unchecked: whether one that is newer than all that are known will do; its flags are taken to be those of the newest.
+    """
+    versions = versions_of(target)
+    if version is None or version in versions:
+        return version or versions[-1]
+    newer = VERSION.fullmatch(version) is not None and version_numbers(version) > version_numbers(versions[-1])
+    if newer and unchecked:
+        return version
+    way = f"; --unchecked writes the flags of {versions[-1]}" if newer else ""
+    raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(versions)}{way}")
+
+
+def scattering(target: str, *, apart: bool) -> str:
+    """Why the target's router keeps no prefixes together, empty if it does; apart: in prefill pools, else colocated."""
+    return str(fact("scatters").get(target, {}).get("apart" if apart else "together", ""))
+
+
+def engine_version(target: str, version: str, engine: str) -> str | None:
+    """Version of the serving engine that a version of a target runs; None if it runs another engine.
+
+    >>> engine_version("vllm", "0.22.0", "vllm"), engine_version("dynamo", "1.6.1", "vllm")
+    ('0.22.0', '0.31.0')
+    """
+    template: str | None = _target(target)["engines"].get(engine)
+    return None if template is None else template.format(version=version)
+
+
+def image_of(target: str, version: str, component: str, vendor: str = "nvidia") -> str:
+    """Container image of an engine or another part of a target, for the GPUs of a vendor."""
+    return str(_target(target)["images"][component][vendor]).format(version=version)
+
+
+def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
+    """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
+
+    A version that was not dumped knows what those around it agree on. program: of Dynamo, whose programs have flags of
+    their own.
+
+    >>> legal_flag("vllm", "0.22.0", "--max-num-seqs"), legal_flag("vllm", "0.22.0", "--no-enable-prefix-caching")
+    ('int', 'switch')
+    """
+    flags = _data("flags.json")[engine]["flags"]
+    if program is not None:
+        return flags[_around(flags, version)[-1]][program].get(name)
+    entry = flags["names"].get(name)
+    if entry is None and engine == "vllm" and name.startswith("--no-"):
+        positive = name.replace("--no-", "--", 1)
+        return SWITCH if legal_flag(engine, version, positive) == SWITCH else None
+    if not isinstance(entry, dict):
+        return entry
+    kinds = [entry.get(dump) for dump in _around(flags["versions"], version)]
+    choices = [kind for kind in kinds if isinstance(kind, list)]
+    if choices and all(kind == "str" or kind in choices for kind in kinds):
+        return [choice for choice in choices[0] if all(choice in kind for kind in choices)]
+    return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
+
+
+def off_switch(name: str) -> str:
+    """The flag that says no to a switch of vLLM, in the spelling that all its versions take.
+
+    vLLM 0.33 names it --disable-prefix-caching in its help and accepts this one too.
+
+    >>> off_switch("--enable-prefix-caching")
+    '--no-enable-prefix-caching'
+    """
+    return name.replace("--", "--no-", 1)
+
+
+def transfer_facts(version: str) -> dict[str, set[str]]:
+    """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
+    transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
+    around = [transfer[dump] for dump in _around(transfer, version)]
+    return {field: set.intersection(*(set(facts[field]) for facts in around)) for field in around[0]}
+
+
+def _around(dumps: Iterable[str], version: str) -> list[str]:
+    """The versions that were dumped next to a version: itself, or the ones before and after it.
+
+    >>> _around(["0.20.1", "0.24.0", "0.31.0"], "0.22.1"), _around(["0.20.1", "0.24.0"], "0.31.0")
+    (['0.20.1', '0.24.0'], ['0.24.0'])
+    """
+    versions = sorted(dumps, key=version_numbers)
+    if version in versions:
+        return [version]
+    older = [name for name in versions if version_numbers(name) < version_numbers(version)]
+    return older[-1:] + [name for name in versions if name not in older][:1]
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers that compare.
+
+    >>> version_numbers("0.9.1") < version_numbers("0.31.0")
+    True
+    """
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def fact(*path: str) -> Any:
+    """An entry of targets.yaml.
+
+    >>> fact("router", "vllm")
+    'vllm-router==0.1.17'
+    """
+    entry: Any = _data("targets.yaml")
+    for name in path:
+        entry = entry[name]
+    return entry
+
+
+def _target(name: str) -> dict[str, Any]:
+    return dict(fact("targets", target_of(name).name))
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    text = (resources.files("reports.deploy") / "data" / name).read_text(encoding="utf-8")
+    return dict(json.loads(text) if name.endswith(".json") else yaml.safe_load(text))
 
 
 class UndeployableError(InputError):
@@ -144,7 +284,7 @@ class DeployedPool:
     @property
     def arm(self) -> bool:
         """Whether the CPUs beside its GPUs are Arm's, as in NVIDIA's superchips."""
-        return re.match(facts.fact("arm_labels"), self.config.accelerator.node_label) is not None
+        return re.match(fact("arm_labels"), self.config.accelerator.node_label) is not None
 
     @property
     def node_gpus(self) -> int:
@@ -211,7 +351,7 @@ class Options:
 
 def default_options(target: str) -> Options:
     """The newest version of a target that is known, and every other choice left to its default."""
-    return Options(target, facts.checked_version(target, None))
+    return Options(target, checked_version(target, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +438,12 @@ class Deployment:
     @property
     def notice_seconds(self) -> int:
         """How long routers take to see that a pod goes [s]; elsewhere engines are told to end without notice."""
-        return int(facts.fact("health", "interval") * facts.fact("health", "failures")) * self.target.pods
+        return int(fact("health", "interval") * fact("health", "failures")) * self.target.pods
 
     @property
     def grace_seconds(self) -> int:
         """How long an engine may take to end [s]: until routers see it, its requests are done, and GPUs are free."""
-        return self.notice_seconds + self.drain_seconds + int(facts.fact("exit_seconds"))
+        return self.notice_seconds + self.drain_seconds + int(fact("exit_seconds"))
 
     @property
     def template_room(self) -> int:
@@ -318,7 +458,7 @@ class Deployment:
     @property
     def behind_gateway(self) -> bool:
         """Whether HAProxy stands before colocated engines: it tells pools apart, and trtllm-serve has no router."""
-        routed = self.target.pods or self.disaggregated or self.engine in facts.fact("router")
+        routed = self.target.pods or self.disaggregated or self.engine in fact("router")
         return self.parted or (not routed and sum(pool.replicas for pool in self.pools) > 1)
 
     @property
@@ -338,8 +478,8 @@ class Deployment:
     @property
     def url(self) -> str:
         """Where clients of the same namespace, or of the router's host, send requests."""
-        address = facts.fact("targets", self.target.name).get("url", "http://127.0.0.1:{port}")
-        port = facts.fact("ports", "http")
+        address = fact("targets", self.target.name).get("url", "http://127.0.0.1:{port}")
+        port = fact("ports", "http")
         return str(address.format(name=self.name, space=self.options.namespace, port=port))
 
     def exchange(self, pool: DeployedPool) -> str | None:
@@ -350,11 +490,11 @@ class Deployment:
         `exchange_dtypes`, and those for decode take so many tokens of a rank in a step.
         """
         crosses = pool.spans_network and pool.settings.data > 1 and pool.vendor == "nvidia"
-        fits = self.dispatched(pool) <= facts.fact("dispatch", "most")
+        fits = self.dispatched(pool) <= fact("dispatch", "most")
         if not crosses or pool.settings.expert == 1 or not fits:
             return None
-        by_role: dict[str, str] = facts.fact("exchange").get(self.engine, {})
-        return by_role.get(pool.role.value) if pool.config.weight_dtype in facts.fact("exchange_dtypes") else None
+        by_role: dict[str, str] = fact("exchange").get(self.engine, {})
+        return by_role.get(pool.role.value) if pool.config.weight_dtype in fact("exchange_dtypes") else None
 
     def dispatched(self, pool: DeployedPool) -> int:
         """Tokens of a data rank that a decode step may send to experts [token]: vLLM's largest, SGLang's batch."""
@@ -370,14 +510,14 @@ class Deployment:
 
         DeepEP has room for so many tokens only as it is told, and stops the engine at the first step that has more.
         """
-        ucx = facts.fact("vendors", pool.vendor, "ucx") if self.target.pods else facts.fact("ucx", "hosts")
+        ucx = fact("vendors", pool.vendor, "ucx") if self.target.pods else fact("ucx", "hosts")
         env = {"UCX_TLS": ucx} if self.disaggregated else {}
-        nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
-        tokens, limits = self.dispatched(pool) if self.exchange(pool) else 0, facts.fact("dispatch")
+        nvlink = fact("nvlink_env") if pool.nvlink else {}
+        tokens, limits = self.dispatched(pool) if self.exchange(pool) else 0, fact("dispatch")
         room = {limits["tokens_env"]: str(tokens)} if self.engine == "sglang" and tokens > limits["sglang"] else {}
         if 2 * (tokens + 1) > limits["queue"]:
             room[limits["queue_env"]] = str(2 * (tokens + 1))
-        return list((env | room | nvlink | facts.fact("vendors", pool.vendor, "env", self.engine)).items())
+        return list((env | room | nvlink | fact("vendors", pool.vendor, "env", self.engine)).items())
 
     @property
     def disaggregated_set(self) -> bool:

@@ -13,29 +13,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.engine import EngineConfig, Parallelism, Role
+from costmodel.engine import Draft, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.transformer import Transformer
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
 from reports.asked import asked
+from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
 from reports.words import engine_title
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
-from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
+from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
 
-from . import facts
 from .deployment import (
     DeployedPool,
     Deployment,
@@ -68,7 +66,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         raise InputError(
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be deployed"
         )
-    version = facts.engine_version(options.target, options.version, plan.engine)
+    version = engine_version(options.target, options.version, plan.engine)
     if version is None:
         engine = target_of(options.target).engines[0]
         reason = f"the plan was evaluated for {engine_title(plan.engine)}, which target {options.target} does not run"
@@ -121,7 +119,7 @@ def _check_options(plan: Plan, options: Options) -> None:
             raise InputError(f"{flag} {shown(text)} is not of the form {shape.pattern}")
     if options.image is not None:
         _printable(options.image, "--image")
-    least, most = facts.fact("gateway", "limits")
+    least, most = fact("gateway", "limits")
     if options.bytes_per_token is not None and not least <= options.bytes_per_token <= most:
         raise InputError(f"--bytes-per-token {options.bytes_per_token:g} is not between {least:g} and {most:g}")
     if options.device is Device.CPU:
@@ -165,7 +163,7 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     if options.model is not None:
         return _findable(options.model, "--model")
     for dtype in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
-        if native != "bf16" or dtype not in facts.fact("on_the_fly", plan.engine):
+        if native != "bf16" or dtype not in fact("on_the_fly", plan.engine):
             raise InputError(
                 f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and "
                 f"{engine_title(plan.engine)} does not convert it while loading; name a "
@@ -276,7 +274,7 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
         stored_dtype = (
             load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
         )
-    converts = stored_dtype == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
+    converts = stored_dtype == "bf16" and config.weight_dtype in fact("on_the_fly", plan.engine)
     return WorkerSettings(
         tensor=split.tensor,
         pipeline=split.pipeline,
@@ -332,7 +330,7 @@ def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> in
     Whole KV blocks, and no more than the model was made for, or than the KV memory holds of one request.
     """
     longest, free = config.max_model_len, kv_capacity_bytes(model, config)
-    wanted_length = min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, model.max_position)
+    wanted_length = min(-(-(longest + TEMPLATE_TOKENS) // block) * block, model.max_position)
     lengths = range(wanted_length, longest, -block)
     fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
     return next(fitting, longest)
@@ -343,7 +341,7 @@ def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str)
 
     None: the engine chooses.
     """
-    kernels = facts.fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
+    kernels = fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
     model, hands_over = problem.model, any(pool.role == "prefill" for pool in plan.pools)
     gpus = sorted({pool.accelerator for pool in plan.pools})
     used = [offer.accelerator for offer in problem.offers if offer.accelerator.name in gpus]
@@ -454,9 +452,9 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
         )
     check_limits(config, path.name, longest)
     rope = {} if own_file else rope_parameters(config, path.name)
-    overrides: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
+    overrides: dict[str, Any] = {"rope_parameters": rope} if rope else {}
     if not scaling.multiplies:
-        overrides[STATED] = scaling.length
+        overrides["max_position_embeddings"] = scaling.length
     text = one_line({scaling.section: overrides} if overrides and scaling.section else overrides)
     pools = (replace(pool, settings=replace(pool.settings, config_overrides=text)) for pool in deployment.pools)
     return replace(deployment, pools=tuple(pools))
@@ -474,7 +472,7 @@ def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mappin
     if own_file and not trtllm:
         return scaling.length if scaling.multiplies else scaling.stated
     family = config.get(scaling.section or "", config).get("model_type")
-    able = trtllm and family not in facts.fact("passes_over_yarn")
+    able = trtllm and family not in fact("passes_over_yarn")
     return scaling.stated if able or scaling.length > scaling.stated else scaling.trained
 
 
@@ -482,6 +480,6 @@ def reach(deployment: Deployment, settings: WorkerSettings) -> int:
     """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
     overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
     for section in (overrides, *overrides.values()):
-        if isinstance(section, dict) and STATED in section:
-            return int(section[STATED])
+        if isinstance(section, dict) and "max_position_embeddings" in section:
+            return int(section["max_position_embeddings"])
     return deployment.model.max_position if overrides else deployment.own_context

@@ -1,35 +1,42 @@
-"""All files of a deployment: rendered, read back, checked against the plan, and only then handed out or written."""
+"""All files of a deployment: rendered, checked against the plan, written, and later checked for changes."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final, Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, shown
 from optimizer.plans.plan import Plan
+from reports.deploy import lint
+from reports.deploy.deployment import (
+    Deployment,
+    Device,
+    GatewayRouting,
+    Options,
+    UndeployableError,
+    checked_version,
+    default_options,
+)
+from reports.deploy.describe import describe
+from reports.deploy.formats import READERS, title
+from reports.deploy.gateway import by_size, gateway_rules
+from reports.deploy.hosts import host_files
+from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
+from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests
-from reports.whole_files import check_listed, first_bytes, write_listed
+from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, first_bytes, write_listed
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.fields import faults_of
-from search_spaces.files import shown_path
-from search_spaces.json_source import JsonText
+from search_spaces.files import read_file, shown_path
 from search_spaces.problem import Pools, length_routers, target_of
-from search_spaces.target_names import NO_TARGET, TARGET_NAMES
-
-from . import facts, lint
-from .deployment import Deployment, Device, GatewayRouting, Options, UndeployableError, default_options
-from .describe import describe
-from .dynamo import coarse_words, dynamo_files
-from .gateway import by_size, gateway_rules
-from .hosts import host_files
-from .kubernetes import llmd_files
-from .measurement import benchmark_files, monitoring_files
-from .readme import readme_page
+from search_spaces.sources import JsonText
 
 README: Final = "README.md"
 MARKER: Final = "<!-- pdplan.deployment/2 -->"
@@ -58,7 +65,7 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
         return target_files(plan, options, base)
     except InputError as error:
         others = [name for name in targets_of(plan) if name != options.target]
-        newest = {name: replace(options, target=name, version=facts.checked_version(name, None)) for name in others}
+        newest = {name: replace(options, target=name, version=checked_version(name, None)) for name in others}
         able = [name for name in others if refusal(plan, newest[name], base) is None]
         if not able:
             raise
@@ -87,13 +94,14 @@ class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
     refused: by target, why it does not; again: the first target that does not run this plan, but could run another of
-    its problem, else None; flags: to plan that one with.
+    its problem, else None; flags: to plan that one with; engines: what the plain target of its engine is told.
     """
 
     target: str | None
     refused: Mapping[str, str]
-    again: str | None = None
-    flags: str = ""
+    again: str | None
+    flags: str
+    engines: Deployment | None
 
 
 def deployable(plan: Plan) -> Deployable:
@@ -110,7 +118,11 @@ def deployable(plan: Plan) -> Deployable:
     refused = {name: str(error) for name, error in errors.items()}
     refused |= {name: error.reason for name, error in plannable.items()}
     again = next(iter(plannable), None)
-    return Deployable(target, refused, again, plannable[again].again if again else "")
+    try:
+        engines = describe(plan, default_options(plan.engine))
+    except InputError:
+        engines = None
+    return Deployable(target, refused, again, plannable[again].again if again else "", engines)
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -282,3 +294,166 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A directory beside its plan: places that differ, the rules that its files break, and files of others.
+
+    differs: a sentence for each place that is not as it was written; breaks: (rule, sentence) pairs.
+    """
+
+    differs: list[str]
+    breaks: list[tuple[str, str]]
+    strays: list[str]
+
+    @property
+    def faults(self) -> int:
+        """How many faults somebody has to mend: a changed place that breaks three rules is one."""
+        return len(self.differs) or len(self.breaks)
+
+
+def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> Checked:
+    """Whether the files of a directory deploy a plan as it was evaluated.
+
+    The choices that the plan does not make are those of the directory's own record. target: what the
+    deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
+    another target.
+    """
+    if not (directory / RECORD).exists():
+        raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
+    options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
+    if target not in {None, options.target}:
+        raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
+    plan_files = deployment_files(plan, options)
+    there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
+    rest = strays([*plan_files, SUMS], there)
+    return checked_files(describe(plan, options), plan_files, _present(directory, plan_files, rest), rest)
+
+
+def checked_files(
+    deployment: Deployment, plan_files: Mapping[str, str], present: Mapping[str, str], rest: Sequence[str] = ()
+) -> Checked:
+    """Whether texts by path deploy a plan; plan_files: as they were written; rest: files there that are not the plan's.
+
+    Files that nobody changed are not judged again: rules are broken by a change, or by a file of others.
+    """
+    differs = list(differences(plan_files, present))
+    has_changes = differs or present.keys() - plan_files.keys()
+    return Checked(differs, rule_faults(deployment, present) if has_changes else [], list(rest))
+
+
+def _present(directory: Path, plan_files: Iterable[str], rest: Iterable[str]) -> dict[str, str]:
+    """The texts of the planned files that are there, and of others that look like files of a deployment."""
+    present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
+    for path in rest:
+        if PurePosixPath(path).suffix in {*READERS, ".yml"}:
+            with suppress(InputError):  # somebody else's file may be anything
+                present[path] = _text(directory / path)
+    return present
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, LARGEST_LISTED).decode("utf-8")
+    except ValueError as error:
+        raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
+
+
+AS_WRITTEN: Final = "as_written"
+"""The rule that files say what was written, whether or not another rule is about it."""
+RESULTS: Final = "benchmark/"
+"""Folder in which the benchmark leaves its results."""
+SHOWN: Final = 80
+"""Characters of a value that a sentence shows."""
+BEFORE: Final = 20
+"""Characters before the place where two long texts part that are shown too."""
+
+
+def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
+
+    plan_files, present: texts by path.
+    """
+    for path, text in plan_files.items():
+        if path.endswith(".md"):
+            continue
+        if path not in present:
+            yield f"{path} is missing"
+            continue
+        read = READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
+        between = _between_documents if path.endswith(".yaml") else _between
+        try:
+            yield from between(path, read(path, text), read(path, present[path]))
+        except InputError as error:
+            yield str(error)
+
+
+def strays(plan_files: Collection[str], there: Iterable[str]) -> list[str]:
+    """Files that are not the plan's, in order; hidden ones and results of the benchmark are nobody's concern.
+
+    >>> strays(["a.sh"], ["notes.txt", "a.sh", ".git/config", "benchmark/results/c.json", "b.sh"])
+    ['b.sh', 'notes.txt']
+    """
+    rest = (path for path in sorted(there) if path not in plan_files and not path.startswith(RESULTS))
+    return [path for path in rest if not any(name.startswith(".") for name in path.split("/"))]
+
+
+def _between_documents(path: str, plan_documents: list[Any], present: list[Any]) -> Iterator[str]:
+    """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
+    if len(plan_documents) != len(present):
+        yield _length_fault(
+            path, ("document", "documents"), list(map(title, plan_documents)), list(map(title, present))
+        )
+        return
+    for wanted, stated in zip(plan_documents, present, strict=True):
+        yield from _between(path if len(plan_documents) == 1 else f"{path}: {title(wanted)}", wanted, stated)
+
+
+def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
+    if isinstance(plan_value, dict) and isinstance(present, dict):
+        yield from (f"{place}: {_shown(key)} is missing" for key in plan_value if key not in present)
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in present if key not in plan_value)
+        for key in [key for key in plan_value if key in present]:
+            yield from _between(f"{place}: {key}", plan_value[key], present[key])
+    elif isinstance(plan_value, list) and isinstance(present, list):
+        if len(plan_value) != len(present):
+            yield _length_fault(place, ("entry", "entries"), plan_value, present)
+            return
+        for number, (wanted, stated) in enumerate(zip(plan_value, present, strict=True)):
+            yield from (f"{fault}{_line(stated)}" for fault in _between(f"{place}[{number}]", wanted, stated))
+    elif type(plan_value) is not type(present) or plan_value != present:
+        yield f"{place} is {_beside(present, plan_value)}, not {_beside(plan_value, present)}"
+
+
+def _length_fault(place: str, noun: tuple[str, str], planned: list[Any], present: list[Any]) -> str:
+    """That two lists have not as many members, and where they part: too many at the end, one missing, or another."""
+    few = f"1 {noun[0]}" if len(present) == 1 else f"{len(present):,} {noun[1]}"
+    places = (number for number, pair in enumerate(zip(planned, present, strict=False)) if pair[0] != pair[1])
+    at = next(places, min(len(planned), len(present)))
+    if at >= len(present):
+        strange = f"number {at + 1:,}, {_shown(planned[at])}, is missing"
+    elif at >= len(planned):
+        strange = f"number {at + 1:,}, {_shown(present[at])}, is too many"
+    else:
+        strange = f"they part at number {at + 1:,}, which is {_shown(present[at])}, not {_shown(planned[at])}"
+    return f"{place} has {few}, not {len(planned):,}: {strange}"
+
+
+def _line(value: Any) -> str:
+    """The text of a line that was read as a list of words, by which people find it."""
+    words = value if isinstance(value, list) and all(isinstance(word, str) for word in value) else []
+    return f", in the line {_shown(' '.join(words))}" if words else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _beside(value: Any, rival: Any) -> str:
+    """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
+    if not (isinstance(value, str) and isinstance(rival, str) and _shown(value) == _shown(rival)):
+        return _shown(value)
+    at = next(k for k, pair in enumerate(itertools.zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
+    return f"...{_shown(value[at:])}"

@@ -18,19 +18,17 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from costmodel.engine import Role
-from costmodel.errors import InputError
+from costmodel.engine import Draft, Role
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
-from costmodel.quoting import shown
-from costmodel.speculation import Draft
 from costmodel.units import GIB, GIGA
+from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
 from search_spaces.engines import engine_support
 from search_spaces.enumeration import draft_refused
-from search_spaces.json_source import JsonText, json_kind
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
+from search_spaces.sources import JsonText, json_kind
 
-from . import facts
 from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
 
 Words = tuple[tuple[str, str | None], ...]
@@ -141,7 +139,7 @@ class FlagReader:
 
     def switch(self, name: str) -> bool:
         """A setting that is stated by one of two switches."""
-        off = facts.off_switch(name)
+        off = off_switch(name)
         if name in self.values or off in self.values:
             return name in self.values
         raise InputError(f"{self.where}: neither {name} nor {off} is stated")
@@ -225,23 +223,23 @@ class Flag:
 @cache
 def table(engine: str, version: str) -> tuple[Flag, ...]:
     """The flags of a version of an engine, in the order in which they are written."""
-    rows: dict[str, dict[str, Any]] = facts.fact("flags", engine)
+    rows: dict[str, dict[str, Any]] = fact("flags", engine)
     flags = (
         Flag(**row | {"name": name, "read": getattr(FlagReader, row["read"]) if "read" in row else None})
         for name, row in rows.items()
     )
-    number = facts.numbers(version)
+    number = version_numbers(version)
     return tuple(
         flag
         for flag in flags
-        if facts.numbers(flag.since) <= number and not (flag.before and number >= facts.numbers(flag.before))
+        if version_numbers(flag.since) <= number and not (flag.before and number >= version_numbers(flag.before))
     )
 
 
 def _table(deployment: Deployment) -> tuple[Flag, ...]:
     """The flags of the engine that is deployed; a CPU has precisions and KV blocks of its own, whatever was planned."""
     flags = table(deployment.engine, deployment.engine_version)
-    own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
+    own = fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
     return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in flags)
 
 
@@ -304,14 +302,14 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
         return dict.fromkeys(names)
     first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
-    if first and settings.pipeline > 1 and facts.numbers(deployment.engine_version) < facts.numbers(first):
+    if first and settings.pipeline > 1 and version_numbers(deployment.engine_version) < version_numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"
     if reason is not None:
         raise InputError(f"pool {pool.id}: {reason}; plan again with other degrees of parallelism")
     looks_up = settings.draft == Draft.NGRAM
     return {
         "branches": 1,
-        "ngram": facts.fact("ngram_tokens") if looks_up else None,
+        "ngram": fact("ngram_tokens") if looks_up else None,
         "ngram_branches": 1 if looks_up else None,
     }
 
@@ -320,9 +318,7 @@ def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -
     """A switch that is off has a name of its own, and objects are JSON."""
     stated = _stated(deployment, pool, engine_values)
     texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
-    return {
-        facts.off_switch(name) if value is False else name: value is False or value for name, value in texts.items()
-    }
+    return {off_switch(name) if value is False else name: value is False or value for name, value in texts.items()}
 
 
 def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> WorkerSettings:
@@ -411,7 +407,7 @@ def _keeps_whole_caches(deployment: Deployment) -> bool:
 def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
     """A hand-over, and a KV cache of `size` in host memory [byte], whose own flags would replace the hand-over."""
     target, version = deployment.target, deployment.options.version
-    if BOTH not in facts.fact("targets", target.name).get("connectors", (BOTH,)):
+    if BOTH not in fact("targets", target.name).get("connectors", (BOTH,)):
         raise UndeployableError(
             f"a KV cache tier beside a hand-over needs vLLM's {BOTH}, which {target.title} {version} does not take",
             "--target llm-d",
@@ -453,6 +449,8 @@ def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     engine_values = _common(deployment, pool) | {
         "attention_dp": settings.data > 1 or None,
+        # the ranks are kept even, as the simulator has them; by default a prefill engine deals prompts at random
+        "ranks_balance": "total_tokens" if settings.data > 1 else None,
         "hierarchical": bool(settings.host_cache) or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
@@ -531,7 +529,7 @@ def _options_of_dynamo(deployment: Deployment, where: str, values: Mapping[str, 
             raise InputError(f"{where}: {flag} {values.get(flag)} is not {name} of kv_cache_config")
     return options | {
         "enable_attention_dp": "--enable-attention-dp" in values,
-        "scheduler_config": facts.fact("flags", "trtllm", "scheduler_config")["value"],
+        "scheduler_config": fact("flags", "trtllm", "scheduler_config")["value"],
     }
 
 
@@ -576,12 +574,12 @@ def connector(deployment: Deployment) -> str:
     """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
     if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
         return PULL
-    if PUSH not in facts.transfer_facts(deployment.engine_version)["connectors"]:
+    if PUSH not in transfer_facts(deployment.engine_version)["connectors"]:
         raise InputError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in facts.fact("targets", deployment.target.name).get("connectors", [PUSH]):
+    if PUSH not in fact("targets", deployment.target.name).get("connectors", [PUSH]):
         title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",

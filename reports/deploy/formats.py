@@ -17,9 +17,8 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
-from search_spaces.json_source import JsonText
+from costmodel.errors import InputError, shown
+from search_spaces.sources import JsonText
 
 
 class Raw(str):

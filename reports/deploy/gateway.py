@@ -16,8 +16,8 @@ import numpy as np
 from costmodel.errors import InputError
 from costmodel.words import join_words, percentage
 from optimizer.plans.plan import Route
+from reports.deploy.deployment import fact
 
-from . import facts
 from .deployment import Deployment
 from .formats import Raw, render
 
@@ -48,7 +48,7 @@ class Rule:
 def bytes_per_token(deployment: Deployment) -> float:
     """Bytes of a body for each token of its prompt [byte]: the user's, or those of English text."""
     user_value = deployment.options.bytes_per_token
-    return float(facts.fact("gateway", "bytes_per_token")) if user_value is None else user_value
+    return float(fact("gateway", "bytes_per_token")) if user_value is None else user_value
 
 
 def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
@@ -202,14 +202,14 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
     running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
     return render(
         "plain/router.cfg",
-        version=facts.fact("gateway", "version"),
-        ports=facts.fact("ports"),
+        version=fact("gateway", "version"),
+        ports=fact("ports"),
         chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         tolerated=Raw(tolerance_sentence(deployment) if by_size(rules) else ""),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
         check=Raw(" ".join(check_words())),
-        check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
+        check_timeout=Raw(f"{fact('health', 'timeout')}s"),
         header=HEADER,
         parts=PARTS,
         labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
@@ -265,5 +265,5 @@ def class_header(deployment: Deployment, label: str) -> list[str]:
 
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
-    health = facts.fact("health")
+    health = fact("health")
     return f"check inter {health['router_interval']}s fall {health['failures']} rise {health['successes']}".split()

@@ -12,9 +12,9 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
+from reports.deploy.deployment import fact, image_of
 from search_spaces.problem import target_of
 
-from . import facts
 from .deployment import DeployedPool, Deployment, Device
 from .flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
 from .formats import Raw, compose_text, manifest, objects, render
@@ -80,9 +80,9 @@ class HostedReplica:
 
     def port(self, use: str) -> int:
         """Its port for a use, different from those of its neighbors on a host."""
-        first = int(facts.fact("ports", use))
+        first = int(fact("ports", use))
         # engines take a side channel for each data rank, counted up from the first
-        return first + (self.rank if use == "side_channel" else self.slot * int(facts.fact("port_step")))
+        return first + (self.rank if use == "side_channel" else self.slot * int(fact("port_step")))
 
     def script(self, rank: int) -> str:
         """File of the script that starts it on its host of that number."""
@@ -127,7 +127,7 @@ def hosts_of(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
 
 def router_hosts(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
-    return hosts_of(engines)[: int(facts.fact("routers"))]
+    return hosts_of(engines)[: int(fact("routers"))]
 
 
 ABOUT: Final = {
@@ -159,7 +159,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
         "plain/slurm.sh",
         name=deployment.name,
         file="slurm.sh",
-        port=facts.fact("ports", "http"),
+        port=fact("ports", "http"),
         grace=deployment.grace_seconds,
         groups=groups,
         hosts=hosts,
@@ -202,7 +202,7 @@ def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[s
     if deployment.engine == "vllm":
         return [*config, *_node_words(engine, rank)]
     alone = not (_names_addresses(deployment) or deployment.disaggregated or deployment.behind_gateway)
-    port = facts.fact("ports", "http") if alone else engine.port("worker")
+    port = fact("ports", "http") if alone else engine.port("worker")
     serve = ["--host", ANYWHERE, "--port", str(port)]
     if deployment.engine == "trtllm":
         return [deployment.weights, *serve, *config]
@@ -219,7 +219,7 @@ def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> list[tupl
     """Environment of an engine on a host, besides its GPUs: KV memory on a CPU, where its peers find it, transports."""
     env: list[tuple[str, str]] = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
-        wider = int(facts.fact("vendors", Device.CPU, "wider"))
+        wider = int(fact("vendors", Device.CPU, "wider"))
         cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB
         env.append(("VLLM_CPU_KVCACHE_SPACE", str(max(round(cache), 1))))
     if deployment.disaggregated and deployment.engine == "vllm":
@@ -247,7 +247,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         env = [_visible(engine)] if pool.vendor == "amd" else []
         env += [("NVIDIA_IMEX_CHANNELS", "0")] if pool.nvlink else []  # the container's door to other nodes
         words = ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
-        image = options.image or facts.image(options.target, options.version, deployment.engine, pool.vendor)
+        image = options.image or image_of(options.target, options.version, deployment.engine, pool.vendor)
         return {
             "engine": engine,
             "rank": rank,
@@ -261,7 +261,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         "plain/compose.yaml",
         fleet=deployment,
         containers=[container(engine) for engine in engines if host in engine.hosts],
-        fact=facts.fact,
+        fact=fact,
         weights=compose_text(deployment.weights),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
@@ -273,7 +273,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
 def _visible(engine: HostedReplica) -> tuple[str, str]:
     """The variable that says which GPUs of its host an engine sees."""
     between = "|" if engine.pool.vendor == Device.CPU else ","
-    return facts.fact("vendors", engine.pool.vendor, "visible"), between.join(map(str, engine.gpus))
+    return fact("vendors", engine.pool.vendor, "visible"), between.join(map(str, engine.gpus))
 
 
 def _worker_script(deployment: Deployment, engine: HostedReplica, rank: int) -> str:
@@ -287,7 +287,7 @@ def _worker_script(deployment: Deployment, engine: HostedReplica, rank: int) -> 
         nodes=len(engine.hosts),
         needs_addresses=_names_addresses(deployment),
         env=[(Raw(name), value) for name, value in env],
-        words=[*facts.fact("programs", deployment.engine), *_command(deployment, engine, rank)],
+        words=[*fact("programs", deployment.engine), *_command(deployment, engine, rank)],
     )
 
 
@@ -307,16 +307,16 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
             host = "localhost" if alone else engine.hosts[0].name
             urls.setdefault(engine.pool.role, []).append(f"{host}:{engine.port('worker')}")
         sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
-        split = objects("trtllm/split.yaml", port=facts.fact("ports", "http"), sections=sections)
+        split = objects("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
         files["disagg_config.yaml"] = manifest(about, *split)
         words = ["-c", Raw('"$here"/disagg_config.yaml')]
     else:
         return files
     files[ROUTER_FILE] = render(
         "plain/router.sh",
-        words=[*facts.fact("router_programs", deployment.engine), *words],
-        port=facts.fact("ports", "http"),
-        package=Raw(facts.fact("router").get(deployment.engine, "")),
+        words=[*fact("router_programs", deployment.engine), *words],
+        port=fact("ports", "http"),
+        package=Raw(fact("router").get(deployment.engine, "")),
     )
     return files
 
@@ -329,8 +329,8 @@ def _gateway_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> 
         servers.setdefault(engine.pool.name, []).append((engine.name, address))
     start = render(
         "plain/gateway.sh",
-        version=facts.fact("gateway", "version"),
-        port=facts.fact("ports", "http"),
+        version=fact("gateway", "version"),
+        port=fact("ports", "http"),
         chosen_by=Raw(chosen_by(deployment)),
     )
     return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
@@ -339,9 +339,9 @@ def _gateway_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> 
 def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> list[str]:
     """The command line of vllm-router or SGLang's router after its name."""
     vllm = deployment.engine == "vllm"
-    words = ["--host", ANYWHERE, "--port", str(facts.fact("ports", "http"))]
-    words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
-    words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(facts.fact("ports", "router_metrics"))]
+    words = ["--host", ANYWHERE, "--port", str(fact("ports", "http"))]
+    words += ["--worker-startup-timeout-secs", str(fact("startup_seconds"))]
+    words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(fact("ports", "router_metrics"))]
     words += router_limits(prefixes=deployment.routes_by_prefix)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *(engine.url for engine in engines)]
@@ -370,7 +370,7 @@ def router_limits(*, prefixes: bool) -> list[str]:
 
 def health_flags() -> dict[str, str]:
     """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
-    health = facts.fact("health")
+    health = fact("health")
     return {
         "--health-check-interval-secs": str(health["router_interval"]),
         "--health-failure-threshold": str(health["failures"]),

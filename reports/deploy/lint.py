@@ -18,12 +18,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError
+from costmodel.errors import InputError, shown
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.quoting import shown
+from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
 from search_spaces.enumeration import cannot_talk
 
-from . import facts
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
@@ -103,7 +102,7 @@ def _launch(deployment: Deployment, where: str, values: Mapping[str, Any], **sta
 def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: Sequence[str]) -> Launch:
     """The replica of a start script, and of its file of options where it has one."""
     engine, where, config = deployment.engine, paths[0], f"workers/{name}.yaml"
-    program, env, command, words = facts.fact("programs", engine), dict[str, str](), list[str](), Words()
+    program, env, command, words = fact("programs", engine), dict[str, str](), list[str](), Words()
     for line in files[where].splitlines():
         if line.startswith("export "):
             variable, _, value = line.removeprefix("export ").partition("=")
@@ -121,7 +120,7 @@ def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: 
     if engine != "trtllm":
         flags = ((f"--{key}", None if value is True else str(value)) for key, value in options.items())
         words = (*flags, *words_of(where, command))
-    visible = [vendor["visible"] for vendor in facts.fact("vendors").values()]
+    visible = [vendor["visible"] for vendor in fact("vendors").values()]
     gpus = next((env[variable] for variable in visible if variable in env), None)
     return _launch(
         deployment,
@@ -238,16 +237,16 @@ def flags_are_legal(deployment: Deployment, fleet: Started) -> Iterator[str]:
 
 def _flag_fault(deployment: Deployment, name: str, value: str | None) -> str:
     engine, version = deployment.engine, deployment.engine_version
-    kind = facts.legal_flag(engine, version, name) if engine != "trtllm" else None
+    kind = legal_flag(engine, version, name) if engine != "trtllm" else None
     program = f"{engine} {version}"
     if kind is None and deployment.target.workers:
         options, title = deployment.options, deployment.target.title
-        kind = facts.legal_flag(options.target, options.version, name, f"{engine}_worker")
+        kind = legal_flag(options.target, options.version, name, f"{engine}_worker")
         program += f" and {title} {options.version}"
     if kind is None:
         return f"{name} is no flag of {program}"
-    if (kind == facts.SWITCH) != (value is None):
-        return f"{name} {'takes no value' if kind == facts.SWITCH else 'needs a value'}"
+    if (kind == SWITCH) != (value is None):
+        return f"{name} {'takes no value' if kind == SWITCH else 'needs a value'}"
     if isinstance(kind, list):
         return "" if value in kind else f"{name} {shown(value)} is none of {', '.join(kind)}"
     is_of_kind = kind not in NUMBERS or NUMBERS[kind].fullmatch(str(value))
@@ -302,7 +301,7 @@ def ends_have_connectors(deployment: Deployment, fleet: Started) -> Iterator[str
     """Prefill and decode name a connector that the version has, and their end of it; others have none."""
     if deployment.engine != "vllm":
         return
-    version, vllm_facts = deployment.engine_version, facts.transfer_facts(deployment.engine_version)
+    version, vllm_facts = deployment.engine_version, transfer_facts(deployment.engine_version)
     roles = {name: role.value for role, name in KV_ROLES.items()}
     for launch in fleet.launches:
         transfer = launch.transfer
@@ -370,7 +369,7 @@ def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]
 
 def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
     """Names that a controller joins, those of a graph or a set and of its components, are not too long together."""
-    most = facts.fact("longest_name", "set" if deployment.disaggregated_set else "graph")
+    most = fact("longest_name", "set" if deployment.disaggregated_set else "graph")
     for pool in deployment.pools if deployment.disaggregated_set or deployment.target.workers else ():
         graph = f"{deployment.name}-{pool.name}" if deployment.routing is GatewayRouting.BY_LENGTH else deployment.name
         name = f"{graph}-{pool.name}"
@@ -390,7 +389,7 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
             words = shlex.split(line, comments=True)
             if words[:1] == ["server"] and words[3:] != checks:
                 yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
-    elif not deployment.target.pods and deployment.engine in facts.fact("router"):
+    elif not deployment.target.pods and deployment.engine in fact("router"):
         words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
         for name, value in health_flags().items():
             file_value = words[words.index(name) + 1] if name in words[:-1] else "not stated"

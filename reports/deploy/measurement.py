@@ -1,4 +1,4 @@
-"""How the fleet is measured: the planned workload replayed, loads swept, and what Prometheus watches while it serves.
+"""How a deployed fleet is measured and explained: its benchmark, what Prometheus watches, and the page of the files.
 
 Every series carries the labels `deployment` and `pool`, put there by what scrapes it: PodMonitors in Kubernetes, a
 configuration of Prometheus elsewhere. So the rules are the same for all, with alerts at the plan's own limits.
@@ -6,10 +6,11 @@ configuration of Prometheus elsewhere. So the rules are the same for all, with a
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,18 +18,51 @@ from numpy.typing import NDArray
 
 from costmodel.lengths import whole_parts
 from costmodel.metric import Metric
-from costmodel.simulator.trace import gamma_arrivals
 from costmodel.units import MILLI
+from costmodel.words import join_words, percentage, plural
+from costmodel.workload import gamma_arrivals
 from optimizer.fleets.build_plan import with_latencies
-from optimizer.plans.plan import Plan
-from search_spaces.problem import Balancing
-
-from . import facts
-from .deployment import DeployedPool, Deployment, LabelledSlo, PlannedWorkload
-from .formats import Raw, manifest, objects, pod_text, render
-from .gateway import class_header
-from .hosts import place, router_hosts
-from .kubernetes import fleet_objects
+from optimizer.plans.plan import Plan, Status
+from reports.asked import asked
+from reports.deploy.deployment import (
+    TEMPLATE_TOKENS,
+    DeployedPool,
+    Deployment,
+    LabelledSlo,
+    PlannedWorkload,
+    fact,
+    image_of,
+    scattering,
+    versions_of,
+)
+from reports.deploy.describe import told_apart
+from reports.deploy.flags import connector
+from reports.deploy.formats import Raw, manifest, objects, pod_text, render
+from reports.deploy.gateway import (
+    HEADER,
+    by_size,
+    bytes_per_token,
+    chosen_by,
+    class_header,
+    class_names,
+    gateway_rules,
+    pool_lines,
+    tolerance_sentence,
+)
+from reports.deploy.hosts import hosts_of, place, router_hosts
+from reports.deploy.kubernetes import (
+    AUTOSCALE_FILE,
+    CACHE_FILE,
+    SECRET,
+    SUPPORT_FILE,
+    fleet_objects,
+    router_command,
+    vendor_fact,
+)
+from reports.numbers import duration, percent_beside, significant
+from reports.text import clean
+from reports.words import is_simulated_row, slo_words
+from search_spaces.problem import Balancing, target_of
 
 FOLDER: Final = "benchmark"
 BLOCK_TOKENS: Final = 128
@@ -50,7 +84,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
-        tool=Raw(facts.fact("benchmark", "tool")),
+        tool=Raw(fact("benchmark", "tool")),
         url=deployment.url,
         tokenizer=deployment.weights,
         runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
@@ -97,7 +131,7 @@ def job_script(command: str) -> str:
 
     The image has no more than a shell and AIPerf.
     """
-    result = f"results/{facts.fact('benchmark', 'result')}"
+    result = f"results/{fact('benchmark', 'result')}"
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
@@ -192,10 +226,10 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
 
 def requests_of(demand: PlannedWorkload) -> int:
     """Requests of a trace of some minutes, within bounds that a test run can bear."""
-    least, most = facts.fact("benchmark", "requests")
+    least, most = fact("benchmark", "requests")
     if demand.prefix_hit_share > 0.0:
         most = min(most, MOST_BLOCKS / max(demand.mean_isl / BLOCK_TOKENS, 1.0))
-    return int(min(max(demand.request_rate * facts.fact("benchmark", "seconds"), least), max(most, least)))
+    return int(min(max(demand.request_rate * fact("benchmark", "seconds"), least), max(most, least)))
 
 
 def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
@@ -231,11 +265,11 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     values are bad, None where it has none; minutes: how long they may be; says: what is wrong above the line. Of
     several classes the loosest limits count, for engines do not tell classes apart.
     """
-    target, metrics = deployment.target, facts.fact("metrics")
+    target, metrics = deployment.target, fact("metrics")
     loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
     ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
     share = min(slo.attainment for slo in deployment.classes)
-    passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
+    passed_over = fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
 
     speculations = [pool.config.speculation for pool in deployment.token_pools]
 
@@ -257,7 +291,7 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         ttft=ttft,
         tpot=tpot,
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
-        routers=int(facts.fact("routers")) if target.pods else len(router_hosts(place(deployment))),
+        routers=int(fact("routers")) if target.pods else len(router_hosts(place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
     return [{"limit": None, "says": "", "minutes": 5} | row for row in (rows[0] if rows else [])]
@@ -284,10 +318,222 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
         scraped = objects(
             "monitoring/prometheus.yaml",
             fleet=deployment,
-            fact=facts.fact,
+            fact=fact,
             engines=engines,
             routers=router_hosts(engines),
         )
         about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
         files["prometheus.yaml"] = manifest(about, *scraped)
     return {f"monitoring/{file}": text for file, text in files.items()}
+
+
+LONGEST_COMMAND: Final = 400
+"""Characters of a command on the page."""
+
+
+def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
+    """The settings of a deployment, each with its value (of each pool where pools differ) and the reason for it.
+
+    First those that pools state, then those that are the same for all.
+    """
+
+    def value(name: str) -> str:
+        by_pool = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
+        texts = {
+            pool: f"{setting:,}" if isinstance(setting, int) else str(setting) for pool, setting in by_pool.items()
+        }
+        first, *rest = dict.fromkeys(texts.values())
+        return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
+
+    target, apart, first_pool = deployment.options.target, deployment.disaggregated, deployment.pools[0]
+    drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
+    speculation = drafting.config.speculation
+    scatters = deployment.behind_gateway or scattering(target, apart=apart)
+    router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
+    planned = _router_words(deployment.balancing, by_prefix=deployment.by_prefix(deployment.balancing))
+    (rows,) = objects(
+        "readme/settings.yaml",
+        fleet=deployment,
+        first=first_pool,
+        value=value,
+        copies=any(pool.settings.redundant for pool in deployment.pools),
+        drafting=drafting,
+        acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
+        series=fact("metrics").get(deployment.engine, {}),
+        hit=deployment.demand.prefix_hit_share,
+        percentage=percentage,
+        router=router,
+        planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
+        connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
+        ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
+    )
+    return [(setting, text, why) for setting, text, why in rows]
+
+
+def _router_words(balancing: Balancing, *, by_prefix: bool) -> str:
+    return ("the prompt's prefix, then " if by_prefix else "") + balancing.value
+
+
+def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
+    """The lines of a template, each a step or a note."""
+    text = render(template, fleet=deployment, support=SUPPORT_FILE, **values)
+    return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
+    """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
+    target = target_of(deployment.options.target)
+    instances = () if target.pods else place(deployment)
+    lines = _lines(
+        "readme/steps.md",
+        deployment,
+        files=files,
+        title=target.title,
+        pods=target.pods,
+        chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
+        haproxy=fact("gateway", "version"),
+        port=fact("ports", "http"),
+        hosts=[host.name for host in hosts_of(instances)],
+        routers=[host.name for host in router_hosts(instances)],
+        router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
+        image="" if target.pods else image_of(target.name, deployment.options.version, deployment.engine),
+        watched=bool(watches(deployment)),
+        charts=fact("charts"),
+        helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
+        url=deployment.url,
+        header=HEADER,
+        labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
+        secret=SECRET,
+        cache=CACHE_FILE,
+        autoscale=AUTOSCALE_FILE,
+    )
+    numbers = itertools.count(1)
+    return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
+
+
+def scattered_words(deployment: Deployment) -> str:
+    """That no router keeps prompts together which the plan finds in a cache, and what comes of it.
+
+    Empty where one does, or none has to.
+    """
+    many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
+    if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
+        return ""
+    why = scattering(deployment.options.target, apart=deployment.disaggregated)
+    if not deployment.routes_by_prefix:  # a plan of sessions
+        why = why or "a least-requests router is not told to keep a session where it was"
+    subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
+    most = 1.0 / max(1.0 - deployment.demand.prefix_hit_share, 0.01)
+    return why and (
+        f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
+        "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
+        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. "
+        "llm-d and NVIDIA Dynamo route by prefix."
+    )
+
+
+def stack_words(deployment: Deployment) -> str:
+    """Which versions of which programs the files are for."""
+    target, version = deployment.target, deployment.options.version
+    engine = target_of(deployment.engine).title
+    if target.title == engine:
+        return f"{engine} {version}"
+    own = "" if version == deployment.engine_version else f" {version}"  # llm-d's versions are those of its engine
+    return f"{target.title}{own} with {engine} {deployment.engine_version}"
+
+
+def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
+    """The page of a deployment; files: those that are written, by path."""
+    pods = target_of(deployment.options.target).pods
+    router_plan, options = behind(plan, deployment.router), deployment.options
+    pools = [
+        f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
+        for pool in deployment.pools
+    ]
+    chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
+    source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
+    return render(
+        "readme/README.md",
+        title=deployment.title,
+        stack=stack_words(deployment),
+        sha=deployment.plan_sha,
+        pools=deployment.pools,
+        routes=pool_lines(deployment) if deployment.parted else [],
+        steps=start_steps(deployment, files),
+        fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
+        room=deployment.template_room,
+        most_room=TEMPLATE_TOKENS,
+        unchecked=options.unchecked,
+        newest=versions_of(options.target)[-1],
+        rows=setting_rows(deployment),
+        source=Raw(source),
+        checks=_checks(deployment, source, pods=pods, other=router_plan is not plan),
+        other_router=router_plan is not plan,
+        pods=pods,
+        space=Raw(options.namespace),
+        job=Raw(deployment.name),
+        runs=[
+            [Raw(f"{deployment.name}-benchmark{slo.ending}"), Raw(f"{FOLDER}/{trace_file(slo)}"), Raw(job_result(slo))]
+            for slo in deployment.classes
+        ],
+        requests=requests_of(deployment.demand),
+        rate=f"{deployment.demand.request_rate:g}",
+        predicted=_quantiles(router_plan),
+        by_formula=not (plan.simulated or is_simulated_row(plan)),
+        several=told_apart(plan),
+        goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
+            f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
+            for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
+        ],
+        notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
+            "readme/notes.md",
+            deployment,
+            scattered=scattered_words(deployment),
+            tolerance=tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{bytes_per_token(deployment):g}",
+            names=class_names(deployment),
+            exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
+            monitoring=fact("monitoring", "namespace"),
+        ),
+    )
+
+
+def job_result(slo: LabelledSlo) -> str:
+    """File into which the log of a class's job goes."""
+    stem, _, suffix = str(fact("benchmark", "result")).rpartition(".")
+    return f"{stem}{slo.ending}.{suffix}"
+
+
+STATED_SOURCE: Final = "<the fleet.yaml, or the plan.json with --alternative N>"
+"""What a fleet comes from that is not the one that its plan recommends: its plan does not record which."""
+
+
+def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> list[Raw]:
+    """The commands that compare what was measured with the plan, one for each class.
+
+    source: what states the fleet; other: a router that is not the plan's.
+    """
+    result = str(fact("benchmark", "result"))
+    checks = []
+    for slo in deployment.classes:
+        file = job_result(slo) if pods else f"{FOLDER}/{results_folder(slo)}/{result}"
+        flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
+        flags += f" --balancing {deployment.router}" if other else ""
+        checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
+    return checks
+
+
+def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
+    """Predicted quantiles, of each class where there are several."""
+    latencies: list[tuple[str, Any, Any]] = [("", plan.ttft_s, plan.tpot_s)]
+    if told_apart(plan):
+        latencies = [(f"{slo.name} ", slo.ttft_s, slo.tpot_s) for slo in plan.classes]
+
+    def shown(metric: Any, name: str) -> str:
+        return "-" if metric is None else duration(getattr(metric, name))
+
+    return [
+        (f"{slo_class}{name}", shown(ttft, name), shown(tpot, name))
+        for slo_class, ttft, tpot in latencies
+        for name in ("p50", "p90", "p99")
+    ]

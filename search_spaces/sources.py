@@ -1,26 +1,26 @@
-"""YAML read with care: every value keeps its line and column, and YAML's traps are faults with a sentence of their own.
+"""YAML and JSON of a user's file, read with care: each fault has its file, line, column and keys.
 
-Closed here: files too large, not UTF-8, empty or not a mapping; tabs; duplicate keys; `no` meaning false, `1:30`
-meaning 90, `010` meaning 8, `1e12` meaning a text; alias bombs, endless nesting, tags.
+Closed here: files too large, not UTF-8, empty or not a mapping; keys that stand twice; endless nesting. Of YAML: tabs,
+`no` meaning false, `1:30` meaning 90, `010` meaning 8, `1e12` meaning a text, alias bombs, tags. Of JSON: NaN and
+infinity, numbers of thousands of digits.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from costmodel.errors import InputError
-from costmodel.quoting import shortened, shown
+from costmodel.errors import InputError, shortened, shown
 
-from .faults import Fault, Path, Position, Source, pointed
-from .files import read_text
+from .files import Fault, Keys, Position, Source, pointed, read_text
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -48,7 +48,7 @@ def shipped_table(package: str, name: str) -> Any:
     return yaml.load(text, Loader=_SHIPPED)  # noqa: S506 (a safe loader; the file is ours)
 
 
-def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:
+def read_source(path: Path, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:
     """Read a YAML file whose root is a mapping; return it and its faults, or raise `InputError` if nothing can be read.
 
     Args:
@@ -156,13 +156,13 @@ class _Walker:
 
     name: str
     lines: tuple[str, ...]
-    values: dict[Path, Position] = field(default_factory=dict)
-    keys: dict[Path, Position] = field(default_factory=dict)
+    values: dict[Keys, Position] = field(default_factory=dict)
+    keys: dict[Keys, Position] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
     aliased: int = 0
 
-    def build(self, node: yaml.Node, path: Path, depth: int) -> Any:
+    def build(self, node: yaml.Node, path: Keys, depth: int) -> Any:
         self._guard(node, depth)
         self.values[path] = _position(node.start_mark)
         if isinstance(node, yaml.MappingNode):
@@ -182,7 +182,7 @@ class _Walker:
         if sentence:
             raise InputError(pointed(self.name, self.lines, _position(node.start_mark), sentence))
 
-    def _pairs(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
+    def _pairs(self, node: yaml.MappingNode, path: Keys) -> Iterator[tuple[str, yaml.Node]]:
         """Yield the keys, as they are written, and their nodes; the first of equal keys wins, the others are faults."""
         positions: dict[str, Position] = {}
         for key_node, child in node.value:
@@ -201,7 +201,7 @@ class _Walker:
                 positions[key] = self.keys[place] = position
                 yield key, child
 
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+    def _scalar(self, node: yaml.Node, path: Keys) -> Any:
         text = _whole_characters(node.value)
         plain = getattr(node, "style", None) is None
         resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
@@ -281,3 +281,165 @@ _RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
     "timestamp": lambda text: (text, ""),
     "value": lambda text: (text, ""),
 }
+
+
+_SPACE = re.compile(r"\s*")
+_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|(NaN|-?Infinity)', re.DOTALL)
+"""Texts, in which a word means nothing, and words that are no JSON."""
+_Child = tuple[str | int, int, int]
+"""Key or number of a value in what it is part of, index of the key, and of the value."""
+_KINDS = ((bool, ""), (str, "a string"), (list, "an array"), (dict, "an object"), (int | float, "a number"))
+
+
+def json_kind(value: object) -> str:
+    """What a value is, in JSON's own words.
+
+    >>> json_kind({}), json_kind([1]), json_kind("a"), json_kind(1.5), json_kind(False), json_kind(None)
+    ('an object', 'an array', 'a string', 'a number', 'false', 'null')
+    """
+    kind = next((words for kind, words in _KINDS if isinstance(value, kind)), "null")
+    return kind or shown(value)
+
+
+def json_shown(value: object) -> str:
+    """A value as a message quotes it, in JSON's own words.
+
+    >>> json_shown({}), json_shown("a"), json_shown(1.5), json_shown(None)
+    ('an object', "'a'", '1.5', 'null')
+    """
+    return json_kind(value) if value is None or isinstance(value, list | dict) else shown(value)
+
+
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
+
+
+def value_at(content: Any, path: str) -> Any:
+    """The value under a key, or under keys and indexes of lists joined by dots; None where there is none.
+
+    >>> value_at({"usage": {"prompt_tokens": [5, 6]}}, "usage.prompt_tokens.1")
+    6
+    """
+    while path and content is not None:
+        if isinstance(content, Mapping) and path in content:
+            return content[path]
+        first, _, path = path.partition(NESTED)
+        if isinstance(content, list):
+            content = content[int(first)] if first.isdecimal() and int(first) < len(content) else None
+        else:
+            content = content.get(first) if isinstance(content, Mapping) else None
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A JSON value in a text: what stands for the file in messages, and where the value begins.
+
+    clause: what is said of the file before what is wrong in it.
+    """
+
+    name: str
+    text: str
+    start: int = 0
+    clause: str = ""
+
+    def value(self, *, constants: bool = False) -> Any:
+        """The value; InputError for a text that is none, or more.
+
+        constants: whether Infinity and NaN are numbers, as Python's own writer has them.
+        """
+        it = f"{self.clause}it " if self.clause else ""
+        read_constant = float if constants else int  # which refuses them all
+        try:
+            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=read_constant)
+        except json.JSONDecodeError as error:
+            if not self.text.strip():
+                raise InputError(f"{self.name}: {it}is empty") from error
+            reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
+            raise self._error(error.pos, f"{it}is not valid JSON: {reason}") from error
+        except _TwiceError:
+            path, place = self._second_key()
+            sentence = Fault(path, "stands here again; keep one of them").told()
+            raise self._error(place, f"{self.clause}{sentence}") from None
+        except RecursionError as error:
+            raise InputError(f"{self.name}: {it}is nested too deeply") from error
+        except ValueError as error:  # a word of JavaScript that JSON lacks, or an integer of thousands of digits
+            word = next((match for match in _CONSTANT.finditer(self.text) if match[1]), None)
+            if word is not None and not constants:
+                raise self._error(word.start(), f"{it}is not valid JSON: {word[1]} is not a number there") from None
+            raise InputError(f"{self.name}: {it}is not valid JSON: a number has thousands of digits") from error
+
+    def error(self, sentence: str, path: Keys = ()) -> InputError:
+        """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
+        return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
+
+    def line(self, path: Keys = ()) -> int:
+        """The line where a value stands, counted from 1."""
+        return self._position(self._place(path)).line
+
+    def _error(self, place: int, sentence: str) -> InputError:
+        position = self._position(place)
+        return InputError(f"{self.name}:{position.line}:{position.column}: {sentence}")
+
+    def _position(self, place: int) -> Position:
+        return Position(self.text.count("\n", 0, place) + 1, place - self.text.rfind("\n", 0, place))
+
+    def _place(self, path: Keys) -> int:
+        """Index of the value at a path, or of its nearest parent."""
+        place = after_space(self.text, self.start)
+        for step in path:
+            below = next((at for key, _, at in _children(self.text, place) if key == step), None)
+            if below is None:
+                break
+            place = below
+        return place
+
+    def _second_key(self) -> tuple[Keys, int]:
+        """Keys and index of the first key that stands twice in one object, up to which the text is known to be JSON."""
+        place = after_space(self.text, self.start)
+        below: list[tuple[Keys, set[str | int], Iterator[_Child]]] = [((), set(), _children(self.text, place))]
+        while below:
+            path, keys, children = below[-1]
+            key, at, inner = next(children, (None, 0, 0))
+            if key is None:
+                below.pop()
+            elif key in keys:
+                return (*path, key), at
+            else:
+                keys.add(key)
+                below.append(((*path, key), set(), _children(self.text, inner)))
+        return (), place
+
+
+class _TwiceError(ValueError):
+    """A key that stands twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise _TwiceError
+    return fields
+
+
+def _children(text: str, place: int) -> Iterator[_Child]:
+    """The values below the one at `place`."""
+    if text[place] not in "{[":
+        return
+    decode = json.JSONDecoder().raw_decode
+    is_object, at, number = text[place] == "{", after_space(text, place + 1), 0
+    while text[at] not in "}]":
+        key, start = number, at
+        if is_object:
+            key, at = decode(text, at)
+            at = after_space(text, after_space(text, at) + 1)
+        yield key, start, at
+        at = after_space(text, decode(text, at)[1])
+        at = after_space(text, at + 1) if text[at] == "," else at
+        number += 1
+
+
+def after_space(text: str, at: int) -> int:
+    """Index of the next character that is no white space."""
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()

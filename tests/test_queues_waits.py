@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.queues.erlang import (
+from costmodel.queues.waits import (
     MANY_SERVERS,
     arrivals_after,
     conditional_wait,

@@ -1,15 +1,22 @@
-"""A document on a terminal: sentences broken at blanks, tables aligned, color only where it is wanted."""
+"""Views of a document: on a terminal, as Markdown, and as an offline page; they know nothing of plans."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import zip_longest
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from markupsafe import Markup, escape
 
-from reports.document import Column, Document, Facts, Section, read_sections
-from reports.text import display_width, fit, pad, wrap
+from costmodel.words import plural
+from reports.document import Column, Detail, Document, Facts, Section, Table, read_sections
+from reports.text import as_script, display_width, finite, fit, glue, pad, wrap
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LEAST_WIDTH: Final = 56
 LEAST_VALUE: Final = 20
@@ -23,7 +30,7 @@ LONGEST_WORD: Final = 24
 """Columns of a word that is kept whole where cells are broken at blanks."""
 
 
-def render_document(document: Document, width: int = 100, *, color: bool = False) -> str:
+def terminal_view(document: Document, width: int = 100, *, color: bool = False) -> str:
     """Return a document as text.
 
     Args:
@@ -35,7 +42,7 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
     fg = None if document.positive else "red"
     headline = [line for text in document.headline for line in wrap(text, width)]
     blocks = [[_paint(line, color=color, fg=fg, bold=True) for line in headline]]
-    blocks += [list(_section(section, width, color=color)) for section in read_sections(document.sections)]
+    blocks += [list(_terminal_section(section, width, color=color)) for section in read_sections(document.sections)]
     if document.next_step:
         blocks[-1].append(_paint(f"Next: {document.next_step}", color=color, fg="cyan"))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -45,7 +52,7 @@ def _paint(text: str, *, color: bool, fg: str | None = None, bold: bool = False)
     return click.style(text, fg=fg, bold=bold or None) if color else text
 
 
-def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
+def _terminal_section(section: Section, width: int, *, color: bool) -> Iterator[str]:
     indent = 2 if section.title else 0
     if section.title:
         yield from wrap(section.title, width)
@@ -200,3 +207,148 @@ def _cell_lines(cell: str, column: Column, width: int) -> list[str]:
         rest = " ".join(lines[column.lines - 1 :])
         lines = [*lines[: column.lines - 1], fit(rest, width)]
     return lines
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+MOST_MARKDOWN_ROWS: Final = 20
+_SPECIAL: Final = re.compile(r"([\\`*{}\[\]<#|~&@]|>(?!\d)|^>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""What Markdown or its mentions of people and issues give a meaning; an underscore within a word has none, nor has
+the sign in >99.9 %, where it begins no line."""
+
+
+def escaped(text: str) -> str:
+    """Write text so that Markdown shows it as it is; a backslash would not do for all characters, references do.
+
+    >>> escaped("a|b <i> @you, _max_num_seqs")
+    'a&#124;b &#60;i&#62; &#64;you, &#95;max_num_seqs'
+    """
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[1])};", text)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_MARKDOWN_ROWS) -> list[str]:
+    """Write a table; headers of number columns begin with '#'."""
+    names = [header.removeprefix("#") for header in headers]
+    rules = ["---:" if header.startswith("#") else "---" for header in headers]
+    lines = [names, rules, *([escaped(cell) for cell in row] for row in rows[:most])]
+    rows_text = [f"| {' | '.join(line)} |" for line in lines]
+    cut = len(rows) - most
+    return [*rows_text, "", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else rows_text
+
+
+def markdown_view(document: Document) -> str:
+    """Return a document as Markdown, its first sentence as the heading."""
+    first, *rest = document.headline
+    blocks = [f"### {escaped(first)}", *map(escaped, rest)]
+    blocks += ["\n".join(_markdown_section(section)) for section in read_sections(document.sections)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_section(section: Section) -> list[str]:
+    blocks: list[list[str]] = [[f"**{escaped(section.title)}**"]] if section.title else []
+    blocks += [[escaped(text)] for text in section.sentences]
+    if section.facts:
+        blocks.append([f"- {escaped(name)}: {escaped(value)}" for name, value in section.facts])
+    if section.table is not None and section.table.rows:
+        blocks.append(markdown_table(section.table.headers, section.table.rows))
+    blocks += [[escaped(text)] for text in section.notes]
+    if section.code:
+        blocks.append(["```sh", section.code.replace("```", ""), "```"])
+    return [line for number, block in enumerate(blocks) for line in ([""] * bool(number) + block)]
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+MOST_PAGE_ROWS: Final = 120
+MOST_STACKED: Final = 60
+"""Rows of a table up to which each of them becomes a block on a narrow screen; longer ones are moved sideways."""
+_TOPIC: Final = re.compile(r"([A-Z][a-z]+(?: [a-z]+)?): (.*)", re.S)
+
+
+def html_view(document: Document, record: Any, name: str = "result") -> str:
+    """Return a document as one HTML file.
+
+    Args:
+        document: what is shown; nothing else is read.
+        record: plain values embedded as JSON, so that programs can read the file.
+        name: of the element that has the record.
+    """
+    twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
+    page = environment().get_template("document.html.j2")
+    sections = [section for section in document.sections if not section.is_empty]
+    return page.render(document=document, sections=sections, twin=twin, name=name) + "\n"
+
+
+@cache
+def environment() -> Environment:
+    """The templates of pages, everything escaped, with the filters that they use."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import, and for pages alone
+
+    environment = Environment(
+        loader=PackageLoader("templates", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"px": pixels, "shown": shown, "cell": cell, "glue": cell, "anchor": anchor, "style_of": style_of}
+    environment.filters |= filters
+    environment.globals |= {"MOST_ROWS": MOST_PAGE_ROWS, "FOLDED": Detail.FOLDED}
+    environment.tests["small"] = is_small
+    return environment
+
+
+def pixels(value: float) -> str:
+    """Write a position with at most one decimal.
+
+    >>> pixels(12.04), pixels(-0.01), pixels(3.25)
+    ('12', '0', '3.2')
+    """
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+def shown(text: str) -> Markup:
+    r"""A sentence whose topic, in a word or two before a colon, stands out.
+
+    >>> str(shown("Risk: 4 of 5 < all")), str(shown("chat: 3 s"))
+    ('<b>Risk:</b> 4 of 5 &lt; all', 'chat: 3\xa0s')
+    """
+    topic = _TOPIC.fullmatch(text)
+    return escape(_unbroken(text)) if topic is None else Markup("<b>{}:</b> {}").format(topic[1], _unbroken(topic[2]))
+
+
+def cell(text: str) -> Markup:
+    """A cell: numbers stay with their units, and long names may break after their underscores.
+
+    >>> str(cell("max_num_seqs <"))
+    'max_<wbr>num_<wbr>seqs &lt;'
+    """
+    return escape(glue(text)).replace("_", Markup("_<wbr>"))
+
+
+def _unbroken(text: str) -> str:
+    """Keep numbers with their units, and names such as prefill-1, on one line."""
+    return re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", glue(text))
+
+
+def anchor(title: str) -> str:
+    """The name by which a section is linked to.
+
+    >>> anchor("SLOs: chat, 95 %"), anchor("Cost and capacity")
+    ('slos', 'cost-and-capacity')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.partition(":")[0].lower()).strip("-")
+
+
+def style_of(table: Table) -> str:
+    """How a table gives way on a narrow screen."""
+    if len(table.rows) > MOST_STACKED:
+        return "steady"
+    return "stack named" if table.columns[0].align == "right" else "stack"
+
+
+def is_small(section: Section) -> bool:
+    """Whether a section has room beside a chart."""
+    wide = section.charts or section.table or section.sections or section.fleet or section.detail is Detail.FOLDED
+    return not (wide or section.is_empty)

@@ -23,14 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import IntArray
-from costmodel.errors import InputError, UnknownNameError, name_hint
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, UnknownNameError, name_hint, name_list, shown
 from costmodel.units import MIB
 from costmodel.words import percentage
-from search_spaces.files import kind_of_bytes, open_file, regular_size
-from search_spaces.json_source import NESTED, json_kind, json_shown, value_at
-from search_spaces.quantities import UNITS, Kind, finite_number
-from search_spaces.yaml_source import shipped_table
+
+from .files import kind_of_bytes, open_file, regular_size
+from .quantities import UNITS, Kind, finite_number
+from .sources import NESTED, json_kind, json_shown, shipped_table, value_at
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""

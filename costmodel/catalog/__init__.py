@@ -1,1 +1,0 @@
-"""Data files of the catalog: accelerators, prices, kernel efficiencies and models; read by `search_spaces`."""

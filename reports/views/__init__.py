@@ -1,1 +1,0 @@
-"""Views of a document: terminal and Markdown; they know nothing of plans."""
