@@ -12,14 +12,7 @@ from typing import Any, Final
 
 from costmodel.metric import Metric, limits_of
 from optimizer.plans.plan import Binding, Plan
-from reports.numbers import (
-    MISSING,
-    count,
-    is_number,
-    listed,
-    quantity,
-    significant,
-)
+from reports.numbers import MISSING, count, is_number, listed, quantity, significant
 from reports.text import clean
 from search_spaces.problem import Slo
 from search_spaces.quantities import Kind, format_quantity

@@ -19,18 +19,7 @@ from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
 
 from .asked import asked
-from .numbers import (
-    MISSING,
-    count,
-    duration,
-    hourly,
-    is_number,
-    percent,
-    quantity,
-    rate,
-    signed_percent,
-    significant,
-)
+from .numbers import MISSING, count, duration, hourly, is_number, percent, quantity, rate, signed_percent, significant
 from .text import clean, sentence
 
 MOST_POOLS_IN_WORDS: Final = 2

@@ -13,7 +13,7 @@ A fleet serves every lower rate too, and what neither the rate nor a price chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -502,11 +502,6 @@ class SizedFleet:
         return tuple(engine_pools(self.instance, self.fleet))
 
     @property
-    def whole_rate(self) -> float:
-        """Arrivals of all groups at the rate that it is sized for [1/s]."""
-        return self.rate / self.instance.problem.workload.request_rate
-
-    @property
     def key(self) -> tuple[object, ...]:
         """What tells it from every other."""
         return self.group, self.rate, fleet_key(self.fleet)
@@ -636,7 +631,8 @@ def search_levels(
             out = [
                 engines_of(miss.instance, miss.fleet)
                 for miss in misses
-                if miss.group == group and miss.whole_rate <= rate * (1.0 + ROUNDING)
+                if miss.group == group
+                and miss.rate <= rate * miss.instance.problem.workload.request_rate * (1.0 + ROUNDING)
             ]
             cheapest = (_cheapest(group, search, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
@@ -647,17 +643,12 @@ def search_levels(
     return make_levels(rates, fleets, prices, lambda option: within_limits(problem, option))
 
 
-def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
+def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
     """The problem with all offers at some prices, then with each alone."""
-    offers = [
-        replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0)
-        for offer, usd in zip(problem.offers, prices, strict=True)
-    ]
-    yield replace(problem, offers=tuple(offers))
-    if len(offers) > 1:
-        for alone in offers:
-            stock = tuple(offer if offer is alone else replace(offer, inventory=0) for offer in offers)
-            yield replace(problem, offers=stock)
+    priced_offers = zip(problem.offers, prices, strict=True)
+    offers = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
+    alone = [[offer if offer is own else replace(offer, inventory=0) for offer in offers] for own in offers]
+    return [replace(problem, offers=tuple(stock)) for stock in (offers, *(alone if len(offers) > 1 else ()))]
 
 
 def _groups(problem: Problem) -> list[Instance]:

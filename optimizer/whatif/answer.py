@@ -383,18 +383,16 @@ def look_at(case: Case) -> tuple[float, str]:
     return look(case.instance, case.fleet)
 
 
+# --- many scenarios ---------------------------------------------------------------------------------------------------
+
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
 PROVING = 0.7
 """Share of a sweep's work that is done when simulations begin."""
-
 MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
 INNER = ("fleet", "refuted_fleets")
 """Keys of a row that are for the sweep alone: what tells its fleet, and those that were refuted, from every other."""
-
-
-# --- the scenarios ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
