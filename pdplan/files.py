@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -324,10 +325,8 @@ def check_files(
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_free(path, force=force)
-    if "--parquet" in targets:
-        from reports.rows import check_parquet
-
-        check_parquet()
+    if "--parquet" in targets and importlib.util.find_spec("pyarrow") is None:
+        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
 
 def random_problem(console: Console, file: Path, settings: tuple[str, ...], prices: str | None = None) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +97,9 @@ class LengthMap:
 
     def words(self, output: int, input_: int) -> str:
         """Name a cell."""
-        return f"{edge_labels(self.isl_edges)[input_]} input and {edge_labels(self.osl_edges)[output]} output tokens"
+        ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
+        isl, osl = ("–".join(map(power_of_two, each)) for each in ends)
+        return f"{isl} input and {osl} output tokens"
 
 
 def length_map(
@@ -135,11 +136,6 @@ def bin_of(length: float, edges: Sequence[float]) -> int:
     """Return the number of the bin that a length falls in."""
     above = sum(1 for edge in edges[1:-1] if length >= edge)
     return min(above, len(edges) - 2)
-
-
-def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
-    """Name the bins between edges [token]."""
-    return tuple(f"{power_of_two(low)}–{power_of_two(high)}" for low, high in itertools.pairwise(edges))
 
 
 MOST_BOXES: Final = 5

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
 from costmodel.simulator.metrics import Result
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
@@ -143,12 +142,6 @@ def columns_parquet(columns: Columns) -> bytes:
             table[name] = arrow.array(column, from_pandas=True)  # NaN becomes null
     parquet.write_table(arrow.table(table), stream)
     return stream.getvalue()
-
-
-def check_parquet() -> None:
-    """Raise InputError where Parquet cannot be written."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
 
 def request_columns(instance: Instance, pools: Sequence[str], judgement: Judgement) -> Columns:

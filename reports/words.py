@@ -356,15 +356,6 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
     return [max(alike, key=merit) for alike in attempts.values()]
 
 
-def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
-    """Say whether a fleet holds; one whose interval contains a goal is undecided."""
-    if fleet.held:
-        return OUTCOMES[Outcome.MEETS]
-    if fleet.overloaded or fleet.stuck:
-        return "overloaded"
-    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
-
-
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
     if fleet.outcome is not None:

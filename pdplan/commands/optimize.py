@@ -151,9 +151,10 @@ def optimize(
 
 def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
-    from reports.answers.plan import plan_document, write_outputs
+    from reports.answers.plan import plan_document, plan_page
     from reports.answers.plan_details import what_runs
-    from reports.text import record_of
+    from reports.text import json_text, record_of
+    from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
     if as_json and output is None:
         console.show(record_of(plan))
@@ -161,7 +162,10 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: boo
     runs = what_runs(plan)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
-        console.note(f"wrote {' and '.join(map(str, write_outputs(plan, document, output, force=force)))}")
+        texts = {output / PLAN_FILE: json_text(record_of(plan)), output / REPORT_FILE: plan_page(plan, document)}
+        check_directory(output, (PLAN_FILE, REPORT_FILE), force=force)
+        write_whole(texts)
+        console.note(f"wrote {' and '.join(map(str, texts))}")
         document = document if console.verbose else plan_document(plan, runs, brief=True)
     console.show(record_of(plan) if as_json else document)
 

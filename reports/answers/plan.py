@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS
@@ -32,9 +31,8 @@ from reports.numbers import (
     signed_percent,
 )
 from reports.scenarios import sensitivity_section
-from reports.text import capital, clean, json_text, moment, record_of, sentence
+from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
-from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
 MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
@@ -78,18 +76,6 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
     """The report of a plan: its whole answer (made here when None) as a page, with the plan itself in it."""
     document = document or plan_document(plan)
     return html_view(replace(document, next_step=""), record_of(plan), "plan")
-
-
-def write_outputs(plan: Plan, document: Document, directory: Path, *, force: bool = False) -> list[Path]:
-    """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
-
-    Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
-    document: the whole answer.
-    """
-    texts = {directory / PLAN_FILE: json_text(record_of(plan)), directory / REPORT_FILE: plan_page(plan, document)}
-    check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
-    write_whole(texts)
-    return list(texts)
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:

@@ -288,7 +288,10 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
             fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in words.tried_fleets(plan):
         if fleet.latencies:
-            outcome = words.outcome_words(fleet, plan)
+            doubt = Outcome.UNDECIDED if words.undecided(fleet, plan) else Outcome.MISSES
+            outcome = words.OUTCOMES[Outcome.MEETS if fleet.held else doubt]
+            if not fleet.held and (fleet.overloaded or fleet.stuck):
+                outcome = "overloaded"
             origin = words.in_words(fleet.what, words.ORIGINS)
             fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []

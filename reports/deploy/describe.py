@@ -80,7 +80,12 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         )
     ids = [pool.id for pool in plan.pools]
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
-    least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
+    demand, least = demand_of(plan, problem=problem), [pool.replicas for pool in plan.pools]
+    if (
+        target_of(options.target).scales and demand.quietest < 1.0
+    ):  # what the quietest hour needs by formula, and spares
+        needed_replicas = replicas_at(*fleet_of_plan(plan, base), demand.quietest)
+        least = [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,
@@ -96,7 +101,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
         routes=tuple(plan.routing),
-        demand=demand_of(plan, problem=problem),
+        demand=demand,
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=tightest(plan),
         classes=classes_of(plan),
@@ -218,21 +223,6 @@ def routing_of(plan: Plan) -> GatewayRouting:
     ]
     alike = all(max(pool_shares) - min(pool_shares) <= ALIKE for pool_shares in shares if pool_shares)
     return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
-
-
-def quietest(plan: Plan) -> float:
-    """The rate of the day's quietest hour over the planned one [1]; 1 where the plan has no day."""
-    day = arrivals(plan)
-    return min(min(day) / plan.workload.request_rate_rps, 1.0) if day else 1.0
-
-
-def _least(plan: Plan, base: Path | None) -> list[int]:
-    """Replicas of each pool that the quietest hour needs by formula, and its spares; all where the plan has no day."""
-    volume = quietest(plan)
-    if volume >= 1.0:
-        return [pool.replicas for pool in plan.pools]
-    needed_replicas = replicas_at(*fleet_of_plan(plan, base), volume)
-    return [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
 
 
 def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
@@ -402,7 +392,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None 
         slo_class=tuple(numbers),
         recorded=None if problem is None else problem.recorded,
         sessions=None if problem is None else problem.workload.sessions,
-        quietest=quietest(plan),
+        quietest=min(min(arrivals(plan), default=math.inf) / load.request_rate_rps, 1.0),
     )
 
 

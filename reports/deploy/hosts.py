@@ -157,12 +157,11 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
     edges = sorted({float(rule.upto) for rule in rules if rule.upto is not None})
     route_labels = [deployment.label(route.slo_class) for route in routes]
     labels = sorted(set(route_labels))
-    got = np.array(
-        [[_row(placed(rules, size, label), names) for size in (*edges, math.inf)] for label in labels], dtype=np.float64
-    )
+    taken = [[placed(rules, size, label) for size in (*edges, math.inf)] for label in labels]
+    got = np.array([[[shares.get(name, 0.0) for name in names] for shares in row] for row in taken], dtype=np.float64)
     label_of = np.array([labels.index(label) for label in route_labels])
     length, share = (np.array(values) for values in zip(*((route.isl, route.share) for route in routes), strict=True))
-    plan_shares = np.array([_row(route.decode, [pool.id for pool in deployment.pools]) for route in routes])
+    plan_shares = np.array([[route.decode.get(pool.id, 0.0) for pool in deployment.pools] for route in routes])
     pool_shares = np.maximum(share @ plan_shares, 1.0 / PARTS)
 
     def worst(ratio: float) -> float:
@@ -171,10 +170,6 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
         return float(max(share @ (1.0 - here.sum(axis=1)), *surplus.tolist()))
 
     return worst
-
-
-def _row(shares: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    return [shares.get(name, 0.0) for name in names]
 
 
 def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, float]:

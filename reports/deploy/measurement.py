@@ -74,7 +74,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     classes = demand.slo_class or (0,) * len(demand.share)
     lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
     files = {
-        f"{FOLDER}/{trace_file(slo)}": "".join(line for number, line in lines if number == of_class)
+        f"{FOLDER}/workload{slo.ending}.jsonl": "".join(line for number, line in lines if number == of_class)
         for of_class, slo in enumerate(deployment.classes)
     }
     files[f"{FOLDER}/run.sh"] = render(
@@ -98,11 +98,6 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
         files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
     return files
-
-
-def trace_file(slo: LabelledSlo) -> str:
-    """Name of the trace of a class."""
-    return f"workload{slo.ending}.jsonl"
 
 
 def job_script(command: str) -> str:
@@ -140,7 +135,7 @@ def replay_words(
     goals = " ".join(f"{name}:{slo.limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in slo.limits)
     return [
         *aiperf_words(deployment, url, tokenizer),
-        *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
+        *("--input-file", f"{trace}workload{slo.ending}.jsonl", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
         *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
         *("--output-artifact-dir", results or f"results{slo.ending}"),
@@ -424,6 +419,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         own = "" if options.version == deployment.engine_version else f" {options.version}"
         stack = f"{deployment.target.title}{own} with {stack}"
     source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
+    job = f"{deployment.name}-benchmark"
     return render(
         "readme/README.md",
         title=deployment.title,
@@ -445,7 +441,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         space=Raw(options.namespace),
         job=Raw(deployment.name),
         runs=[
-            [Raw(f"{deployment.name}-benchmark{slo.ending}"), Raw(f"{FOLDER}/{trace_file(slo)}"), Raw(job_result(slo))]
+            list(map(Raw, (f"{job}{slo.ending}", f"{FOLDER}/workload{slo.ending}.jsonl", job_result(slo))))
             for slo in deployment.classes
         ],
         requests=requests_of(deployment.demand),
