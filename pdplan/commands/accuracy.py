@@ -467,8 +467,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         predict = predict_serving if kind is RowKind.SERVING else predict_steps
         errors[file.name] = validation_dict(kind, predict(rows, catalog, folder), with_rows=flags.with_rows)
     (_, first), *others = errors.items()  # those of another format stand under it, of the same under their own names
-    beside = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
-    record = {"schema": "pdplan.validation/1", **first, **beside}
+    others_by_name = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
+    record = {"schema": "pdplan.validation/1", **first, **others_by_name}
     console.show(record if as_json else validation_document(errors))
     for name, result in errors.items():
         if not result["rows"]:

@@ -473,8 +473,8 @@ def _split_chart(plan: Plan) -> Chart:
     rows, bars, parts = [], [], dict[str, list[tuple[str, float]]]()
     for pool in plan.pools:
         at = pool.operating_point
-        known = [(key, float(getattr(at.time_split, key))) for key in PARTS]
-        parts[pool.id] = [(key, share) for key, share in known if is_number(share)]
+        terms = [(key, float(getattr(at.time_split, key))) for key in PARTS]
+        parts[pool.id] = [(key, share) for key, share in terms if is_number(share)]
         shares = (percent(share) for share in at.time_split.model_dump().values())
         rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     for pool in figures.dearest_first(plan.pools)[:MOST_ROWS]:

@@ -438,10 +438,10 @@ def timeline_json(simulation: Simulated, window: float) -> str:
     for lane, begin, finish, prompts, decodes, context, steps in result.steps_log.tolist():
         if begin < start + window and finish > start:
             engine, batch = lanes[int(lane)]
-            holds = [f"{int(prompts)} prompt tokens"] * bool(prompts) + [f"{int(decodes)} decodes"] * bool(decodes)
+            contents = [f"{int(prompts)} prompt tokens"] * bool(prompts) + [f"{int(decodes)} decodes"] * bool(decodes)
             events.append(
                 {
-                    "name": " + ".join(holds) + (f" x {int(steps)}" if steps > 1 else ""),
+                    "name": " + ".join(contents) + (f" x {int(steps)}" if steps > 1 else ""),
                     "cat": "prefill" if prompts and not decodes else "decode" if not prompts else "mixed",
                     "ph": "X",
                     "ts": round(begin / MICRO, 3),

@@ -377,8 +377,8 @@ def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     else:
         flags = dynamo_trtllm_flags(deployment, pool) | mode
     if deployment.routes_by_prefix and pool.role is not Role.DECODE:
-        told = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
-        flags |= {"--publish-kv-events": True} if deployment.engine == "trtllm" else told
+        events_flag = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
+        flags |= {"--publish-kv-events": True} if deployment.engine == "trtllm" else events_flag
     words, engine = plain_words(flags), deployment.engine
     return _component(deployment, pool.name, kind, engine, words, replicas=pool.replicas, pool=pool)
 
