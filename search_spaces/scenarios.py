@@ -229,13 +229,11 @@ SETTERS: Mapping[str, Setter] = {
 """What those levers do that do not set one value; the rows of all are in levers.yaml."""
 
 
-def _lever(row: Mapping[str, Any]) -> Lever:
-    return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
-
-
-_TABLE = shipped_table("search_spaces", "levers.yaml")
 LEVERS: Mapping[str, Lever] = MappingProxyType(
-    {name: _lever(row) for name, row in _TABLE.items()}
+    {
+        name: Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
+        for name, row in shipped_table("search_spaces", "levers.yaml").items()
+    }
     | {
         str(key): Lever(
             f"{key}={row.span}:4", f"{row.label} limit; of a class: {key}.CLASS", kind=Kind.DURATION, classes=True
@@ -332,28 +330,20 @@ def _range_values(key: str, fields: list[str]) -> tuple[float, ...]:
         count = int(fields[2])
     except ValueError:
         raise QuantityError(f"COUNT is a whole number, not {shown(fields[2])}") from None
-    wrong = _wrong_range(fields, low, high, count)
-    if wrong:
-        raise QuantityError(", and ".join(wrong))
+    is_log = len(fields) == 4
+    faults = {
+        "LOW and HIGH must be finite": not (math.isfinite(low) and math.isfinite(high)),
+        f"LOW {fields[0]} is above HIGH {fields[1]}": low > high,
+        f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}": not 1 <= count <= MOST_SCENARIOS,
+        "LOW and HIGH of a log range must be above zero": is_log and low <= 0.0 and count != 1,
+    }
+    if any(faults.values()):
+        raise QuantityError(", and ".join(sentence for sentence, is_wrong in faults.items() if is_wrong))
     if count == 1:
         return (low,)
-    if len(fields) == 4:
+    if is_log:
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
-
-
-def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list[str]:
-    """Everything that is wrong with a range, as clauses; fields: as they were written."""
-    wrong = []
-    if not (math.isfinite(low) and math.isfinite(high)):
-        wrong.append("LOW and HIGH must be finite")
-    elif low > high:
-        wrong.append(f"LOW {fields[0]} is above HIGH {fields[1]}")
-    if not 1 <= count <= MOST_SCENARIOS:
-        wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
-    if len(fields) == 4 and low <= 0.0 and count != 1:
-        wrong.append("LOW and HIGH of a log range must be above zero")
-    return wrong
 
 
 def grid(axes: Sequence[SweepAxis], scenarios: Sequence[Scenario] = ()) -> Iterator[Scenario]:

@@ -16,20 +16,7 @@ from __future__ import annotations
 
 from .compiled import compiled
 from .pages import evict, find_prefix, hold_pages, release_pages
-from .records import (
-    HAND_OVER,
-    IDLE,
-    NONE,
-    RUN,
-    SLEEP,
-    STEP,
-    STEP_END,
-    WAKE,
-    Engine,
-    Lane,
-    Slot,
-    World,
-)
+from .records import HAND_OVER, IDLE, NONE, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
 from .slots import (
     add_event,
     append,

@@ -176,9 +176,9 @@ def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(Counter((pool.replicas, pool.engine) for pool in pools).items())
 
 
-def unpriced(pools: Iterable[EnginePool]) -> list[EnginePool]:
+def unpriced(pools: Iterable[EnginePool]) -> tuple[EnginePool, ...]:
     """Pools that stand for a range of prices."""
-    return [pool.model_copy(update={"usd_per_hour": None}) for pool in pools]
+    return tuple(pool.model_copy(update={"usd_per_hour": None}) for pool in pools)
 
 
 def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ from optimizer.verification.judge import MOST_RUNS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
 
-from .answer import Answer, Case, ScenarioEffort, answer, is_simple, own_value, unproven
+from .answer import Answer, Case, ScenarioEffort, answer, is_simple, unproven
 
 MOST_STEPS: Final = 300
 """Of a curve; more are a range too wide."""
@@ -515,6 +515,30 @@ def _check_order(key: str) -> None:
     if not lever_of(key).ordered:
         ordered_levers = ", ".join(name for name, lever in LEVERS.items() if lever.ordered)
         raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
+
+
+def own_value(problem: Problem, key: str) -> float | None:
+    """The problem's own value of a lever, in its unit; factors stand at 1. None where it has none.
+
+    A limit of latency is that of the first class, and a goal that of all classes.
+    """
+    head, _, name = key.partition(".")
+    if head.endswith("_scale"):
+        return 1.0
+    load, goals = problem.workload, {slo.attainment for slo in problem.slos}
+    values: dict[str, float | None] = {
+        "rate": load.request_rate,
+        "burstiness": load.burstiness,
+        "isl": load.mean_isl,
+        "osl": load.mean_osl,
+        **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
+        "attainment": goals.pop() if len(goals) == 1 else None,
+        "budget": problem.constraints.budget,
+        "power": problem.constraints.power,
+        **{f"price.{offer.accelerator.name.casefold()}": offer.usd_per_hour for offer in problem.offers},
+    }
+    value = values.get(f"price.{name.casefold()}" if head == "price" else key)
+    return None if value is None or math.isinf(value) else value
 
 
 def usual_range(problem: Problem, key: str) -> tuple[float, float]:

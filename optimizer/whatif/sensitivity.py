@@ -47,23 +47,12 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.verification.bench import make_bench
+from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, lever_of, scenario_problem
 
-from .answer import (
-    Answer,
-    Case,
-    ScenarioEffort,
-    answer,
-    answer_of_plan,
-    break_of,
-    demand_of,
-    is_simple,
-    own_value,
-    slow_instance,
-)
-from .curves import break_even
-from .sweep import solve
+from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance
+from .curves import break_even, own_value
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -264,7 +253,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
             high=step.end,
             usd_per_hour_low=step.costs[0],
             usd_per_hour_high=step.costs[1],
-            pools=unpriced(step.answer.pools),
+            pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
             problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses

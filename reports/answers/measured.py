@@ -138,7 +138,14 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
-    _check_fleet(plan, runs)
+    try:
+        model = measured_model(plan.model)
+    except InputError:  # described by a file of the user's, so that no name tells
+        model = None
+    for run in runs:
+        other = "" if model is None else other_deployment(run, model, [*plan.gpus], load_catalog())
+        if other:
+            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
     slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
@@ -149,18 +156,6 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
         "planned_requests_per_second": demand.request_rate,
         "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, slo, run) for run in runs],
     }
-
-
-def _check_fleet(plan: Plan, runs: Sequence[BenchmarkRun]) -> None:
-    """Raise InputError for a run whose file says that it was of another model, or on other GPUs than the plan has."""
-    try:
-        model = measured_model(plan.model)
-    except InputError:  # described by a file of the user's, so that no name tells
-        return
-    for run in runs:
-        other = other_deployment(run, model, [*plan.gpus], load_catalog())
-        if other:
-            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
 
 
 def goal_of(plan: Plan, slo_class: str | None) -> Slo:
@@ -216,7 +211,10 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     ]
     answered = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
     shares += [within("failed requests", None, answered, answered)] if answered < 1.0 else []
-    matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
+    matches = [
+        goal is limit if goal is None or limit is None else abs(goal / limit - 1.0) < ROUNDED
+        for goal, (limit, _) in zip(run.goals, limits.values(), strict=False)
+    ]
     together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
     requests, load = run.prompts or run.completed or math.inf, run.request_throughput or plan_rate
     verdict = verdict_of(slo.attainment, shares, together, requests)
@@ -239,12 +237,6 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     else:
         following = too_few_words(slo.attainment, shares, together, requests) or following
     return _verdict_dict(verdict, slo, shares, together, following)
-
-
-def _same(first: float | None, second: float | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return abs(first / second - 1.0) < ROUNDED
 
 
 def _verdict_dict(
