@@ -387,12 +387,12 @@ def _cheaper_sentence(plan: Plan, cheaper: CheaperFleets) -> str:
     fleets = "The only fleet" if cheaper.count == 1 else f"All {cheaper.count:,} fleets"
     verb = "misses" if cheaper.count == 1 else "miss"
     if not cheaper.simulated:
-        return f"{fleets} {between} {verb} {slo_name(plan)} by formula."
+        return f"{fleets} {between} {verb} {words.slo_name(plan)} by formula."
     if not by_formula:
         return f"{fleets} {between} failed in simulation."
     return (
         f"Of the {cheaper.count:,} fleets {between}, {by_formula:,} {'misses' if by_formula == 1 else 'miss'} "
-        f"{slo_name(plan)} by formula, and simulation confirmed none of the other {cheaper.simulated:,}."
+        f"{words.slo_name(plan)} by formula, and simulation confirmed none of the other {cheaper.simulated:,}."
     )
 
 
