@@ -38,7 +38,7 @@ from costmodel.calibration import (
     strain_of,
 )
 from costmodel.engine import EngineConfig
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError
 from costmodel.queues.steady_state import MANY_WAVES
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import DTYPE_BYTES, Transformer
@@ -56,7 +56,6 @@ from .catalog import (
 from .efficiency import efficiency_dict
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
-    Batch,
     MeasuredDeployment,
     batches_of,
     deployment_of,
@@ -217,26 +216,18 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
 
 def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
     """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
-    if run.stated is not None and run.stated.accelerator:
-        ran_on = _accelerator_named(run.stated.accelerator, catalog)
-        if ran_on is not None and ran_on.name not in gpus and any(gpu in catalog.accelerators for gpu in gpus):
-            return f"it ran on {ran_on.name}, not on {join_words(gpus)}"
+    words = run.stated.accelerator.replace("_", "-").split("-") if run.stated is not None else []
+    for length in range(len(words), 0, -1):  # of a runner's name (h200-nb_0, b200-trt), what stands before a mark
+        ran_on = catalog.spellings.get(normalized_name("-".join(words[:length])))
+        if ran_on is not None and (ran_on in gpus or not any(gpu in catalog.accelerators for gpu in gpus)):
+            break
+        if ran_on is not None:
+            return f"it ran on {ran_on}, not on {join_words(gpus)}"
     with suppress(InputError):
         ran_model = measured_model(run.model or "")
         if ran_model.name != model.name and ran_model.layers != model.layers:
             return f"it ran {ran_model.name}, not {model.name}"
     return ""
-
-
-def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Accelerator | None:
-    """The accelerator of a runner's name (h200-nb_0, b200-trt): what stands before the first mark that fits."""
-    words = runner_name.replace("_", "-").split("-")
-    for length in range(len(words), 0, -1):
-        try:
-            return catalog.accelerator("-".join(words[:length]))
-        except UnknownNameError:
-            continue
-    return None
 
 
 def _deployment(run: BenchmarkRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
@@ -317,7 +308,11 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
         for batch in batches:
             places = [numbers[id(deployment)] for deployment in batch.deployments]
             policy = scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
-            steady = steady_state(_scaled_batch(batch, scaled), policy)
+            deployments = tuple(
+                replace(own, prefill=scaled(own.prefill), decode=None if own.decode is None else scaled(own.decode))
+                for own in batch.deployments
+            )
+            steady = steady_state(replace(batch, deployments=deployments), policy)
             seconds[places] = np.concatenate([steady.ttft, steady.tpot], axis=1)
         for (engine, model), places in steps.items():  # passes of the same flags, so they share one engine
             overhead = scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
@@ -327,21 +322,6 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
         return np.asarray(seconds[is_measured])
 
     return predict
-
-
-def _scaled_batch(batch: Batch, scaled: Callable[[EngineConfig], EngineConfig]) -> Batch:
-    """The batch with its engines scaled."""
-    return replace(
-        batch,
-        deployments=tuple(
-            replace(
-                deployment,
-                prefill=scaled(deployment.prefill),
-                decode=None if deployment.decode is None else scaled(deployment.decode),
-            )
-            for deployment in batch.deployments
-        ),
-    )
 
 
 FULLEST, EMPTIEST = 1.25, 0.1
@@ -577,14 +557,7 @@ def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source:
         (name for name in content.get(TOP) or {} if catalog.spellings.get(normalized_name(str(name))) == accelerator),
         accelerator,
     )
-    host = _host_times(calibration, source)
-    engines = {calibration.engine: host} if host else None
-    return overlay_text(heading, spelling, efficiency_dict(calibration.figures), engines, content)
-
-
-def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
-    scales, catalog = calibration.fit.scales, calibration.setup.catalog
-    times: dict[str, Any] = {}
+    scales, times = calibration.fit.scales, dict[str, Any]()
     if "host" in calibration.fit.free:
         overhead = scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
         times["step_overhead_us"] = rounded(overhead.step / MICRO)
@@ -592,4 +565,5 @@ def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
     if "arrival" in calibration.fit.free:
         policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
-    return {**times, "origin": str(Origin.FITTED), "source": source} if times else {}
+    host = {calibration.engine: {**times, "origin": str(Origin.FITTED), "source": source}} if times else None
+    return overlay_text(heading, spelling, efficiency_dict(calibration.figures), host, content)

@@ -257,10 +257,8 @@ def deployments_of(
 def batches_of(deployments: Sequence[MeasuredDeployment]) -> list[Batch]:
     """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
     groups: dict[tuple[str, Transformer, int, bool], list[MeasuredDeployment]] = defaultdict(list)
-    for deployment in deployments:
-        groups[deployment.engine, deployment.model, deployment.token_budget, deployment.decode is None].append(
-            deployment
-        )
+    for own in deployments:
+        groups[own.engine, own.model, own.token_budget, own.decode is None].append(own)
     return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
@@ -313,8 +311,12 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
     shortest = SHORTEST if row.source.startswith(RUNS) else 1.0
     isl, osl = (length * (1.0 + shortest) / 2.0 for length in (row.isl, row.osl))
     flight = USUAL_CONCURRENCY * max(row.gpus, 1) if row.concurrency is None else row.concurrency
+    transfer = 0.0
     if row.decode:
         requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
+        links = (sides[0].accelerator.scale_out, sides[1].accelerator.scale_out)
+        bandwidth = transfer_bandwidth(*links, *(hand_over_cards(model, config, isl, 1.0) for config in sides))
+        transfer = kv_transfer_time(model.kv_bytes(isl, kv_dtype), bandwidth, links[0].latency)
     fits, memory_notes = requests_held(model, sides[-1], isl, osl)
     return MeasuredDeployment(
         row=row,
@@ -330,7 +332,7 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
         spread=1.0 - shortest,
         waves=math.inf if row.median else MANY_WAVES,
         fits=fits,
-        transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
+        transfer=transfer,
         notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
     )
 
@@ -384,13 +386,6 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
         f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
         f"{memory / GIB:,.0f} GiB"
     )
-
-
-def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:
-    """Time of handing over the KV cache of a prompt from one worker to another [s]."""
-    links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
-    cards = (hand_over_cards(model, config, isl, 1.0) for config in (prefill, decode))
-    return kv_transfer_time(model.kv_bytes(isl, prefill.kv_dtype), transfer_bandwidth(*links, *cards), links[0].latency)
 
 
 def _batch(engine: str, model: Transformer, token_budget: int, members: list[MeasuredDeployment]) -> Batch:
@@ -528,25 +523,23 @@ TOO_SLOW = "first token later than any queue"
 def suspicions(batch: Batch, steady: Steady) -> list[str]:
     """For every deployment of a batch the first rule that its measurement breaks; empty where it breaks none."""
     columns = np.broadcast_arrays(steady.prefill, steady.shared, steady.line, steady.ttft)[:3]
-    figures = zip(*(column[:, 0].tolist() for column in columns), strict=True)
-    return [_suspicion(deployment, *values) for deployment, values in zip(batch.deployments, figures, strict=True)]
-
-
-def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> str:
-    row, engine = deployment.row, deployment.decode or deployment.prefill
-    if row.concurrency is None:
-        return UNSTATED
-    if not (row.ttft > 0 and row.tpot > 0):
-        return ""
-    rate = deployment.request_rate(row.ttft, row.tpot)
-    workers = row.prefill.workers if deployment.decode else 1
-    least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
-    queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
-    if rate * shared / workers > MOST_PREFILL:
-        return TOO_FAST
-    if least_read > row.tpot:
-        return TOO_QUICK
-    return TOO_SLOW if line <= 0 and row.ttft > queue else ""
+    doubts = []
+    for own, *figures in zip(batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True):
+        (alone, shared, line), row, engine = figures, own.row, own.decode or own.prefill
+        workers = row.prefill.workers if own.decode else 1
+        least_read = own.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+        queue = LONGEST_QUEUE * (alone + own.concurrency * shared + own.transfer)
+        if row.concurrency is None:
+            doubts.append(UNSTATED)
+        elif not (row.ttft > 0 and row.tpot > 0):
+            doubts.append("")
+        elif own.request_rate(row.ttft, row.tpot) * shared / workers > MOST_PREFILL:
+            doubts.append(TOO_FAST)
+        elif least_read > row.tpot:
+            doubts.append(TOO_QUICK)
+        else:
+            doubts.append(TOO_SLOW if line <= 0 and row.ttft > queue else "")
+    return doubts
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:

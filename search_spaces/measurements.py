@@ -17,7 +17,7 @@ import csv
 import io
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -261,6 +261,7 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
         raise InputError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
     mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
     median = not math.isnan(middle)
+    chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
     return ServingRow(
         line=line,
         source=cells.word("set"),
@@ -280,18 +281,12 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
         precision=cells.word("precision"),
         median=median,
         mean_ttft=mean if median else math.nan,
-        settings=_stated_settings(cells),
-    )
-
-
-def _stated_settings(cells: _Cells) -> RowFlags:
-    """The engine's flags of a row, under the names of this module or of the engines' command lines."""
-    chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
-    return RowFlags(
-        kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
-        memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
-        token_budget=cells.optional(chunk, count(TOKENS)),
-        looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
+        settings=RowFlags(  # under the names of this module or of the engines' command lines
+            kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
+            memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
+            token_budget=cells.optional(chunk, count(TOKENS)),
+            looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
+        ),
     )
 
 
@@ -393,20 +388,20 @@ def read_scripts(path: Path) -> list[Mapping[str, str]]:
 
 def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:
     """The rows with the flags of their script where they state none; those of other benchmarks stay as they are."""
-    plain = [script for script in scripts if "mtp" not in script.get("variant", "")]
-    return [_with_script(row, plain) if isinstance(row, ServingRow) else row for row in rows]
-
-
-def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> ServingRow:
-    if row.decode is not None or not row.source.startswith(RUNS):
-        return row
-    name, gpu = PLAIN.sub("", row.model.lower()), row.accelerator.lower().split("_")[0]
+    by_run: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for script in scripts:
-        words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
-        ran = (script["engine"], script["gpu"], script["precision"]) == (row.engine, gpu, row.precision)
-        if ran and any(word in name for word in words):
-            return replace(row, settings=row.settings.over(_habit(script, row.concurrency or 0.0)))
-    return row
+        if "mtp" not in script.get("variant", ""):
+            by_run[script["engine"], script["gpu"], script["precision"]].append(script)
+    rows_out = list(rows)
+    for place, row in enumerate(rows_out):
+        if isinstance(row, ServingRow) and row.decode is None and row.source.startswith(RUNS):
+            name = PLAIN.sub("", row.model.lower())
+            for script in reversed(by_run[row.engine, row.accelerator.lower().split("_")[0], row.precision]):
+                words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
+                if any(word in name for word in words):  # the first of the table
+                    flags = row.settings.over(_habit(script, row.concurrency or 0.0))
+                    rows_out[place] = replace(row, settings=flags)
+    return rows_out
 
 
 def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
