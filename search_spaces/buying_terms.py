@@ -242,7 +242,12 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
         if faults:
             raise problem.refusal(faults)
     if path is not None:
-        file = _read_terms(path, problem)
+        terms_source, terms_faults = read_source(path)
+        check_kind(terms_source, "file of terms", TERMS_SCHEMA)
+        file = sections_of(terms_source, terms_faults, TermsFile)
+        unknown = _unknown(file.accelerators, problem)
+        if unknown:
+            raise InputError(terms_source.render(unknown))
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source
     return terms_of(_changed(section, changes or {}), problem, source)
@@ -262,16 +267,6 @@ def _missing(problem: Problem) -> str:
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )
-
-
-def _read_terms(path: Path, problem: Problem) -> TermsFile:
-    source, faults = read_source(path)
-    check_kind(source, "file of terms", TERMS_SCHEMA)
-    file = sections_of(source, faults, TermsFile)
-    unknown = _unknown(file.accelerators, problem)
-    if unknown:
-        raise InputError(source.render(unknown))
-    return file
 
 
 def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> ProcurementSection:

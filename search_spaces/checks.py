@@ -22,7 +22,6 @@ from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
 from .enumeration import (
     RULES,
     Enumeration,
-    Shape,
     candidates,
     end_of,
     enumerate_shapes,
@@ -295,7 +294,12 @@ def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
 def impossible_faults(problem: Problem) -> Iterator[Fault]:
     """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
     for index, offer in enumerate(problem.offers):
-        rule, shape, reason = _closest(problem, index)
+        rulings = [
+            (ruling, candidate)
+            for candidate in candidates(problem, index)
+            if (ruling := refusal(problem, candidate)) is not None
+        ]  # the closest shape passes most rules, and of these has most GPUs
+        (rule, reason), shape = max(rulings, key=lambda row: (RULES.index(row[0][0]), row[1].parallelism.gpus))
         split = shape.parallelism
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
@@ -307,14 +311,3 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
             f"with {split.words if split.gpus > 1 else 'one GPU'}, {reason}; {mend}",
         )
-
-
-def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
-    """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
-    rulings = [
-        (candidate, ruling)
-        for candidate in candidates(problem, offer)
-        if (ruling := refusal(problem, candidate)) is not None
-    ]
-    shape, (rule, reason) = max(rulings, key=lambda item: (RULES.index(item[1][0]), item[0].parallelism.gpus))
-    return rule, shape, reason

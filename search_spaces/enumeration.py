@@ -171,11 +171,12 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
 
 def head_refusals(model: Transformer, tensor: int) -> Iterator[tuple[str, str]]:
     """Why tensor parallelism does not split the heads evenly; KV heads are replicated where they are fewer."""
-    heads = attention_heads(model)
+    mixers = [group.attention for group in model.layers]
+    heads = [mixer.value_heads if isinstance(mixer, LinearAttention) else mixer.heads for mixer in mixers]
     if any(count % tensor for count in heads):
         yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
-    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
-    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
+    kv_heads = (mixer.kv_heads for mixer in mixers if isinstance(mixer, SoftmaxAttention))
+    odd = next((count for count in kv_heads if count % tensor and tensor % count), None)
     if odd is not None:
         yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
 
@@ -227,14 +228,6 @@ def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
     if capacity < kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)):
         return f"KV cache of one request of {config.max_model_len} tokens does not fit in memory"
     return None
-
-
-def attention_heads(model: Transformer) -> tuple[int, ...]:
-    """Head counts that tensor parallelism must divide, one per layer group."""
-    return tuple(
-        group.attention.value_heads if isinstance(group.attention, LinearAttention) else group.attention.heads
-        for group in model.layers
-    )
 
 
 def speculation_of(problem: Problem, tokens: int) -> Speculation | None:

@@ -273,9 +273,12 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         size = 1.0 if _is_microscaled(spec) else 4.0
         return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block), size=size)
+    method, is_float = spec["quant_method"], dtype in {"fp4", "fp8"}
     group = spec.get("group_size", spec.get("q_group_size"))
-    if group is None:
-        group = _default_group(spec, dtype)
+    if group is None and is_float:
+        group = MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
+    elif group is None and dtype == "int4":
+        group = INTEGER_GROUPS.get(method)
     if group is None or group == WHOLE_CHANNEL or (dtype == "fp8" and not _is_microscaled(spec)):
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
@@ -283,33 +286,19 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
             f"'group_size' in 'quantization_config' is {shorten(group)}, but must be a whole number from 1, "
             f"or {WHOLE_CHANNEL} for whole channels"
         )
-    return WeightScale(1, group, _scale_bytes(spec, dtype))
+    symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", method == "awq")))
+    size = 1.0 if is_float else 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]  # 16 bit, and a zero point
+    if method == "bitsandbytes" and not is_float:
+        size = BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
+    elif method in {"hqq", "quanto"} and not is_float:  # a zero point as wide as the scale
+        size = 4.0
+    return WeightScale(1, group, size)
 
 
 def _is_microscaled(spec: Mapping[str, Any]) -> bool:
     """Whether a format is one of the Open Compute Project's, in which 32 weights share a power of two."""
     words = ("quant_method", "format", "quant_algo", "data_type", "forward_dtype", "_type")
     return any("mx" in str(spec.get(word)).lower() for word in words)
-
-
-def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
-    """Group of a method that does not write it, or whose class has a default."""
-    method = spec["quant_method"]
-    if dtype in {"fp4", "fp8"}:
-        return MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
-    return INTEGER_GROUPS.get(method) if dtype == "int4" else None
-
-
-def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
-    """Scale of a group [byte], 8-bit of floats and 16-bit of integers, and its zero point, as wide as a weight."""
-    if dtype in {"fp4", "fp8"}:
-        return 1.0
-    if spec["quant_method"] == "bitsandbytes":
-        return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
-    if spec["quant_method"] in {"hqq", "quanto"}:  # a zero point as wide as the scale
-        return 4.0
-    symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", spec["quant_method"] == "awq")))
-    return 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]
 
 
 def _block(block: object) -> tuple[int, int]:
@@ -394,18 +383,13 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         if layer is None:
             yield "bf16", {}, targets
         else:
-            yield (*_torchao_format(_object(layer)), targets)
-
-
-def _torchao_format(kind: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Dtype of a class of torchao's configs, by the dtype that it states or by its name, and what shares a scale."""
-    data, name = _object(kind.get("_data")), kind.get("_type")
-    grain = _object(data.get("granularity"))
-    group = -1 if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
-    spec = {"_type": name, "group_size": data.get("group_size", group)}
-    stated = notation().quantization["torch"].get(str(data.get("weight_dtype")).removeprefix("torch."))
-    word = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-    return stated or _format_of("quant_type", word, "torchao"), spec
+            own, kind_name = _object(_object(layer).get("_data")), _object(layer).get("_type")
+            grain = _object(own.get("granularity"))
+            group = WHOLE_CHANNEL if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
+            stated = notation().quantization["torch"].get(str(own.get("weight_dtype")).removeprefix("torch."))
+            word = str(kind_name).replace("_", "").lower().removesuffix("config") if kind_name else kind_name
+            dtype = stated or _format_of("quant_type", word, "torchao")
+            yield dtype, {"_type": kind_name, "group_size": own.get("group_size", group)}, targets
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -354,16 +354,12 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
         except InputError as error:
             raise InputError(f"override {shown(key)}: {error}") from error
         path = set_value(value, keys, new_value, f"override {shown(key)}")
-        overridden[path] = _override_words(key, value_given)
+        words = key  # or as it was written, where a line of text wrote it
+        if not isinstance(value_given, Mapping | list | tuple):
+            is_plain = isinstance(value_given, str) and value_given.isprintable()
+            words = f"{key}={value_given if is_plain else shown(value_given)}"
+        overridden[path] = words if len(words) <= SHOWN_OVERRIDE else f"{words[: SHOWN_OVERRIDE - 3]}..."
     return replace(source, value=value, overridden=overridden)
-
-
-def _override_words(key_path: str, new_value: Any) -> str:
-    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
-    if isinstance(new_value, Mapping | list | tuple):
-        return key_path
-    text = f"{key_path}={new_value if isinstance(new_value, str) and new_value.isprintable() else shown(new_value)}"
-    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
 def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Keys:

@@ -333,18 +333,6 @@ def _range_values(key: str, fields: list[str]) -> tuple[float, ...]:
         count = int(fields[2])
     except ValueError:
         raise QuantityError(f"COUNT is a whole number, not {shown(fields[2])}") from None
-    wrong = _wrong_range(fields, low, high, count)
-    if wrong:
-        raise QuantityError(", and ".join(wrong))
-    if count == 1:
-        return (low,)
-    if len(fields) == 4:
-        return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
-    return tuple(low + (high - low) * step / (count - 1) for step in range(count))
-
-
-def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list[str]:
-    """Everything that is wrong with a range, as clauses; fields: as they were written."""
     wrong = []
     if not (math.isfinite(low) and math.isfinite(high)):
         wrong.append("LOW and HIGH must be finite")
@@ -354,7 +342,13 @@ def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list
         wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
     if len(fields) == 4 and low <= 0.0 and count != 1:
         wrong.append("LOW and HIGH of a log range must be above zero")
-    return wrong
+    if wrong:
+        raise QuantityError(", and ".join(wrong))
+    if count == 1:
+        return (low,)
+    if len(fields) == 4:
+        return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
+    return tuple(low + (high - low) * step / (count - 1) for step in range(count))
 
 
 def grid(axes: Sequence[SweepAxis], scenarios: Sequence[Scenario] = ()) -> Iterator[Scenario]:

@@ -147,14 +147,9 @@ class PackedRequests(FileSection):
     """Gaps [us], ISL and OSL of each, as 64-bit numbers, compressed by zlib, in base64."""
 
 
-def _recorded_form(value: object) -> str:
-    is_packed = "packed" in value if isinstance(value, dict) else isinstance(value, PackedRequests)
-    return "<packed>" if is_packed else "<file>"
-
-
 RecordedSource = Annotated[
     Annotated[TraceFile, short_for(TraceFile, "path"), Tag("<file>")] | Annotated[PackedRequests, Tag("<packed>")],
-    Discriminator(_recorded_form),
+    Discriminator(lambda value: "<packed>" if "packed" in (value if isinstance(value, dict) else {}) else "<file>"),
 ]
 
 

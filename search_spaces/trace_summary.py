@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError
@@ -190,9 +189,15 @@ def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
 
 def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
     """A coarse clock, one pause that rules the trace, or waves; whatever the figures alone do not tell."""
-    pause = _pause_note(arrivals)
-    if pause:
-        yield pause
+    rate = arrivals.rate_without_pause
+    if rate is not None:  # one gap is most of the trace, as a wrong timestamp makes it
+        before, after = arrivals.gap_lines
+        share = percentage(arrivals.longest_gap / arrivals.duration)
+        yield (
+            f"{share} of the trace is one gap of {arrivals.longest_gap:,.0f} s without a request, between those of "
+            f"line {before:,} and line {after:,}: without it the rate is {rate:.3g} req/s, and rate and burstiness "
+            "above tell little. If a timestamp is wrong there, mend it or leave the line out."
+        )
     if arrivals.quantum is not None and arrivals.dispersion is not None:
         yield (
             f"{percentage(arrivals.tie_share)} of the arrivals share the time of the one before "
@@ -202,25 +207,11 @@ def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
         )
     elif arrivals.gap_cv is None:
         yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."
-    elif arrivals.gap_cv > WAVY_CV and not pause:
+    elif arrivals.gap_cv > WAVY_CV and rate is None:
         yield (
             f"the gaps between arrivals vary by {arrivals.gap_cv:.1f} times their mean (longest pause "
             f"{arrivals.longest_gap:.0f} s): requests come in waves, so look at the peak rates too."
         )
-
-
-def _pause_note(arrivals: ArrivalStats) -> str:
-    """Where one gap is most of the trace, as a wrong timestamp makes it; empty where none is."""
-    rate = arrivals.rate_without_pause
-    if rate is None:
-        return ""
-    before, after = arrivals.gap_lines
-    share = percentage(arrivals.longest_gap / arrivals.duration)
-    return (
-        f"{share} of the trace is one gap of {arrivals.longest_gap:,.0f} s without a request, between those of line "
-        f"{before:,} and line {after:,}: without it the rate is {rate:.3g} req/s, and rate and burstiness above tell "
-        "little. If a timestamp is wrong there, mend it or leave the line out."
-    )
 
 
 def cell_of(tokens: IntArray) -> IntArray:
@@ -254,21 +245,15 @@ def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float,
     following = np.append(misses, row.size)[np.searchsorted(misses, starts)]
     hits = np.minimum(following - starts, counts)
     tokens = int(np.minimum(hits * size, rows.isl).sum())
-    hit = np.arange(row.size) - starts[row] < hits[row]
-    return tokens / int(rows.isl.sum()), _reuse_interval(rows.nanoseconds[row], place, hit)
-
-
-def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bool_]) -> dict[float, float] | None:
-    """Time since the last use of the blocks that hit; place: number of each block among the distinct ones."""
+    hit, share = np.arange(row.size) - starts[row] < hits[row], tokens / int(rows.isl.sum())
     if not hit.any():
-        return None
-    order = np.argsort(place, kind="stable")
-    since = np.empty(times.size)
+        return share, None
+    times, order, since = rows.nanoseconds[row], np.argsort(place, kind="stable"), np.empty(row.size)
     since[order] = np.diff(times[order], prepend=0) / NANOSECONDS  # a block's first use is no hit
     counts = np.bincount(np.searchsorted(INTERVAL_EDGES, since[hit]), minlength=INTERVAL_EDGES.size + 1)
     upto = np.cumsum(counts) / counts.sum()
     bins = [min(int(np.searchsorted(upto, share - 1e-12)), INTERVAL_EDGES.size - 1) for share in REUSE_SHARES]
-    return {share: float(f"{INTERVAL_EDGES[cell]:.4g}") for share, cell in zip(REUSE_SHARES, bins, strict=True)}
+    return share, {part: rounded(INTERVAL_EDGES[cell]) for part, cell in zip(REUSE_SHARES, bins, strict=True)}
 
 
 def block_size(rows: Rows) -> int | None:
