@@ -535,7 +535,7 @@ def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredS
         if not isinstance(passes, list):
             raise document.error("has no forward passes (fpms)", "results", index)
         point = document.item("results", index)
-        steps = [step for number in range(len(passes)) if (step := _pass(point, number)) is not None]
+        steps = list(filter(None, (_pass(point, number) for number in range(len(passes)))))
         if steps:
             steady = steps[1:] or steps
             middle = median(step.seconds for step in steady)

@@ -233,24 +233,21 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
 
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
-    catalog = _shipped_catalog() if overlay is None else _with_overlay(_shipped_catalog(), overlay)
+    catalog = _shipped_catalog()
+    if overlay is not None:
+        source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
+        check_kind(source, "catalog")
+        file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
+        faults = []
+        for name, change in file.accelerators.items():
+            try:
+                catalog = _overlaid(catalog, name, change, overlay.name)
+            except FaultsError as error:
+                faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
+        if faults:
+            raise InputError(source.render(faults))
+        catalog = replace(catalog, engines=file.engines)
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
-
-
-def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCatalog:
-    """The catalog after the user's file; all that is wrong with it is raised at once."""
-    source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
-    check_kind(source, "catalog")
-    file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
-    faults = []
-    for name, change in file.accelerators.items():
-        try:
-            catalog = _overlaid(catalog, name, change, overlay.name)
-        except FaultsError as error:
-            faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
-    if faults:
-        raise InputError(source.render(faults))
-    return replace(catalog, engines=file.engines)
 
 
 def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:

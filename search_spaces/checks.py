@@ -257,18 +257,12 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     enumeration = enumerate_shapes(problem)
     if not enumeration.shapes:
         return list(impossible_faults(problem))
-    return [*_size_faults(problem, enumeration), *_pair_faults(problem, enumeration)]
-
-
-def _pair_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
-    """Where roles must be apart, some prefill engine can hand over to some decode engine."""
-    if Role.COLOCATED in problem.space.roles:
-        return
-    ends = {end_of(problem, shape): shape for shape in enumeration.shapes}
-    if not any(partners(problem, tuple(ends)).values()):
-        first = enumeration.shapes[0]
-        reason = pair_refusal(problem, first, first)
-        yield Fault(("search", "roles"), f"no prefill replica can hand over to any decode replica: {reason}")
+    faults, first = list(_size_faults(problem, enumeration)), enumeration.shapes[0]
+    ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
+    if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):
+        sentence = "no prefill replica can hand over to any decode replica"
+        faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
+    return faults
 
 
 def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:

@@ -200,19 +200,15 @@ def _problem_served(
             f"--fleet {path.name}"
         )
     if workload is None and isinstance(file.workload, Mapping):
-        inner = overridden(_below(source, "workload"), changes, path.parent)
+        values, keys = (  # with their lines and columns
+            {place[1:]: position for place, position in places.items() if place[:1] == ("workload",)}
+            for places in (source.values, source.keys)
+        )
+        section = replace(source, value=source.value["workload"], values=values, keys=keys)
+        inner = overridden(section, changes, path.parent)
         return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
     place = workload or path.parent / str(file.workload)
     return load_problem(place, overrides=changes), place.parent
-
-
-def _below(source: Source, key: str) -> Source:
-    """The part of a source under a key as a source of its own, with its lines and columns."""
-    values, keys = (
-        {place[1:]: position for place, position in places.items() if place[:1] == (key,)}
-        for places in (source.values, source.keys)
-    )
-    return replace(source, value=source.value[key], values=values, keys=keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +280,17 @@ class _Reading:
 
     def _start_faults(self, problem: Problem, pools: Sequence[StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
-        shapes = [_shape(problem, pool) for pool in pools]
+        names = [offer.accelerator.name for offer in problem.offers]
+        shapes = [
+            Shape(
+                names.index(pool.accelerator),
+                pool.parallelism,
+                str(pool.weight_dtype),
+                str(pool.kv_dtype),
+                pool.speculative_tokens,
+            )
+            for pool in pools
+        ]
         rulings = [start_refusal(problem, pool, shape) for pool, shape in zip(pools, shapes, strict=True)]
         refusals = {index: ruling for index, ruling in enumerate(rulings) if ruling is not None}
         for index, (rule, reason) in refusals.items():
@@ -314,13 +320,6 @@ class _Reading:
         search = inputs["search"] if has_all else _exact_search(problem, pools)
         sections = {"accelerators": offers, "constraints": limits, "search": search}
         return problem_of(inputs | sections, self.source.name, self.base)
-
-
-def _shape(problem: Problem, pool: StatedPool) -> Shape:
-    names = [offer.accelerator.name for offer in problem.offers]
-    split = pool.parallelism
-    dtypes = str(pool.weight_dtype), str(pool.kv_dtype)
-    return Shape(names.index(pool.accelerator), split, *dtypes, pool.speculative_tokens)
 
 
 def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:

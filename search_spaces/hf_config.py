@@ -344,11 +344,24 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     fields = open_config(config, name)
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
     newest = max((where.partition(".")[0] for where, _, _ in _extensions(fields)), default="")  # of two, rope_scaling
+    newer = fields.get(notation().rope["fields"][0])
+    places = (fields.values, newer if isinstance(newer, Mapping) else {})
     by_layer: dict[str, Any] = {}
     for where, rope in _ropes(fields):
         field, _, layers = where.partition(".")
-        if field == newest:
-            by_layer[layers] = _whole(fields, where, rope)
+        if field != newest:
+            continue
+        embedding = {key: value for key, value in rope.items() if key != "type"}
+        embedding["rope_type"] = _kind(rope) or "default"
+        for key, spellings in notation().rope["kept_beside"].items():
+            outer = (place[spelling] for place in places for spelling in spellings if place.get(spelling) is not None)
+            if embedding.get(key) is None and (value := next(outer, None)) is not None:
+                embedding[key] = value
+        if embedding.get("rope_theta") is None:
+            raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
+        if embedding["rope_type"] == "yarn":
+            embedding[TRAINED] = _trained_length(fields, where, rope)
+        by_layer[layers] = embedding
     whole: dict[str, Any] = by_layer.get("", by_layer)
     return whole
 
@@ -362,23 +375,6 @@ def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
             raise fields.error(
                 f"{shown(field)} is {value}, by which engines would end the context before {length} tokens"
             )
-
-
-def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {name: value for name, value in rope.items() if name != "type"} | {"rope_type": _kind(rope) or "default"}
-    newer = fields.get(notation().rope["fields"][0])
-    places = (fields.values, newer if isinstance(newer, Mapping) else {})
-    for name, names in notation().rope["kept_beside"].items():
-        outer_value = next(
-            (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
-        )
-        if whole.get(name) is None and outer_value is not None:
-            whole[name] = outer_value
-    if whole.get("rope_theta") is None:
-        raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
-    if whole["rope_type"] == "yarn":
-        whole[TRAINED] = _trained_length(fields, where, rope)
-    return whole
 
 
 def _kind(rope: Mapping[str, Any]) -> Any:

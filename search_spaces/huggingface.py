@@ -189,11 +189,10 @@ def _patterned_layers(
     fields: ConfigFields, hidden: int, pattern: Sequence[str], gated: bool
 ) -> list[tuple[Attention, FeedForward]]:
     """Layers of one block each, a mixer or a feed-forward (Nemotron-H): a mixer takes the feed-forward that follows."""
-    mixers: dict[str, Attention] = {}
-    for kind in dict.fromkeys(kind for kind in pattern if kind.endswith("attention")):
-        mixers[kind] = mixers_of([fields], hidden, (kind,))[0]
-    blocks = {"moe": lambda: _experts(fields, hidden, gated), "mlp": lambda: _dense(fields, hidden, gated)}
-    blocks_by_kind = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
+    kinds = dict.fromkeys(pattern)
+    mixers = {kind: mixers_of([fields], hidden, (kind,))[0] for kind in kinds if kind.endswith("attention")}
+    blocks = {"moe": _experts, "mlp": _dense}
+    blocks_by_kind = {kind: blocks[kind](fields, hidden, gated) for kind in kinds if kind in blocks}
     nothing = FeedForward(hidden, 0, gated=True)
     layers: list[tuple[Attention, FeedForward]] = []
     for kind in pattern:

@@ -49,7 +49,6 @@ from .problem import (
     Pools,
     Problem,
     Recorded,
-    SearchSpace,
     Slo,
     any_target,
     target_of,
@@ -408,45 +407,42 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
 
     Their paths become absolute, as the echo is read elsewhere.
     """
-    limits, model, prices = problem.constraints, file.model, file.prices
-    ratio = problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    ratio_range = {"max_volume": problem.objective.max_volume} if ratio else {}
-    drafts = None if model.speculation is None else model.speculation.model_dump(mode="json", exclude_none=True)
+    echo: dict[str, Any] = file.model_dump(mode="json", by_alias=True, exclude={"scenarios", "procurement"})
+    model, limits = file.model.model_dump(mode="json", exclude_none=True), problem.constraints
+    drafts = model.pop("speculation", None)
     if drafts is not None and problem.speculation is not None:
         drafts["acceptance"] = list(problem.speculation.acceptance)
-    model_files = {"config": model.config, "architecture": model.architecture}
-    return {
-        "schema": file.schema_,
+    if problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        echo["objective"]["max_volume"] = problem.objective.max_volume
+    if problem.target is not None:
+        echo["constraints"]["routing"] = limits.routing.value
+    echo["constraints"]["balancing"] = limits.balancing.value
+    files = [(model, "config"), (model, "architecture"), (echo, "catalog")]
+    for section, key in [*files, *([] if basis_of(file.prices) is not None else [(echo, "prices")])]:
+        if section.get(key):
+            section[key] = str((base / section[key]).resolve())
+    ranges = asdict(problem.space)
+    precisions = ("weight_dtype", "kv_dtype", "speculative_tokens")  # only where they are stated
+    echo |= {
         "name": problem.name,
-        "model": {
-            **({"name": model.name} if model.name else {}),
-            **{key: _absolute(path, base) for key, path in model_files.items() if path},
-            "weight_dtype": problem.weight_dtype,
-            "kv_dtype": problem.kv_dtype,
-            **({} if drafts is None else {"speculation": drafts}),
-        },
-        "workload": _workload_echo(file, problem.workload),
+        "model": model
+        | {"weight_dtype": problem.weight_dtype, "kv_dtype": problem.kv_dtype}
+        | ({} if drafts is None else {"speculation": drafts}),
+        "workload": _workload_echo(file.workload, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer_echo(offer) for offer in problem.offers],
-        **({"prices": prices if basis_of(prices) is not None else _absolute(prices, base)} if prices else {}),
-        "catalog": _absolute(file.catalog, base) if file.catalog else None,
-        "search": {"preset": file.search.preset, **_space(problem.space)},
-        "objective": file.objective.model_dump(mode="json") | ratio_range,
-        "constraints": file.constraints.model_dump(mode="json")
-        | {"balancing": limits.balancing.value}
-        | ({} if problem.target is None else {"routing": limits.routing.value}),
-        "confidence": problem.confidence,
+        "search": {"preset": file.search.preset}
+        | {
+            name: list(values) if isinstance(values, tuple) else values
+            for name, values in ranges.items()
+            if values or name not in precisions
+        }
+        | {"roles": [role.value for role in problem.space.roles]},
         "engine": problem.engine,
-        "target": file.target,
-        "memory_fraction": problem.memory_fraction,
-        **({} if file.kv_cache_tier is None else {"kv_cache_tier": file.kv_cache_tier.model_dump()}),
-        "seed": problem.seed,
-        **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
-
-
-def _absolute(path: str, base: Path) -> str:
-    return str((base / path).resolve())
+    if file.procurement is not None:
+        echo["procurement"] = file.procurement.model_dump(exclude_none=True)
+    return {key: value for key, value in echo.items() if value is not None or key not in {"prices", "kv_cache_tier"}}
 
 
 def whole_echo(problem: Problem) -> dict[str, Any]:
@@ -456,31 +452,25 @@ def whole_echo(problem: Problem) -> dict[str, Any]:
     return {**problem.inputs, "workload": problem.inputs["workload"] | {"recorded": problem.recorded.echo()}}
 
 
-def _workload_echo(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
-    diurnal = file.workload.diurnal
+def _workload_echo(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
+    """The section of a workload; the rate of sessions is stated as that of requests."""
+    diurnal, reuse = section.diurnal, workload.reuse
     columns = (column.tolist() for column in (workload.isl, workload.osl, workload.share))
     rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in zip(*columns, strict=True)]
-    lengths = {"histogram": rows, "source": _lengths_source(file.workload.lengths)}
-    return {
+    scalars = {
         "request_rate": workload.request_rate if diurnal is None else None,
         "diurnal": None if diurnal is None else diurnal.model_dump(),
         "burstiness": workload.burstiness,
-        **_prefixes(file.workload, workload),
         "max_tokens": workload.max_tokens,
-        **({} if workload.sessions is not None else {"lengths": lengths}),
     }
-
-
-def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
-    """What prompts have in common; the rate of sessions is stated as that of requests."""
     if section.sessions is not None:
-        return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
-    reuse: dict[str, Any] = {}
+        return scalars | {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
+    scalars["prefix_hit_share"] = workload.prefix_hit_share
     if section.reuse_interval is not None:
-        reuse = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
-    elif workload.reuse is not None:
-        reuse = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
-    return {"prefix_hit_share": workload.prefix_hit_share, **reuse}
+        scalars["reuse_interval"] = section.reuse_interval.model_dump(exclude_none=True)
+    elif reuse is not None:
+        scalars["reuse_interval"] = {"quantiles": quantiles_of(reuse.pause)}
+    return scalars | {"lengths": {"histogram": rows, "source": _lengths_source(section.lengths)}}
 
 
 def _lengths_source(lengths: LengthsSection | None) -> str:
@@ -517,17 +507,6 @@ def _offer_echo(offer: Offer) -> dict[str, Any]:
         "scale_up": asdict(offer.accelerator.scale_up),
         "scale_out": asdict(offer.accelerator.scale_out),
     }
-
-
-def _space(space: SearchSpace) -> dict[str, Any]:
-    """The ranges; precisions only where they are stated."""
-    ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
-    ranges_written = {
-        name: values
-        for name, values in ranges.items()
-        if values or name not in {"weight_dtype", "kv_dtype", "speculative_tokens"}
-    }
-    return ranges_written | {"roles": [role.value for role in space.roles]}
 
 
 _SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")

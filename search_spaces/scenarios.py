@@ -16,6 +16,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
@@ -183,16 +185,14 @@ def _without(inputs: Inputs, _lever: str, name: str, value: Any) -> None:
         del inputs["accelerators"][place]
 
 
-def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
-    """How quick the engines are within what past predictions were wrong by."""
+def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """How quick the engines are within what past predictions were wrong by: in a word, or as a quantile of them."""
+    if lever == "step_time_quantile":
+        inputs["confidence"] = 2.0 * _above(0.0, lever, value, "a share such as 95%") - 1.0
+        return
     if value not in EFFICIENCIES:
         raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
     inputs["confidence"] = EFFICIENCIES[value]
-
-
-def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
-    """How slow all steps are: a quantile of what past predictions were wrong by."""
-    inputs["confidence"] = 2.0 * _above(0.0, lever, value, "a share such as 95%") - 1.0
 
 
 def _above(least: float, lever: str, value: Any, noun: str) -> float:
@@ -220,8 +220,7 @@ SETTERS: Mapping[str, Setter] = {
     "with": lambda inputs, _lever, name, price: inputs["accelerators"].append({"name": name, "price": price}),
     "rate": _rate,
     "growth": _growing,
-    "efficiency": _efficiency,
-    "step_time_quantile": _step_times,
+    **dict.fromkeys(("efficiency", "step_time_quantile"), _step_times),
     **dict.fromkeys(("isl", "osl"), _mean_length),
     **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
     **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
@@ -230,13 +229,8 @@ SETTERS: Mapping[str, Setter] = {
 """What those levers do that do not set one value; the rows of all are in levers.yaml."""
 
 
-def _lever(row: Mapping[str, Any]) -> Lever:
-    return Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
-
-
-_TABLE = shipped_table("search_spaces", "levers.yaml")
 LEVERS: Mapping[str, Lever] = MappingProxyType(
-    {name: _lever(row) for name, row in _TABLE.items()}
+    TypeAdapter(dict[str, Lever]).validate_python(shipped_table("search_spaces", "levers.yaml"))
     | {
         str(key): Lever(
             f"{key}={row.span}:4", f"{row.label} limit; of a class: {key}.CLASS", kind=Kind.DURATION, classes=True
