@@ -534,33 +534,22 @@ def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredS
         passes = item.get("fpms") if isinstance(item, Mapping) else None
         if not isinstance(passes, list):
             raise document.error("has no forward passes (fpms)", "results", index)
-        point = document.item("results", index)
-        steps = list(filter(None, (_pass(point, number) for number in range(len(passes)))))
+        point, steps = document.item("results", index), list[MeasuredStep]()
+        for number in range(len(passes)):
+            forward = point.item("fpms", number)
+            names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
+            prompts, decodes, new, past, context = (
+                forward.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
+            )
+            if prompts or decodes:
+                each, one = max(prompts, 1.0), max(decodes, 1.0)
+                load = {"prompts": prompts, "new": new / each, "past": past / each}
+                load |= {"decodes": decodes, "context": context / one, "seconds": forward.needed("wall_time")}
+                steps.append(MeasuredStep(point.where, Tool.DYNAMO, **load))
         if steps:
             steady = steps[1:] or steps
             middle = median(step.seconds for step in steady)
             yield min(steady, key=lambda step: abs(step.seconds - middle))
-
-
-def _pass(point: ResultDocument, number: int) -> MeasuredStep | None:
-    """One forward pass, or None where it held no request."""
-    document = point.item("fpms", number)
-    names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
-    prompts, decodes, new, past, context = (
-        document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
-    )
-    if not prompts and not decodes:
-        return None
-    return MeasuredStep(
-        where=point.where,
-        tool=Tool.DYNAMO,
-        prompts=prompts,
-        new=new / prompts if prompts else 0.0,
-        past=past / prompts if prompts else 0.0,
-        decodes=decodes,
-        context=context / decodes if decodes else 0.0,
-        seconds=document.needed("wall_time"),
-    )
 
 
 _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}

@@ -34,7 +34,6 @@ from .efficiency import (
     EfficiencyChange,
     EfficiencyTable,
     KernelChange,
-    Peaks,
     figures_dict,
     parse_efficiency,
 )
@@ -221,7 +220,19 @@ class AcceleratorCatalog:
         entries = {**self.entries, name: raw}
         peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
-        accelerator = _accelerator(name, entry, prices, efficiency, peaks)
+        own_peaks = entry.tflops.model_dump(exclude_none=True)
+        accelerator = Accelerator(
+            name=name,
+            **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
+            peak_flops={dtype: tflops * TERA for dtype, tflops in own_peaks.items()},
+            scale_up=entry.scale_up.link,
+            scale_up_size=entry.scale_up.gpus,
+            scale_out=entry.scale_out.link,
+            price=prices[0],
+            other_prices=tuple(prices[1:]),
+            efficiency=efficiency.complete(name, peaks),
+            in_engine=efficiency.in_engine(name),
+        )
         spellings = _with_spellings(self.spellings, name, entry)
         return AcceleratorCatalog(
             {**self.accelerators, name: accelerator}, spellings, entries, efficiency, self.engines
@@ -355,25 +366,6 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
     if entry.node_label:
         spellings_now.setdefault(normalized_name(entry.node_label), name)
     return spellings_now
-
-
-def _accelerator(
-    name: str, entry: AcceleratorEntry, prices: Sequence[Price], efficiency: EfficiencyTable, peaks: Peaks
-) -> Accelerator:
-    """The entry in SI units."""
-    own = entry.tflops.model_dump(exclude_none=True)
-    return Accelerator(
-        name=name,
-        **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
-        peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
-        scale_up=entry.scale_up.link,
-        scale_up_size=entry.scale_up.gpus,
-        scale_out=entry.scale_out.link,
-        price=prices[0],
-        other_prices=tuple(prices[1:]),
-        efficiency=efficiency.complete(name, peaks),
-        in_engine=efficiency.in_engine(name),
-    )
 
 
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from costmodel.workload import Workload
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
 from .enumeration import (
     RULES,
-    Enumeration,
     candidates,
     end_of,
     enumerate_shapes,
@@ -247,7 +246,10 @@ _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)
 
 
 def feasibility_faults(problem: Problem) -> list[Fault]:
-    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
+    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist.
+
+    Time and memory of the search grow with the engine settings, and with these x buckets x classes.
+    """
     space = problem.full_space
     ways = math.prod(len(getattr(space, name)) for name in (*DEGREES, *DTYPES, "speculative_tokens"))
     ways *= len(problem.offers)
@@ -257,17 +259,7 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     enumeration = enumerate_shapes(problem)
     if not enumeration.shapes:
         return list(impossible_faults(problem))
-    faults, first = list(_size_faults(problem, enumeration)), enumeration.shapes[0]
-    ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
-    if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):
-        sentence = "no prefill replica can hand over to any decode replica"
-        faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
-    return faults
-
-
-def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
-    """Time and memory of the search grow with the engine settings, and with these x buckets x classes."""
-    space = problem.space
+    faults, first = list[Fault](), enumeration.shapes[0]
     settings = {
         "engine shapes": len(enumeration.shapes),
         "values of max_num_seqs": len(space.max_num_seqs),
@@ -275,14 +267,16 @@ def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
     }
     cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
     for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
-        candidates_made = math.prod(sizes.values())
-        if candidates_made > most:
+        made = math.prod(sizes.values())
+        if made > most and not faults:
             product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
-            yield Fault(
-                ("search",),
-                f"makes {candidates_made:,} candidates ({product}), but at most {most:,} are priced; state fewer",
-            )
-            return
+            sentence = f"makes {made:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+            faults.append(Fault(("search",), sentence))
+    ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
+    if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):
+        sentence = "no prefill replica can hand over to any decode replica"
+        faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
+    return faults
 
 
 def impossible_faults(problem: Problem) -> Iterator[Fault]:

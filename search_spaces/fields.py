@@ -308,11 +308,14 @@ class FileSection(BaseModel):
     @classmethod
     def hint_for(cls, key: str) -> str:
         """What may have been meant by a key that is not known: a near one, one of a section within, or any allowed."""
-        names = sorted(field.alias or name for name, field in cls.model_fields.items())
-        inner = (
-            (field.alias or name, kind) for name, field in cls.model_fields.items() for kind in _sections_in(field)
-        )
-        places = {place for place, kind in inner if key in kind.model_fields}
+        fields = {field.alias or name: field for name, field in cls.model_fields.items()}
+        names, places = sorted(fields), set[str]()
+        for name, field in fields.items():
+            kinds: list[Any] = [field.annotation]
+            for kind in kinds:
+                kinds.extend(get_args(kind))
+                if isinstance(kind, type) and issubclass(kind, FileSection) and key in kind.model_fields:
+                    places.add(name)
         if places and nearest_name(key, names) is None:
             return f"it belongs under {' or '.join(map(shown, sorted(places)))}"
         return name_hint(key, names, "allowed")
@@ -342,15 +345,6 @@ class FileSection(BaseModel):
             if field.is_required() and not {key, field.alias} & (section.keys() | meant)
         ]
         return _all_at_once(section, handler, faults)
-
-
-def _sections_in(field: FieldInfo) -> Iterator[type[FileSection]]:
-    """The sections that a field's value may be, or hold."""
-    annotations: list[Any] = [field.annotation]
-    for annotation in annotations:
-        annotations.extend(get_args(annotation))
-        if isinstance(annotation, type) and issubclass(annotation, FileSection):
-            yield annotation
 
 
 def _meaning(field: FieldInfo) -> str:

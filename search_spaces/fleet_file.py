@@ -314,10 +314,17 @@ class _Reading:
         inputs = whole_echo(problem)
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
-        space, settings = problem.full_space, _settings(pools)
+        space, most_gpus = problem.full_space, max(pool.parallelism.gpus for pool in pools)
+        settings = {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
         has_all = all(set(values) <= set(getattr(space, key)) for key, values in settings.items())
-        has_all = has_all and max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
-        search = inputs["search"] if has_all else _exact_search(problem, pools)
+        has_all = has_all and most_gpus <= space.max_gpus_per_engine
+        own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
+        exact = {  # precisions only where they are not the workload's
+            "roles": sorted({pool.role.value for pool in pools}),
+            "max_gpus_per_engine": most_gpus,
+            **{key: values for key, values in settings.items() if own.get(key) != values},
+        }
+        search = inputs["search"] if has_all else exact
         sections = {"accelerators": offers, "constraints": limits, "search": search}
         return problem_of(inputs | sections, self.source.name, self.base)
 
@@ -342,18 +349,3 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
     return None if reason is None else ("model_and_one_request_fit", sentence)
-
-
-def _settings(pools: Sequence[StatedPool]) -> dict[str, list[Any]]:
-    """The settings of the pools, each value once, by the key of the search section."""
-    return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
-
-
-def _exact_search(problem: Problem, pools: Sequence[StatedPool]) -> dict[str, Any]:
-    """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
-    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
-    return {
-        "roles": sorted({pool.role.value for pool in pools}),
-        "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),
-        **{key: values for key, values in _settings(pools).items() if own.get(key) != values},
-    }

@@ -401,8 +401,21 @@ def _position_limit(fields: ConfigFields) -> int:
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
     """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
-    lengths = [(where, rope, _scaled_length(fields, where, rope)) for where, rope in _ropes(fields)]
-    return [(where, rope, length) for where, rope, length in lengths if length]
+    table, extensions = notation().rope, list[tuple[str, Mapping[str, Any], int]]()
+    for name, rope in _ropes(fields):
+        kind, factor = _kind(rope), rope.get("factor")
+        if kind in table["extended"] or ((factor is None or factor == 1) and kind != "yarn"):
+            continue
+        if kind != "yarn" and kind not in table["stretching"]:
+            raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
+            raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
+        length = int((_trained_length(fields, name, rope) if kind == "yarn" else _position_limit(fields)) * factor)
+        if length > LARGEST:
+            most = f"but at most {LARGEST} are believed"
+            raise fields.error(f"{shown(name)} extends the context to {length} tokens, {most}")
+        extensions.append((name, rope, length))
+    return extensions
 
 
 def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -415,21 +428,6 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
         by_layer = [(f"{field}.{kind}", section) for kind, section in rope.items() if isinstance(section, Mapping)]
         yield from by_layer or [(field, rope)]
-
-
-def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int | None:
-    """The context that one rotary embedding extends to [token]; None where it extends nothing."""
-    kind, factor, stretching = _kind(rope), rope.get("factor"), notation().rope["stretching"]
-    if kind in notation().rope["extended"] or ((factor is None or factor == 1) and kind != "yarn"):
-        return None
-    if kind != "yarn" and kind not in stretching:
-        raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
-        raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained_length(fields, name, rope) if kind == "yarn" else _position_limit(fields)) * factor)
-    if length > LARGEST:
-        raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
-    return length
 
 
 def _trained_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int:

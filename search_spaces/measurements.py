@@ -398,26 +398,22 @@ def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> 
             name = PLAIN.sub("", row.model.lower())
             for script in reversed(by_run[row.engine, row.accelerator.lower().split("_")[0], row.precision]):
                 words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
-                if any(word in name for word in words):  # the first of the table
-                    flags = row.settings.over(_habit(script, row.concurrency or 0.0))
-                    rows_out[place] = replace(row, settings=flags)
+                if not any(word in name for word in words):  # the first of the table counts
+                    continue
+                yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
+                interval = script.get("scheduler-recv-interval", "")
+                share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
+                budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
+                by_load = LOOKS_OF_FEW if (row.concurrency or 0.0) < FEW else LOOKS_OF_MANY
+                habit = RowFlags(
+                    kv_dtype=((yaml[1] if yaml else script.get("kv-cache-dtype")) or "auto").split("|")[0],
+                    memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
+                    token_budget=int(budget) if budget.isdigit() else None,
+                    looks=int(interval) if interval.isdigit() else by_load if INTERVAL in interval else None,
+                    marlin="MXFP4_USE_MARLIN=1" in script.get("env", ""),
+                )
+                rows_out[place] = replace(row, settings=row.settings.over(habit))
     return rows_out
-
-
-def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
-    yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
-    word = yaml[1] if yaml else script.get("kv-cache-dtype", "")
-    share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
-    budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
-    interval = script.get("scheduler-recv-interval", "")
-    by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
-    return RowFlags(
-        kv_dtype=(word or "auto").split("|")[0],
-        memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
-        token_budget=int(budget) if budget.isdigit() else None,
-        looks=int(interval) if interval.isdigit() else by_load,
-        marlin="MXFP4_USE_MARLIN=1" in script.get("env", ""),
-    )
 
 
 DTYPE_WORDS = (
