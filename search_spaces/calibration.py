@@ -45,7 +45,7 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
 
-from .benchmark_results import BenchmarkRun, MeasuredStep, ResultRecord
+from .benchmark_results import MeasuredStep, ResultRecord
 from .catalog import (
     MAX_OVERLAY_BYTES,
     TOP,
@@ -64,7 +64,7 @@ from .measured_engines import (
     measured_model,
     steady_state,
 )
-from .measurements import Layout, RowFlags, ServingRow
+from .measurements import Latency, Layout, MeasuredRun, RowFlags
 from .quantities import rounded
 from .sources import read_source
 
@@ -153,7 +153,7 @@ def engine_of(record: ResultRecord, setup: Setup) -> str:
     """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
     if setup.engine is not None:
         return engine_name(setup.engine)
-    if isinstance(record, MeasuredStep) or record.engine is None:
+    if isinstance(record, MeasuredStep) or not record.engine:
         return DEFAULT_ENGINE
     word = record.engine.lower()
     for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
@@ -162,7 +162,7 @@ def engine_of(record: ResultRecord, setup: Setup) -> str:
     return DEFAULT_ENGINE
 
 
-def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
+def in_flight(run: MeasuredRun) -> tuple[float | None, bool]:
     """Requests in flight, and whether the generator replaced each one that ended (a closed loop)."""
     flight = run.in_flight or run.occupancy
     if run.concurrency is None:
@@ -173,7 +173,7 @@ def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
     return run.concurrency, True
 
 
-def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]:
+def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]:
     reason = _unusable(run, setup)
     if reason:
         return None, [f"left out: {reason}"]
@@ -181,7 +181,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]
     if flight is None:
         return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
     notes = []
-    ttft, tpot = run.ttft.typical or math.nan, run.tpot.typical or math.nan
+    ttft, tpot = run.scored
     if not is_closed_loop and ttft > 0.0:
         ttft = math.nan
         notes.append(
@@ -200,7 +200,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]
     return row, [*notes, *deployment.notes]
 
 
-def _unusable(run: BenchmarkRun, setup: Setup) -> str:
+def _unusable(run: MeasuredRun, setup: Setup) -> str:
     """Why a run cannot be predicted; empty where it can."""
     if run.speculative:
         return "speculative decoding is not modeled: steps cannot be counted from tokens"
@@ -214,9 +214,9 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
     return other_deployment(run, setup.model, [setup.accelerator.name], setup.catalog)
 
 
-def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
+def other_deployment(run: MeasuredRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
     """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
-    words = run.stated.accelerator.replace("_", "-").split("-") if run.stated is not None else []
+    words = run.accelerator.replace("_", "-").split("-")
     for length in range(len(words), 0, -1):  # of a runner's name (h200-nb_0, b200-trt), what stands before a mark
         ran_on = catalog.spellings.get(normalized_name("-".join(words[:length])))
         if ran_on is not None and (ran_on in gpus or not any(gpu in catalog.accelerators for gpu in gpus)):
@@ -224,38 +224,34 @@ def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str],
         if ran_on is not None:
             return f"it ran on {ran_on}, not on {join_words(gpus)}"
     with suppress(InputError):
-        ran_model = measured_model(run.model or "")
+        ran_model = measured_model(run.model)
         if ran_model.name != model.name and ran_model.layers != model.layers:
             return f"it ran {ran_model.name}, not {model.name}"
     return ""
 
 
-def _deployment(run: BenchmarkRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
-    own_layout = run.stated
-    prefill, decode = (setup.layout, None) if own_layout is None else (own_layout.prefill, own_layout.decode)
-    dtype = setup.weight_dtype or (own_layout.precision if own_layout else "") or setup.model.native_weight_dtype
-    row = ServingRow(
-        line=0,
-        source="",
+def _deployment(run: MeasuredRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
+    prefill, decode = (run.prefill, run.decode) if run.gpus else (setup.layout, None)
+    dtype = setup.weight_dtype or run.precision or setup.model.native_weight_dtype
+    row = replace(
+        run,
         model=setup.model_name,
         accelerator=setup.accelerator.name,
         engine=engine_of(run, setup),
         gemm_dtype=dtype,
         moe_dtype=dtype,
-        isl=run.isl,
-        osl=run.osl,
+        precision="",
         concurrency=flight,
         gpus=prefill.gpus + (decode.gpus if decode else 0),
         prefill=prefill,
         decode=decode,
-        ttft=ttft,
-        tpot=tpot,
+        ttft=Latency(ttft),
+        tpot=Latency(tpot),
         settings=RowFlags(setup.kv_dtype or "", setup.memory_fraction),
     )
     deployment = deployment_of(row, setup.model, setup.catalog)
     waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
-    fits = min(deployment.fits, setup.max_num_seqs or math.inf)
-    return replace(deployment, spread=run.spread, waves=waves, fits=fits)
+    return replace(deployment, waves=waves, fits=min(deployment.fits, setup.max_num_seqs or math.inf))
 
 
 def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
@@ -343,7 +339,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
             _check_run(row.record, row.deployment)
 
 
-def check_littles_law(run: BenchmarkRun) -> None:
+def check_littles_law(run: MeasuredRun) -> None:
     """Throughput x residence must be what the generator kept in flight; a wrong unit shows here at once."""
     flight, is_closed_loop = in_flight(run)
     occupancy = run.occupancy
@@ -385,20 +381,20 @@ def check_fit(fit: ScaleFit, rows: Sequence[MeasuredRow]) -> None:
         )
 
 
-def _check_run(run: BenchmarkRun, deployment: MeasuredDeployment) -> None:
-    row, model = deployment.row, deployment.model
+def _check_run(run: MeasuredRun, deployment: MeasuredDeployment) -> None:
+    row, model, (ttft, tpot) = deployment.row, deployment.model, deployment.row.scored
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
-    if not math.isnan(row.tpot):
+    if not math.isnan(tpot):
         workers = (row.decode or row.prefill).workers
-        decoding = max((run.request_throughput or 0.0) * run.gaps * row.tpot / workers, 1.0)  # by Little's law
+        decoding = max((run.request_throughput or 0.0) * run.gaps * tpot / workers, 1.0)  # by Little's law
         least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
-            run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
+            run.where, "TPOT", tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
     least = least_ttft(model, prefill, deployment.isl)
-    if not math.isnan(row.ttft):
+    if not math.isnan(ttft):
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
-        _refuse_below(run.where, "TTFT", row.ttft, least, needs)
+        _refuse_below(run.where, "TTFT", ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
         most = row.prefill.workers * prefill.parallelism.data / least
         if run.request_throughput > most:

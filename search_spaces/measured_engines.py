@@ -35,10 +35,11 @@ from .measurements import (
     RUNS,
     SERVED_AS,
     SHORTEST,
+    WARMED_UP,
     Layout,
+    MeasuredRun,
     Refused,
     Row,
-    ServingRow,
     StepRow,
     stored_dtype,
     weight_dtype,
@@ -185,8 +186,6 @@ def measured_engine(
 
 FALLBACK_ENGINE = "vllm"
 """Whose policy an unknown engine is taken to have: the one with the most descendants."""
-WARMED_UP = 3.0
-"""Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
 USUAL_CONCURRENCY = 8.0
 """Requests in flight per GPU where a row does not state them: the median of the rows that do."""
 
@@ -200,7 +199,7 @@ class MeasuredDeployment:
     memory holds; transfer: time that the KV hand-over shows [s].
     """
 
-    row: ServingRow
+    row: MeasuredRun
     model: Transformer
     engine: str
     prefill: EngineConfig
@@ -246,7 +245,7 @@ def deployments_of(
     for row in rows:
         if isinstance(row, Refused):
             refusals.append(row)
-        elif isinstance(row, ServingRow):
+        elif isinstance(row, MeasuredRun):
             try:
                 deployments.append(deployment_of(row, model_of(row.model), catalog))
             except InputError as error:
@@ -276,7 +275,7 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
-def deployment_of(row: ServingRow, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
+def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
     """One row made concrete, of the model as it was published; the engine's habits where the row states no flag.
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
@@ -308,7 +307,8 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
         )
         for role, layout in workers.items()
     ]
-    shortest = SHORTEST if row.source.startswith(RUNS) else 1.0
+    is_nominal = row.source.startswith(RUNS)
+    shortest = SHORTEST if is_nominal else 1.0
     isl, osl = (length * (1.0 + shortest) / 2.0 for length in (row.isl, row.osl))
     flight = USUAL_CONCURRENCY * max(row.gpus, 1) if row.concurrency is None else row.concurrency
     transfer = 0.0
@@ -329,15 +329,15 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
         concurrency=flight if row.decode else flight / row.prefill.workers,
         isl=isl,
         osl=osl,
-        spread=1.0 - shortest,
-        waves=math.inf if row.median else MANY_WAVES,
+        spread=1.0 - shortest if is_nominal else row.spread,
+        waves=MANY_WAVES if row.ttft.typical is None or row.ttft.mean is not None else math.inf,  # of a median
         fits=fits,
         transfer=transfer,
         notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
     )
 
 
-def _engine(row: ServingRow) -> tuple[str, str]:
+def _engine(row: MeasuredRun) -> tuple[str, str]:
     """The catalog's engine of a row, and in words what had to be assumed: of that name or alias, or in the name."""
     try:
         return engine_name(row.engine), ""
@@ -349,7 +349,7 @@ def _engine(row: ServingRow) -> tuple[str, str]:
         return engine, f"engine {row.engine!r} {words} as {engine}"
 
 
-def _assumptions(row: ServingRow) -> Iterator[str]:
+def _assumptions(row: MeasuredRun) -> Iterator[str]:
     """What a row does not say of its load, or says twice, and how that is taken."""
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)
@@ -362,7 +362,7 @@ def _assumptions(row: ServingRow) -> Iterator[str]:
             yield f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {words}"
     if row.concurrency is None:
         yield f"concurrency is not given and taken as {USUAL_CONCURRENCY * max(row.gpus, 1):g}"
-    if row.median and row.mean_ttft > WARMED_UP * row.ttft:
+    if row.warmed_up:
         yield f"the mean TTFT is over {WARMED_UP:g} times the median: warm-up; the median is scored"
 
 
@@ -476,19 +476,19 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
         for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
-            row = deployment.row
+            row, measured = deployment.row, deployment.row.scored
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             values = {
-                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
-                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
+                "ttft": _value(ttft, measured[0], interval_factors(table, "ttft", stratum)),
+                "tpot": _value(tpot, measured[1], interval_factors(table, "tpot", stratum)),
             }
             tokens = deployment.osl * (1 if deployment.decode else row.prefill.workers) / max(row.gpus, 1)
             throughput = (
                 tokens * deployment.request_rate(ttft, tpot),
-                tokens * deployment.request_rate(row.ttft, row.tpot),
+                tokens * deployment.request_rate(*measured),
             )
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
@@ -526,19 +526,20 @@ def suspicions(batch: Batch, steady: Steady) -> list[str]:
     doubts = []
     for own, *figures in zip(batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True):
         (alone, shared, line), row, engine = figures, own.row, own.decode or own.prefill
+        ttft, tpot = row.scored
         workers = row.prefill.workers if own.decode else 1
         least_read = own.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
         queue = LONGEST_QUEUE * (alone + own.concurrency * shared + own.transfer)
         if row.concurrency is None:
             doubts.append(UNSTATED)
-        elif not (row.ttft > 0 and row.tpot > 0):
+        elif not (ttft > 0 and tpot > 0):
             doubts.append("")
-        elif own.request_rate(row.ttft, row.tpot) * shared / workers > MOST_PREFILL:
+        elif own.request_rate(ttft, tpot) * shared / workers > MOST_PREFILL:
             doubts.append(TOO_FAST)
-        elif least_read > row.tpot:
+        elif least_read > tpot:
             doubts.append(TOO_QUICK)
         else:
-            doubts.append(TOO_SLOW if line <= 0 and row.ttft > queue else "")
+            doubts.append(TOO_SLOW if line <= 0 and ttft > queue else "")
     return doubts
 
 

@@ -127,7 +127,7 @@ def _setup(options: dict[str, Any]) -> Setup:
 
 def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
     """What the fitted figures rest on, for the catalog file."""
-    tools = ", ".join(dict.fromkeys(str(record.tool) for record in records))
+    tools = ", ".join(dict.fromkeys(record.source for record in records))
     files = results[0].name if len(results) == 1 else f"{results[0].name} and {len(results) - 1} more"
     return f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {files})"
 
