@@ -16,27 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel import calibration as scaling
 from costmodel.accelerator import Accelerator, KernelEfficiency, Origin
 from costmodel.arrays import FloatArray
-from costmodel.calibration import (
-    HUBER,
-    SPREAD,
-    Observation,
-    Pair,
-    Quantity,
-    ScaleFit,
-    Scales,
-    above_physics,
-    calibrated_pairs,
-    fit_scales,
-    least_step,
-    least_tpot,
-    least_ttft,
-    scaled_figures,
-    scaled_overhead,
-    scaled_policy,
-    strain_of,
-)
+from costmodel.calibration import Observation, Pair, Quantity, ScaleFit, Scales
 from costmodel.engine import EngineConfig
 from costmodel.errors import InputError
 from costmodel.queues.steady_state import MANY_WAVES
@@ -277,13 +260,13 @@ def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
 
 def used_pairs(rows: Sequence[MeasuredRow]) -> tuple[Pair, ...]:
     """(kernel class, dtype) of all efficiencies that the rows rest on."""
-    return tuple(dict.fromkeys(pair for row in rows for pair in calibrated_pairs(row.model, row.configs)))
+    return tuple(dict.fromkeys(pair for row in rows for pair in scaling.calibrated_pairs(row.model, row.configs)))
 
 
 def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
     """Predicted seconds of `observations(rows)`, in their order, as a function of the scales.
 
-    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_figures`).
+    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaling.scaled_figures`).
     """
     pairs = used_pairs(rows)
     numbers = {id(row.deployment): number for number, row in enumerate(rows)}
@@ -297,13 +280,13 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
     def predict(scales: Scales) -> FloatArray:
         def scaled(config: EngineConfig) -> EngineConfig:
             accelerator = config.accelerator
-            figures = scaled_figures(accelerator, pairs, scales, limited=limited)
+            figures = scaling.scaled_figures(accelerator, pairs, scales, limited=limited)
             return replace(config, accelerator=replace(accelerator, efficiency={**accelerator.efficiency, **figures}))
 
         seconds = np.empty((len(rows), 2))
         for batch in batches:
             places = [numbers[id(deployment)] for deployment in batch.deployments]
-            policy = scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
+            policy = scaling.scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
             deployments = tuple(
                 replace(own, prefill=scaled(own.prefill), decode=None if own.decode is None else scaled(own.decode))
                 for own in batch.deployments
@@ -311,7 +294,7 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
             steady = steady_state(replace(batch, deployments=deployments), policy)
             seconds[places] = np.concatenate([steady.ttft, steady.tpot], axis=1)
         for (engine, model), places in steps.items():  # passes of the same flags, so they share one engine
-            overhead = scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
+            overhead = scaling.scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
             load = StepLoad.of(*np.array([rows[place].point for place in places]).T)
             config = scaled(rows[places[0]].configs[0])
             seconds[places, 0] = step_time_one(model, config, overhead, load).total[0]
@@ -331,7 +314,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
     for row in rows:
         if isinstance(row.record, MeasuredStep):
             (config,) = row.configs
-            least = least_step(row.model, config, StepLoad.of(*row.point))
+            least = scaling.least_step(row.model, config, StepLoad.of(*row.point))
             needs = f"by the roofline of {_engine(config)}"
             _refuse_below(row.record.where, "wall time", row.record.seconds, least, needs)
         elif row.deployment is not None:
@@ -371,7 +354,7 @@ def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows
 def check_fit(fit: ScaleFit, rows: Sequence[MeasuredRow]) -> None:
     """Refuse scales that push the kernels on which the times rest beyond the data sheet's peak or bandwidth."""
     config = rows[0].configs[0]
-    beyond = above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
+    beyond = scaling.above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
     for name, share in beyond.items():
         limit = "memory bandwidth" if name == "memory" else "peak FLOP/s"
         raise InputError(
@@ -387,11 +370,11 @@ def _check_run(run: MeasuredRun, deployment: MeasuredDeployment) -> None:
     if not math.isnan(tpot):
         workers = (row.decode or row.prefill).workers
         decoding = max((run.request_throughput or 0.0) * run.gaps * tpot / workers, 1.0)  # by Little's law
-        least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
+        least = scaling.least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
             run.where, "TPOT", tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
-    least = least_ttft(model, prefill, deployment.isl)
+    least = scaling.least_ttft(model, prefill, deployment.isl)
     if not math.isnan(ttft):
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", ttft, least, needs)
@@ -452,7 +435,7 @@ class Calibration:
     @property
     def kept(self) -> tuple[str, ...]:
         """Scales that the data could not show and that stay 1."""
-        return tuple(name for name in SPREAD if name not in self.fit.free)
+        return tuple(name for name in scaling.SPREAD if name not in self.fit.free)
 
 
 def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Calibration:
@@ -475,11 +458,11 @@ def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Cal
     try:
         check_possible(rows)
         check_near(predict(Scales()), times, rows)
-        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
+        check_fit(scaling.fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
     except InputError as fault:
         nearer = nearer_flags(records, setup, len(times))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
-    fit = fit_scales(predict, times)
+    fit = scaling.fit_scales(predict, times)
     hint = "" if fit.explains else nearer_flags(records, setup, len(times))
     if fit.explains:  # a fit may hide that the precision is the wrong one
         own = _catalog_error(records, setup, len(times))
@@ -495,7 +478,7 @@ def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Cal
             source=f"{source}; scaled from: {efficiency.source.rpartition('scaled from: ')[2]}",  # the first one alone
             error=error,
         )
-        for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
+        for pair, efficiency in scaling.scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
     return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
@@ -541,7 +524,8 @@ def _catalog_error(records: Sequence[ResultRecord], setup: Setup, times: int) ->
     except InputError:
         return math.inf
     ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in times_seen])
-    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), times_seen) <= HUBER else math.inf
+    is_near = scaling.strain_of(np.log(ratio), times_seen) <= scaling.HUBER
+    return float(np.median(np.abs(ratio - 1.0))) if is_near else math.inf
 
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
@@ -555,11 +539,11 @@ def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source:
     )
     scales, times = calibration.fit.scales, dict[str, Any]()
     if "host" in calibration.fit.free:
-        overhead = scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
+        overhead = scaling.scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
         times["step_overhead_us"] = rounded(overhead.step / MICRO)
         times["per_request_overhead_us"] = rounded(overhead.per_request / MICRO)
     if "arrival" in calibration.fit.free:
-        policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
+        policy = scaling.scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
     host = {calibration.engine: {**times, "origin": str(Origin.FITTED), "source": source}} if times else None
     return overlay_text(heading, spelling, efficiency_dict(calibration.figures), host, content)

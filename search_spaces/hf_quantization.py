@@ -248,7 +248,7 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
             kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
             targets = _entries(group, "targets")
             by_class = any(not target.startswith("re:") and "." not in target for target in targets)
-            yield _by_bits(kind, spec.get("num_bits")), spec, () if by_class else targets
+            yield _format_of("num_bits", f"{kind}{spec.get('num_bits')}", "bits"), spec, () if by_class else targets
     if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
         yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization)
 
@@ -313,7 +313,7 @@ def _block(block: object) -> tuple[int, int]:
 
 
 def _format_of(field: str, value: object, words: str) -> str:
-    table = notation().quantization[words]
+    table: Mapping[str, str] = notation()["quantization"][words]
     if not isinstance(value, str) or value.lower() not in table:
         raise ArchitectureError(
             f"{field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
@@ -322,15 +322,12 @@ def _format_of(field: str, value: object, words: str) -> str:
     return table[value.lower()]
 
 
-def _by_bits(kind: object, bits: object) -> str:
-    return _format_of("num_bits", f"{kind}{bits}", "bits")
-
-
 def _bits_of(spec: Mapping[str, Any]) -> str:
     """Dtype of a number of bits; AutoRound writes kinds of floats as its `data_type`."""
     loaded = next((bits for bits in (4, 8) if spec.get(f"load_in_{bits}bit")), None)  # bitsandbytes
     bits = spec.get("bits", spec.get("w_bit", loaded))
-    return "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits)
+    kind = "float" if "fp" in str(spec.get("data_type")) else "int"
+    return "bf16" if bits in (16, 32) else _format_of("num_bits", f"{kind}{bits}", "bits")
 
 
 def _bitwise(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -367,7 +364,7 @@ def _hqq(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         spec = _object(_object(layer).get("weight_quant_params"))
         if spec:
             tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
-            yield _by_bits("int", spec.get("nbits")), spec, (f"re:.*{tag}$",) if name else ()
+            yield _format_of("num_bits", f"int{spec.get('nbits')}", "bits"), spec, (f"re:.*{tag}$",) if name else ()
 
 
 def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -386,7 +383,7 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
             own, kind_name = _object(_object(layer).get("_data")), _object(layer).get("_type")
             grain = _object(own.get("granularity"))
             group = WHOLE_CHANNEL if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
-            stated = notation().quantization["torch"].get(str(own.get("weight_dtype")).removeprefix("torch."))
+            stated = notation()["quantization"]["torch"].get(str(own.get("weight_dtype")).removeprefix("torch."))
             word = str(kind_name).replace("_", "").lower().removesuffix("config") if kind_name else kind_name
             dtype = stated or _format_of("quant_type", word, "torchao")
             yield dtype, {"_type": kind_name, "group_size": own.get("group_size", group)}, targets
@@ -397,15 +394,15 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _quanto(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    word = str(quantization.get("weights")).removesuffix("_e4m3fn")
-    yield _format_of("weights", word, "bits"), quantization, ()
-
-
-def _modelopt(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
-    word = quantization.get("quant_algo")
-    yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms"), quantization, ()
+def _one_word(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
+    """One word for all weights: Quanto's, or ModelOpt's, whose null says that the KV cache alone is quantised."""
+    if "weights" in quantization:
+        dtype = _format_of("weights", str(quantization["weights"]).removesuffix("_e4m3fn"), "bits")
+    elif quantization.get("quant_algo", "") is None:
+        dtype = "bf16"
+    else:
+        dtype = _format_of("quant_algo", quantization.get("quant_algo"), "algorithms")
+    yield dtype, quantization, ()
 
 
 def _entries(owner: Mapping[str, Any], field: str) -> list[str]:
@@ -497,9 +494,9 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     "bitnet": "int2",
     **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
-    "quanto": _quanto,
+    "quanto": _one_word,
     "torchao": _torchao,
     "compressed-tensors": _groups,
-    "modelopt": _modelopt,
+    "modelopt": _one_word,
     "quark": _quark,
 }

@@ -362,7 +362,7 @@ def has_single_blocks(fields: ConfigFields) -> bool:
 
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
-    pattern, blocks = fields.get("hybrid_override_pattern"), notation().layers["blocks"]
+    pattern, blocks = fields.get("hybrid_override_pattern"), notation()["layers"]["blocks"]
     if isinstance(pattern, str):
         if not set(pattern) <= set(blocks) or len(pattern) != layers:
             raise fields.error(
@@ -380,14 +380,14 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
     for kinds in chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)):
         return kinds
-    for field in filter(fields.get, notation().layers["sliding_heads"]):
+    for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
         raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
     return ("full_attention",) * layers
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
     """What `layer_types` may say, and the kind that each stands for."""
-    kinds = notation().layers["types"].items()
+    kinds = notation()["layers"]["types"].items()
     return {
         word: kind
         for field, words in kinds
@@ -398,7 +398,7 @@ def _layer_types(fields: ConfigFields) -> dict[str, str]:
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
     """Notations that list the layers; the first one counts."""
-    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+    kinds = notation()["layers"]["codes" if fields.flag("lightning_attention") else "softmax_codes"]
     codes = fields.labels("attn_type_list", tuple(kinds), layers)
     if codes is not None:
         yield tuple(kinds[code] for code in codes)
@@ -406,7 +406,7 @@ def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]
     words = fields.labels("layer_types", tuple(types), layers)
     if words is not None:
         yield tuple(types[word] for word in words)
-    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation().layers["ratios"].items()}
+    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation()["layers"]["ratios"].items()}
     ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
     if ratios is not None:
         yield tuple(by_ratio[ratio] for ratio in ratios)
@@ -605,7 +605,7 @@ def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads
 def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
     rates = fields.get("compress_rates")
-    ratios = {**notation().layers["ratios"], **(rates if isinstance(rates, Mapping) else {})}
+    ratios = {**notation()["layers"]["ratios"], **(rates if isinstance(rates, Mapping) else {})}
     has_index = kind == "compressed_sparse_attention"
     return CompressedAttention(
         hidden=hidden,

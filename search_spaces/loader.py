@@ -61,7 +61,6 @@ from .schema import (
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
-    Context,
     LengthsSection,
     LinkSection,
     SloClass,
@@ -132,17 +131,23 @@ def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -
     Raises InputError with these and all others.
     """
     catalog, catalog_faults = _catalog(source.value, base)
-    context = Context(
-        check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
-        check_model=lambda name: load_model(name, base),
-    )
-    file, all_faults = sound_sections(source, faults, WorkloadFile, context)
-    section = context.sections.get("model")
-    model = None if section is None else load_model(section.name or section.config or section.architecture, base)
-    entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
-    accelerators = [catalog.accelerator(entry.name) for entry in entries]
-    all_faults += [*catalog_faults, *cross_faults(context.sections, model, accelerators)]
-    demand, demand_faults = _workload(context, base, model, read_trace=not all_faults)
+    sections = dict[str, Any]()
+    file, all_faults = sound_sections(source, faults, WorkloadFile, sections)
+    model, accelerators, section = None, list[Accelerator](), sections.get("model")
+    for key in ("name", "config", "architecture") if section is not None else ():
+        try:
+            model = load_model(getattr(section, key), base) if getattr(section, key) else model
+        except InputError as error:
+            all_faults.append(Fault(("model", key), str(error).removeprefix("model ")))
+    for index, entry in enumerate(sections.get("accelerators", ()) if not catalog_faults else ()):
+        try:
+            accelerators.append(catalog.accelerator(entry.name))
+        except InputError as error:
+            all_faults.append(Fault(("accelerators", index, "name"), str(error).removeprefix("accelerator ")))
+    if not catalog_faults and len(accelerators) < len(sections.get("accelerators", ())):
+        del sections["accelerators"]
+    all_faults += [*catalog_faults, *cross_faults(sections, model, accelerators)]
+    demand, demand_faults = _workload(sections, base, model, read_trace=not all_faults)
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
@@ -200,10 +205,10 @@ def _catalog(value: Any, base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
 
 
 def _workload(
-    context: Context, base: Path, model: Transformer | None, *, read_trace: bool
+    sections: Mapping[str, Any], base: Path, model: Transformer | None, *, read_trace: bool
 ) -> tuple[_Demand | None, list[Fault]]:
     """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
-    section = context.sections.get("workload")
+    section = sections.get("workload")
     trace = None if section is None or section.lengths is None else section.lengths.trace
     if section is None or (not read_trace and (trace or section.recorded) is not None):
         return None, []
@@ -213,7 +218,7 @@ def _workload(
         return None, list(error.faults)
     if model is None:
         return (workload, recording), []
-    faults = [*length_faults(workload, section, model), *tier_faults(workload, context.sections.get("kv_cache_tier"))]
+    faults = [*length_faults(workload, section, model), *tier_faults(workload, sections.get("kv_cache_tier"))]
     return (workload, recording), faults
 
 
