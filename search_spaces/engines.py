@@ -82,18 +82,10 @@ class EngineSupport:
     cache_quantizers: frozenset[str] = frozenset()
 
 
-_SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
-ENGINES = tuple(_SUPPORT)
+SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
+"""What each engine can run."""
+ENGINES = tuple(SUPPORT)
 """Engines that a user can name."""
-
-
-def engine_support(name: str) -> EngineSupport:
-    """What an engine can run.
-
-    >>> engine_support("vllm").block_tokens
-    16
-    """
-    return _SUPPORT[name]
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:

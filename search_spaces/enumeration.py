@@ -35,7 +35,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
-from .engines import engine_support, load_engine_memory
+from .engines import SUPPORT, load_engine_memory
 from .hf_quantization import split_refused
 from .problem import Problem, target_of
 
@@ -99,7 +99,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     """The engine runs on GPUs of this vendor, the target's files can start it, and kernels read the precisions."""
     accelerator, engine, model = problem.offers[shape.offer].accelerator, problem.engine, problem.model
     vendor, gpus = accelerator.vendor, shape.parallelism.gpus
-    support, title = engine_support(engine), target_of(engine).title
+    support, title = SUPPORT[engine], target_of(engine).title
     if support.only_vendor not in {"", vendor}:
         yield "engine_runs_there", f"{title} runs on {support.only_vendor.upper()} GPUs only"
     target = None if problem.target is None else target_of(problem.target)
@@ -129,7 +129,7 @@ def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
 
     Else, and where another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
     """
-    support = engine_support(engine)
+    support = SUPPORT[engine]
     has_scales = weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
     return "fp8" if has_scales or (model.is_compressed and support.eight_bit_compressed) else "bf16"
 
@@ -187,7 +187,7 @@ def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
     >>> draft_refused("trtllm", Draft.MTP, Parallelism(pipeline=2))
     'TensorRT-LLM does not draft tokens with PP 2'
     """
-    support = engine_support(engine)
+    support = SUPPORT[engine]
     if split.pipeline > 1 and not support.staged_drafts_since:
         return f"{target_of(engine).title} does not draft tokens with PP {split.pipeline}"
     if split.data > 1 and draft in support.unshared_drafts:
@@ -292,7 +292,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
 
 def block_tokens(engine: str, model: Transformer) -> int:
     """Tokens of a KV block of an engine that serves a model [token]."""
-    support = engine_support(engine)
+    support = SUPPORT[engine]
     own = support.compressed_block if model.is_compressed else support.latent_block if model.is_latent else 0
     return own or support.block_tokens
 
@@ -356,7 +356,7 @@ def end_of(problem: Problem, shape: Shape) -> End:
     """The end that an engine shape is."""
     offer, split = problem.offers[shape.offer], shape.parallelism
     accelerator = offer.accelerator
-    has_own_kernel = engine_support(problem.engine).sixteen_bit_latents and shape.kv_dtype != "bf16"
+    has_own_kernel = SUPPORT[problem.engine].sixteen_bit_latents and shape.kv_dtype != "bf16"
     return End(
         kv_domain=accelerator.kv_domain,
         weight_dtype=shape.weight_dtype,

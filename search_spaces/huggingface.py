@@ -127,15 +127,11 @@ def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attenti
     with_tables = fields.get("ple_layer_ids")
     if isinstance(with_tables, list) and with_tables:
         own += len(with_tables) * fields.count("ngram_vocab_size_base") * (fields.optional("ple_embed_dim") or hidden)
-    images = 0
-    if fields.get("image_width") is not None:
-        blocks = [
-            replace(block, expert_intermediate=fields.count("image_width")) for _, block in layers if block.experts
-        ]
-        images = sum(
-            (fields.optional("image_experts") or block.experts) * block.elements_per_expert for block in blocks
-        )
-    return positions * hidden + own + images
+    has_images = fields.get("image_width") is not None
+    for block in (block for _, block in layers if has_images and block.experts):
+        of_images = replace(block, expert_intermediate=fields.count("image_width"))
+        own += (fields.optional("image_experts") or block.experts) * of_images.elements_per_expert
+    return positions * hidden + own
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
@@ -280,17 +276,15 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 def _has_gate(fields: ConfigFields) -> bool:
     """Whether the feed-forward has a gate projection."""
-    flag = fields.flag("is_gated_act")
+    flag, activation = fields.flag("is_gated_act"), fields.text("hidden_act")
     if flag is not None:
         return flag
-    activation = fields.text("hidden_act")
     if activation is None:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
-    if activation.lower() in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
-        return activation.lower() in GATED_ACTIVATIONS
-    raise fields.missing(
-        "is_gated_act", f"'hidden_act' {shown(activation)} does not say whether the feed-forward is gated"
-    )
+    if activation.lower() not in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
+        silent = "does not say whether the feed-forward is gated"
+        raise fields.missing("is_gated_act", f"'hidden_act' {shown(activation)} {silent}")
+    return activation.lower() in GATED_ACTIVATIONS
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -344,9 +338,8 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
         return fields.count("intermediate_size")
     count, width = fields.optional("shared_experts") or 0, fields.optional("shared_width") or 0
     if count > 1 and width:
-        raise fields.error(
-            "config.json gives both a number and a width of shared experts, which pdplan cannot distinguish"
-        )
+        both = "config.json gives both a number and a width of shared experts"
+        raise fields.error(f"{both}, which pdplan cannot distinguish")
     return width or count * expert_width
 
 
@@ -500,7 +493,7 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
         switches = fields.labels("index_layers", (0, 1), layers)
-        selects = switches or [word == SELECTING for word in fields.sequence("layer_types", layers) or ()]
+        selects = switches or [word == "minimax_m3_sparse" for word in fields.sequence("layer_types", layers) or ()]
         return tuple(map(bool, selects)) if switches or any(selects) else (True,) * layers
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
@@ -515,8 +508,6 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return tuple(max(layer - first, 0) % every == 0 for layer in range(layers))
 
 
-SELECTING = "minimax_m3_sparse"
-"""Word of transformers 5 for layers that attend selected blocks."""
 NO_INDEX = {"index_heads": 0, "index_dim": 0}
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""

@@ -18,6 +18,7 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
+from string import Template
 from textwrap import wrap
 from typing import Any
 
@@ -514,7 +515,6 @@ def _offer_echo(offer: Offer) -> dict[str, Any]:
     }
 
 
-_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
 _COMMENTS: Mapping[str, str] = {
     "request_rate": "mean arrivals [1/s]",
     "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
@@ -528,12 +528,16 @@ COMMENT_WIDTH = 110
 
 def init_text() -> str:
     """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
-    return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
+    return _shipped("init_template.yaml")
 
 
 def fleet_text() -> str:
     """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
-    return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
+    return _shipped("fleet_template.yaml")
+
+
+def _shipped(name: str) -> str:
+    return (resources.files("search_spaces") / name).read_text(encoding="utf-8")
 
 
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
@@ -545,7 +549,7 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
         model: catalog name, Hugging Face id, or path to a config.json.
         notes: sentences that become comments above the demand.
     """
-    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {words}" for key, words in _COMMENTS.items() if key in mapping]
     if "recorded" in mapping:
         source = json.dumps(mapping["recorded"], ensure_ascii=False)
         scalars.append(f"  recorded: {source}  # {_RECORDED}")
@@ -559,26 +563,10 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
         for row in mapping["lengths"]["histogram"]:
             flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
             length_lines.append(f"      - {{{flow}}}")
-    model_key = "config" if model.endswith(".json") else "name"
-    lines = [
-        f"schema: {WORKLOAD_SCHEMA}",
-        f"name: {_text(name)}",
-        "",
-        f"model: {{{model_key}: {_text(model)}}}",
-        "",
-        *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
-        "workload:",
-        *scalars,
-        *length_lines,
-        "",
-        "slo:  # set these to what your users need",
-        "  ttft: 2s",
-        "  tpot: 50ms",
-        "  attainment: 0.9",
-        "",
-        'accelerators: ["A100-80", "H100", "H200"]',
-    ]
-    return "\n".join(lines) + "\n"
+    comments = [f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)]
+    section = f"{{{'config' if model.endswith('.json') else 'name'}: {_text(model)}}}"
+    demand = "\n".join([*comments, "workload:", *scalars, *length_lines])
+    return Template(_shipped("workload_template.yaml")).substitute(name=_text(name), model=section, demand=demand)
 
 
 def _text(text: str) -> str:

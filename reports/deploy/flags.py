@@ -24,7 +24,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.speculation import Draft
 from costmodel.units import GIB, GIGA
-from search_spaces.engines import engine_support
+from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
@@ -302,7 +302,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
+    first, title = SUPPORT[engine].staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and facts.numbers(deployment.engine_version) < facts.numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"
