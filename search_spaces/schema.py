@@ -148,7 +148,9 @@ class PackedRequests(FileSection):
 
 RecordedSource = Annotated[
     Annotated[TraceFile, short_for(TraceFile, "path"), Tag("<file>")] | Annotated[PackedRequests, Tag("<packed>")],
-    Discriminator(lambda value: "<packed>" if "packed" in (value if isinstance(value, dict) else {}) else "<file>"),
+    Discriminator(
+        lambda value: "<packed>" if "packed" in (value if isinstance(value, dict) else dir(value)) else "<file>"
+    ),
 ]
 
 

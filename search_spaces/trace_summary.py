@@ -292,11 +292,6 @@ class TraceSummary:
     reuse_interval: Mapping[float, float] | None
 
     @property
-    def requests(self) -> int:
-        """Requests that count."""
-        return len(self.rows)
-
-    @property
     def mean_isl(self) -> float:
         """Mean input length [token]."""
         return float(self.rows.isl.mean())
@@ -312,19 +307,9 @@ class TraceSummary:
         return int((self.rows.isl + self.rows.osl).max())
 
     @property
-    def request_rate(self) -> float | None:
-        """Mean arrivals per second [1/s]; None if all came at one moment."""
-        return self.arrivals.mean_rate
-
-    @property
-    def burstiness(self) -> float:
-        """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
-        return self.arrivals.burstiness
-
-    @property
     def tells_waves(self) -> bool:
         """Whether it has requests enough to be simulated as they came."""
-        return self.requests >= LEAST and self.arrivals.duration > 0.0
+        return self.arrivals.requests >= LEAST and self.arrivals.duration > 0.0
 
     @cached_property
     def _cells(self) -> Buckets:
@@ -346,7 +331,7 @@ class TraceSummary:
         prefix_hit_share: float | None = None,
     ) -> Workload:
         """Return the trace as a workload; what is given replaces what the trace says."""
-        rate = self.request_rate if request_rate is None else request_rate
+        rate = self.arrivals.mean_rate if request_rate is None else request_rate
         if rate is None:
             sentence = "all requests arrive at the same time, so the trace has no rate; state one (--rate)"
             raise InputError(f"{self.path}: {sentence}")
@@ -359,7 +344,7 @@ class TraceSummary:
             osl=thin.osl,
             share=thin.share,
             request_rate=rate,
-            burstiness=self.burstiness if burstiness is None else burstiness,
+            burstiness=self.arrivals.burstiness if burstiness is None else burstiness,
             prefix_hit_share=share,
             max_tokens=self.max_tokens,
             reuse=uniform_reuse(thin.isl, share, from_quantiles(dict(self.reuse_interval or {})))
