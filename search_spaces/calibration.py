@@ -118,7 +118,7 @@ def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[Measur
             notes.append(Note(record.where, f"left out: {error}"))
             continue
         notes += [Note(record.where, reason) for reason in reasons]
-        rows += [] if row is None else [row]
+        rows.append(row)
     return rows, notes
 
 
@@ -156,14 +156,11 @@ def in_flight(run: MeasuredRun) -> tuple[float | None, bool]:
     return run.concurrency, True
 
 
-def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]:
-    reason = _unusable(run, setup)
-    if reason:
-        return None, [f"left out: {reason}"]
-    flight, is_closed_loop = in_flight(run)
-    if flight is None:
-        return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
-    notes = []
+def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow, list[str]]:
+    """The engines of a run, and what of it is not used; InputError where nothing is."""
+    reason, (flight, is_closed_loop), notes = _unusable(run, setup), in_flight(run), list[str]()
+    if reason or flight is None:
+        raise InputError(reason or "neither a concurrency nor a throughput from which to tell how many were in flight")
     ttft, tpot = run.scored
     if not is_closed_loop and ttft > 0.0:
         ttft = math.nan
@@ -175,7 +172,7 @@ def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]
         notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
     deployment = _deployment(run, setup, flight, ttft, tpot)
     if math.isnan(ttft) and math.isnan(tpot):
-        return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]
+        raise InputError("; ".join([*notes, "it has no TTFT and no TPOT to fit"]))
     configs = (deployment.prefill,) if deployment.decode is None else (deployment.prefill, deployment.decode)
     times = ((Quantity.TTFT, ttft), (Quantity.TPOT, tpot))
     point = (deployment.isl, deployment.osl, deployment.concurrency)

@@ -44,7 +44,6 @@ from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .sources import read_source, shipped_table
 
-CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -53,10 +52,6 @@ PRICE_SHORT = "price_usd_per_hour"
 """In an overlay: the whole price in one number."""
 EFFICIENCY = "efficiency"
 """In an overlay: kernel class -> dtype -> figures."""
-PEAKS = "tflops"
-"""Key of the peaks of an entry."""
-PRICE_LIKE = "price_like"
-"""In the shipped file: the accelerator whose price serves for want of any quote."""
 MAX_OVERLAY_BYTES = 1_000_000
 """A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
 
@@ -218,12 +213,12 @@ class AcceleratorCatalog:
         if relative:  # whose figures serve
             efficiency = replace(efficiency, relatives={**efficiency.relatives, name: relative})
         entries = {**self.entries, name: raw}
-        peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
+        peaks = {accelerator: entry["tflops"] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
         own_peaks = entry.tflops.model_dump(exclude_none=True)
         accelerator = Accelerator(
             name=name,
-            **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
+            **in_base_units(entry.model_dump(exclude={"aliases", "tflops", "scale_up", "scale_out"})),
             peak_flops={dtype: tflops * TERA for dtype, tflops in own_peaks.items()},
             scale_up=entry.scale_up.link,
             scale_up_size=entry.scale_up.gpus,
@@ -284,9 +279,11 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(*(shipped_table(CATALOG, file) for file in ("efficiency.yaml", "in_engine.yaml")))
-    entries, prices = dict(shipped_table(CATALOG, "accelerators.yaml")["accelerators"]), shipped_prices()
-    models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
+    efficiency = parse_efficiency(
+        *(shipped_table("costmodel.catalog", file) for file in ("efficiency.yaml", "in_engine.yaml"))
+    )
+    entries, prices = dict(shipped_table("costmodel.catalog", "accelerators.yaml")["accelerators"]), shipped_prices()
+    models = {name: entry.pop("price_like", None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
         own = prices[name] if model is None else (borrowed(prices[model][0], model),)
@@ -343,7 +340,9 @@ def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | N
     for key, value in change.items():
         old = entry.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            has_own_peaks = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
+            has_own_peaks = (
+                relative and key == "tflops" and any(old.get(dtype) != peak for dtype, peak in value.items())
+            )
             entry[key] = dict(value) if has_own_peaks else {**old, **value}
         else:
             entry[key] = (*old, *value) if key == "aliases" and old else value

@@ -36,10 +36,7 @@ SEPARATORS = (";", "\t", "|")
 """What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
-CONCURRENCY = Bounds(1, MEGA, "requests")
-STEP_BATCH = Bounds(1, MAX_NUM_SEQS.high, "requests")
 RANKS = Bounds(DEGREE.low, DEGREE.high)
-MEMORY_SHARE = Bounds(0.01, 1)
 FIRST_TOKEN = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
 """Also of a step, which takes no longer than the wait for a first token, of which it is a part."""
 NEXT_TOKEN = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
@@ -346,7 +343,7 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
         moe_dtype=cells.word("moe_dtype", "gemm_dtype", "precision"),
         isl=cells.read("isl", number(TOKENS)),
         osl=cells.read("osl", number(TOKENS)),
-        concurrency=cells.optional("concurrency", number(CONCURRENCY)),
+        concurrency=cells.optional("concurrency", number(Bounds(1, MEGA, "requests"))),
         gpus=gpus or sum(side.gpus for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
@@ -356,7 +353,7 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
         precision=cells.word("precision"),
         settings=RowFlags(  # under the names of this module or of the engines' command lines
             kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
-            memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
+            memory_fraction=cells.optional("memory_fraction", number(Bounds(0.01, 1))),
             token_budget=cells.optional(chunk, count(TOKENS)),
             looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
         ),
@@ -376,7 +373,7 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         kv_dtype=cells.word("kv_quant") or "bf16",
         layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
         phase=cells.read("phase", choice("prefill", "decode")),
-        batch=cells.read("batch", count(STEP_BATCH)),
+        batch=cells.read("batch", count(Bounds(1, MAX_NUM_SEQS.high, "requests"))),
         seq=cells.read("seq", count(TOKENS)),
         latency=math.nan if latency is None else latency,
     )
