@@ -35,7 +35,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.speculation import Draft, Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
-from .engines import SUPPORT, load_engine_memory
+from .engines import SUPPORT, EngineSupport, load_engine_memory
 from .hf_quantization import split_refused
 from .problem import Problem, target_of
 
@@ -120,8 +120,11 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     if not has_units and model.is_latent and support.sixteen_bit_latents:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
-    elif cache_dtype != "fp8" and model.is_compressed and support.eight_bit_compressed:
-        yield "kv_cache_has_kernels", f"{title} keeps the KV of compressed attention in fp8 only"
+    narrow = "compressed attention" if model.is_compressed and support.eight_bit_compressed else ""
+    if support.no_wider_cache and _heeds_checkpoint(support, model, dtype):
+        narrow = "a checkpoint that states so"
+    if cache_dtype != "fp8" and narrow:
+        yield "kv_cache_has_kernels", f"{title} keeps the KV of {narrow} in fp8 only"
 
 
 def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
@@ -130,8 +133,13 @@ def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
     Else, and where another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
     """
     support = SUPPORT[engine]
-    has_scales = weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
-    return "fp8" if has_scales or (model.is_compressed and support.eight_bit_compressed) else "bf16"
+    is_narrow = model.is_compressed and support.eight_bit_compressed
+    return "fp8" if is_narrow or _heeds_checkpoint(support, model, weight_dtype) else "bf16"
+
+
+def _heeds_checkpoint(support: EngineSupport, model: Transformer, weight_dtype: str) -> bool:
+    """Whether the published checkpoint is served, states an FP8 KV cache, and gets one from the engine."""
+    return weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
