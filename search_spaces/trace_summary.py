@@ -507,16 +507,16 @@ class SessionSummary:
         rate = self.rate
         if rate is None and request_rate is None:
             raise InputError(f"{self.path}: all sessions begin at the same time; state a rate of requests (--rate)")
-        rate_field = {} if request_rate is not None or rate is None else {"rate": rounded(rate)}
-        quantiles = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
+        pauses = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
         sessions = {
-            **rate_field,
             "turns": _quantiles(self.turns),
-            "think_time": quantiles if "quantiles" in quantiles else {"mean": quantiles["fixed"]},
+            "think_time": {"mean": pauses["fixed"]} if "fixed" in pauses else pauses,
             "user_tokens": _quantiles(np.maximum(self.user, 1.0)),
             "answer_tokens": _quantiles(np.maximum(self.answer, 1.0)),
         }
-        return {**({} if request_rate is None else {"request_rate": request_rate}), "sessions": sessions}
+        if request_rate is not None or rate is None:
+            return {"request_rate": request_rate, "sessions": sessions}
+        return {"sessions": {"rate": rounded(rate)} | sessions}
 
 
 def _quantiles(values: FloatArray) -> dict[str, Any]:
@@ -583,9 +583,8 @@ def _summary(
             elif number and time is not None and last is not None:
                 pauses.append(max(time - last, 0.0))
                 answers_in = True
-    sizes = np.array([len(turns) for turns in sessions], dtype=np.float64)
-    columns = (np.array(values, dtype=np.float64) for values in (starts, pauses, user, answer))
-    begin, pause, new, out = columns
+    columns = (starts, [len(turns) for turns in sessions], pauses, user, answer)
+    begin, sizes, pause, new, out = (np.array(values, dtype=np.float64) for values in columns)
     return SessionSummary(str(path), begin, sizes, pause, new, out, answers_in)
 
 
