@@ -181,11 +181,11 @@ MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
+def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    misses: whatever the shares of the runs, as its queues grow. Empty for a plan without classes. Beside the share
-    stand the ends of its 95 % interval.
+    outcome: what is known by more than the shares of the runs, such as queues that grow. Empty for a plan without
+    classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if not plan.classes:
@@ -196,7 +196,7 @@ def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
         basis = "simulated" if words.is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: words.misses_used(item.attainment_low, item.attainment_goal))
-    result = result_words(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    result = result_words(outcome or worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
