@@ -35,7 +35,7 @@ from optimizer.loads.instance import (
     planned_instance,
     slow_end,
 )
-from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, is_below, proof_of_judged
+from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import (
     CANDIDATES,
     NO_DEARER,
@@ -273,7 +273,7 @@ def _formula_plan(origin: Provenance, result: FormulaResult, fleet: Fleet) -> Pl
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - ROUNDING)]
     rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
     plan = build_plan(instance, fleet, proof, origin, result.volume, rows)
-    tried = proof.few_pools is not None and not is_below(cost, proof.few_pools)
+    tried = proof.few_pools is not None and cost <= proof.few_pools * (1.0 + ROUNDING)
     return plan.model_copy(update={"cheaper_fleets": cheaper_fleets(result.space, proof, cost) if tried else None})
 
 
