@@ -32,19 +32,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine import SCHEDULERS  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
-from costmodel.queues.steady_state import (  # noqa: E402
-    MANY_WAVES,
-    ClosedLoad,
-    WorkerPools,
-    closed_loop,
-    engine_times,
-    look_wait,
-)
-from costmodel.simulator.fleet import (  # noqa: E402
-    UNLIMITED,
-    Limits,
-    SimulatedPool,
-)
+from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, WorkerPools, closed_loop, engine_times, look_wait  # noqa: E402
+from costmodel.simulator.fleet import UNLIMITED, Limits, SimulatedPool  # noqa: E402
 from costmodel.simulator.run import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
@@ -53,12 +42,7 @@ from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402
 from search_spaces.measured_engines import MeasuredDeployment, Predicted, batches_of, deployments_of, predict_serving  # noqa: E402
-from search_spaces.measurements import (  # noqa: E402
-    SCRIPTS,
-    read_measurements,
-    read_scripts,
-    with_settings,
-)
+from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
 
 Array = NDArray[np.float64]
 ENGINES = ("sglang", "vllm")

@@ -36,12 +36,7 @@ from step_tables import CONFIGS  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
-from costmodel.engine import (  # noqa: E402
-    NO_OVERHEAD,
-    EngineConfig,
-    Parallelism,
-    Role,
-)
+from costmodel.engine import NO_OVERHEAD, EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.engine_arrays import Conditions, engine_arrays  # noqa: E402
 from costmodel.step import StepLoad, StepTime, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402

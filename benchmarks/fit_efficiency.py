@@ -23,14 +23,7 @@ from evidence import BY_TENSOR, GEMM_CURVE, SHARED, Evidence, collect  # noqa: E
 from kernel_tables import SYSTEMS  # noqa: E402
 from relatives import LIKE, RELATIVE  # noqa: E402
 
-from benchmarks.efficiency_curve import (  # noqa: E402
-    CONSTANT,
-    EfficiencyCurve,
-    Fit,
-    assess,
-    fit,
-    predict,
-)
+from benchmarks.efficiency_curve import CONSTANT, EfficiencyCurve, Fit, assess, fit, predict  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import KERNEL_CLASSES  # noqa: E402
 

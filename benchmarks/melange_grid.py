@@ -33,12 +33,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.reference.policies import VLLM_V0  # noqa: E402
 from benchmarks.studies.common import engine_pool, poisson_trace  # noqa: E402
 from benchmarks.vllm_2023 import engine_changes, host_times, one_gpu_host_times  # noqa: E402
-from costmodel.engine import (  # noqa: E402
-    EngineConfig,
-    EngineOverhead,
-    Parallelism,
-    Role,
-)
+from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.run import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402

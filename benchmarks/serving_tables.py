@@ -34,20 +34,8 @@ from costmodel.queues.steady_state import (  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import (  # noqa: E402
-    Batch,
-    MeasuredDeployment,
-    batches_of,
-    deployments_of,
-    suspicions,
-    workers_of,
-)
-from search_spaces.measurements import (  # noqa: E402
-    SCRIPTS,
-    read_measurements,
-    read_scripts,
-    with_settings,
-)
+from search_spaces.measured_engines import Batch, MeasuredDeployment, batches_of, deployments_of, suspicions, workers_of  # noqa: E402
+from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
 
 Array = NDArray[np.float64]
 
@@ -198,8 +186,8 @@ def make_table(batch: Batch, file: str) -> Table:
         ranks=decode.data,
         top=top,
         steps=np.hstack(steps),
-        ttft=np.array([[row.ttft] for row in rows]),
-        tpot=np.array([[row.tpot] for row in rows]),
+        ttft=np.array([[row.scored[0]] for row in rows]),
+        tpot=np.array([[row.scored[1]] for row in rows]),
     )
 
 

@@ -27,22 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.vllm_2023 import engine_changes, host_times  # noqa: E402
-from costmodel.engine import (  # noqa: E402
-    EngineConfig,
-    EngineOverhead,
-    Parallelism,
-    Role,
-)
+from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
 from optimizer.loads.instance import ROLES, Instance, make_instance  # noqa: E402
-from optimizer.search.search import (  # noqa: E402
-    FleetSearch,
-    evaluated,
-    unmixed,
-)
+from optimizer.search.search import FleetSearch, evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_engine_memory  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402

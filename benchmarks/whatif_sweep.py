@@ -27,8 +27,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.answer import ScenarioEffort  # noqa: E402
-from optimizer.whatif.sweep import ONE_THREAD, Row, Sweep, run_sweep, sweep_of  # noqa: E402
+from optimizer.whatif.answer import ONE_THREAD, Row, ScenarioEffort, Sweep, run_sweep, sweep_of  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import parse_axis  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from costmodel.words import join_words, plural
@@ -301,22 +302,17 @@ def piece_here(row: BreakEven) -> PricePiece | None:
     return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
 
 
-def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
-    """Prices at the ends of the piece at hand at which another fleet takes over, with what that is."""
-    here = piece_here(row)
-    if here is None:
-        return []
-    at = row.pieces.index(here)
-    below = [(here.low, row.pieces[at - 1])] if at else []
-    return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
-
-
 def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say at which price of a GPU another fleet takes over first.
 
     What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
     """
-    rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
+    rows = [
+        (row, below.high, above if piece_here(row) == below else below)
+        for row in sensitivity.break_even
+        for below, above in pairwise(row.pieces)
+        if row.usd_per_gpu_hour > 0 and piece_here(row) in (below, above)
+    ]
     if not rows:
         owns_gpus = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
         gpu_phrase = "a GPU to rent (what owned ones cost was not moved)" if owns_gpus else "a GPU"
@@ -368,11 +364,6 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
 
-def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
-    """Levers other than prices that change the kind of fleet, with where."""
-    return [(row, flip) for row in sensitivity.levers for flip in row.flips]
-
-
 def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
     """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
 
@@ -405,7 +396,7 @@ def sensitivity_section(plan: Plan) -> Section:
     if sensitivity is None:
         how = f"{more.removesuffix('.')}{':' if command else '.'}"
         return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
-    own, changes = own_pools(plan), flips(sensitivity)
+    own, changes = own_pools(plan), [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),
         swing_sentence(sensitivity) if sensitivity.complete else "",
@@ -416,9 +407,17 @@ def sensitivity_section(plan: Plan) -> Section:
         "Step times move over their 90 % interval" if sensitivity.complete else "",
     )
     names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
-    where = Section(
-        f"Levers that make another fleet the cheapest: {names}", table=_flips_table(changes), detail=Detail.PAGE
-    )
+    cells = [
+        (
+            lever_words(row.lever),
+            *(value_words(row.lever, value) for value in (row.value, flip.same_at, flip.other_at)),
+            fleet_line(flip.pools),
+            hourly(flip.usd_per_hour),
+        )
+        for row, flip in changes
+    ]
+    table = table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), cells)
+    where = Section(f"Levers that make another fleet the cheapest: {names}", table=table, detail=Detail.PAGE)
     return Section(
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
@@ -469,16 +468,3 @@ def _prices_section(sensitivity: Sensitivity) -> Section:
     ]
     headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
     return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
-
-
-def _flips_table(changes: Sequence[tuple[LeverSensitivity, Flip]]) -> Table:
-    rows = [
-        (
-            lever_words(row.lever),
-            *(value_words(row.lever, value) for value in (row.value, flip.same_at, flip.other_at)),
-            fleet_line(flip.pools),
-            hourly(flip.usd_per_hour) if flip.usd_per_hour is not None else MISSING,
-        )
-        for row, flip in changes
-    ]
-    return table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), rows)

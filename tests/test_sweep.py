@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.whatif.sweep import Journal, Row, Solver, Sweep, local_executor, run_sweep
+from optimizer.whatif.answer import Row, Solver, Sweep, local_executor, run_sweep
+from search_spaces.files import Journal
 from search_spaces.scenarios import Scenario
 
 KEY = "squares"

@@ -19,7 +19,7 @@ from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan
 from optimizer.whatif.curves import break_even, frontier
 from optimizer.whatif.sensitivity import STEP_TIME, kind_of, relaxation, sensitivity, shadow_prices
 from pdplan.cli import run
-from reports.answers.curves import frontier_record
+from reports.answers.curves import curve_record
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
@@ -117,7 +117,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
         assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
-    rows = frontier_record(replace(curve, by_budget=True))["steps"]
+    rows = curve_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
 
 

@@ -18,11 +18,10 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
-from optimizer.whatif.answer import Answer, ScenarioEffort, answer
+from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
 from optimizer.whatif.curves import RESOLUTION, frontier
 from optimizer.whatif.sensitivity import sensitivity
-from optimizer.whatif.sweep import Row, run_sweep, sweep_of
-from reports.answers.curves import frontier_document, frontier_record, frontier_rows
+from reports.answers.curves import curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
 from reports.rows import columns_csv, row_columns
@@ -193,7 +192,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     shown = text(frontier_document(curve))
     assert "Corrected by simulation: colocated 1 × H100 TP1 meets the SLO up to " in shown
     assert f"; by formula, up to {moved.promised:.4g} req/s." in shown
-    record = frontier_record(curve)["steps"][0]
-    assert record["hardest"] == moved.end < record["hardest_by_formula"] == moved.promised
+    record = curve_record(curve)["steps"][0]
+    assert record["to"] == moved.end < record["to_by_formula"] == moved.promised
     assert record["simulated"]
     assert columns_csv(row_columns(frontier_rows(curve))).count("\n") == len(curve.steps) + 1

@@ -176,9 +176,9 @@ def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(Counter((pool.replicas, pool.engine) for pool in pools).items())
 
 
-def unpriced(pools: Iterable[EnginePool]) -> list[EnginePool]:
+def unpriced(pools: Iterable[EnginePool]) -> tuple[EnginePool, ...]:
     """Pools that stand for a range of prices."""
-    return [pool.model_copy(update={"usd_per_hour": None}) for pool in pools]
+    return tuple(pool.model_copy(update={"usd_per_hour": None}) for pool in pools)
 
 
 def pool_records(pools: Iterable[EnginePool]) -> list[dict[str, Any]]:
@@ -358,6 +358,18 @@ class JudgedFleet(Record):
     """Simulated share of each SLO class within its SLOs."""
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class."""
+
+
+class CheaperFleets(Record):
+    """Fleets of one pool, or of a prefill and a decode pool, that cost less than the plan's, and not below the floor.
+
+    Told apart by roles, GPU types, GPUs of a replica and replicas. All were tried: what no simulation refuted misses an
+    SLO by formula with every setting.
+    """
+
+    count: Count
+    simulated: Count
+    """How many of them simulation refuted."""
 
 
 class PoolNeed(Record):

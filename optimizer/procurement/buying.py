@@ -13,7 +13,7 @@ A fleet serves every lower rate too, and what neither the rate nor a price chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -181,12 +181,10 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
 
 def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     """Price sets to search with [$/h]: on demand, and each offer at its cheapest contract held all the time."""
-    rent, least = [], []
-    for offer in range(len(problem.offers)):
-        contracts = [contract for contract in terms.contracts if contract.offer == offer]
-        rent.append(next(contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND))
-        cheapest = min(hourly_price(contract, terms.forecast.months) for contract in contracts)
-        least.append(max(cheapest, 1e-4))  # [$/h]: next to free, not free: prices are divided by each other
+    ways = [[item for item in terms.contracts if item.offer == offer] for offer in range(len(problem.offers))]
+    rent = [next(item.running for item in way if item.tier is Tier.ON_DEMAND) for way in ways]
+    # next to free, not free: prices are divided by each other [$/h]
+    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), 1e-4) for way in ways]
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
@@ -413,11 +411,6 @@ class Bill:
         """All of it [$]."""
         return float(self.by_month.sum())
 
-    @property
-    def regret(self) -> float:
-        """What not knowing the path costs on it [$]."""
-        return self.total - self.best
-
 
 class Dispatcher:
     """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities."""
@@ -507,11 +500,6 @@ class SizedFleet:
     def pools(self) -> tuple[EnginePool, ...]:
         """Its pools, as every record of a fleet states them."""
         return tuple(engine_pools(self.instance, self.fleet))
-
-    @property
-    def whole_rate(self) -> float:
-        """Arrivals of all groups at the rate that it is sized for [1/s]."""
-        return self.rate / self.instance.problem.workload.request_rate
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -643,7 +631,8 @@ def search_levels(
             out = [
                 engines_of(miss.instance, miss.fleet)
                 for miss in misses
-                if miss.group == group and miss.whole_rate <= rate * (1.0 + ROUNDING)
+                if miss.group == group
+                and miss.rate <= rate * miss.instance.problem.workload.request_rate * (1.0 + ROUNDING)
             ]
             cheapest = (_cheapest(group, search, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
@@ -654,17 +643,12 @@ def search_levels(
     return make_levels(rates, fleets, prices, lambda option: within_limits(problem, option))
 
 
-def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
+def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
     """The problem with all offers at some prices, then with each alone."""
-    offers = [
-        replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0)
-        for offer, usd in zip(problem.offers, prices, strict=True)
-    ]
-    yield replace(problem, offers=tuple(offers))
-    if len(offers) > 1:
-        for alone in offers:
-            stock = tuple(offer if offer is alone else replace(offer, inventory=0) for offer in offers)
-            yield replace(problem, offers=stock)
+    priced_offers = zip(problem.offers, prices, strict=True)
+    offers = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
+    alone = [[offer if offer is own else replace(offer, inventory=0) for offer in offers] for own in offers]
+    return [replace(problem, offers=tuple(stock)) for stock in (offers, *(alone if len(offers) > 1 else ()))]
 
 
 def _groups(problem: Problem) -> list[Instance]:

@@ -47,23 +47,12 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.verification.bench import make_bench
+from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, lever_of, scenario_problem
 
-from .answer import (
-    Answer,
-    Case,
-    ScenarioEffort,
-    answer,
-    answer_of_plan,
-    break_of,
-    demand_of,
-    is_simple,
-    own_value,
-    slow_instance,
-)
-from .curves import break_even
-from .sweep import solve
+from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance
+from .curves import break_even, own_value
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -88,11 +77,6 @@ class MovedLever:
     low: float
     high: float
     answers: tuple[Answer, ...] = ()
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether it leaves the engines and the demand alone."""
-        return lever_of(self.key).cheap
 
     @property
     def swing(self) -> float:
@@ -149,12 +133,8 @@ def tornado(
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
     here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks)
     pairs = zip(rows, answers[::2], answers[1::2], strict=True)
-    return by_swing(replace(row, answers=(here, low, high)) for row, low, high in pairs)
-
-
-def by_swing(rows: Iterable[MovedLever]) -> list[MovedLever]:
-    """The rows, the largest swing first."""
-    return sorted(rows, key=lambda row: -row.swing)
+    moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
+    return sorted(moved, key=lambda row: -row.swing)
 
 
 # --- the sensitivity of a plan ---------------------------------------------------------------------------------------
@@ -185,7 +165,10 @@ def sensitivity(
         effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL)
     if here.cost is None:
         return None
-    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[MovedLever]()
+    moved_levers, rows = (
+        [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap],
+        list[MovedLever](),
+    )
     for number, lever in enumerate(moved_levers):
         if brake.stopped():
             complete = False
@@ -204,7 +187,7 @@ def sensitivity(
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and is_own else here.pools),
-        levers=[row.record(_flips(problem, row, effort)) for row in by_swing(rows)],
+        levers=[row.record(_flips(problem, row, effort)) for row in sorted(rows, key=lambda row: -row.swing)],
         break_even=break_evens,
     )
 
@@ -264,7 +247,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
             high=step.end,
             usd_per_hour_low=step.costs[0],
             usd_per_hour_high=step.costs[1],
-            pools=unpriced(step.answer.pools),
+            pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
             problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses

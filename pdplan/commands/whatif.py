@@ -21,8 +21,7 @@ from search_spaces import bounds
 from search_spaces.bounds import Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.sweep import Row, Sweep
+    from optimizer.whatif.answer import Row, ScenarioEffort, Sweep
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
@@ -197,7 +196,7 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
 
 def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
     """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
-    from optimizer.whatif.sweep import sweep_of
+    from optimizer.whatif.answer import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
@@ -219,7 +218,8 @@ def swept(
     console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
 ) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.sweep import Journal, all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.answer import all_cores, dask_executor, local_executor, run_sweep
+    from search_spaces.files import Journal
 
     log = None if journal is None else Journal(journal, sweep.key)
     workers = min(jobs or all_cores(), len(sweep.scenarios))
@@ -252,7 +252,7 @@ def answers(
         bounds = bounds_of(options["between"], key) if options["between"] else None
         curve = break_even(problem, key, bounds, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=by_price(problem, key))
-        yield "break_even", curves.break_even_record(curve), document
+        yield "break_even", curves.curve_record(curve), document
     if options["shadow"]:
         tell("shadow prices", 0.3)
         here = answer(problem, effort)
@@ -351,14 +351,14 @@ def frontier(
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.curves import frontier as curve_over
     from optimizer.whatif.curves import ramp_of
-    from reports.answers.curves import QUESTIONS, frontier_document, frontier_record, frontier_rows
+    from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
     from reports.scenarios import whatif_document
 
     remarks, unit = price_remarks(problem), over if over == "budget" else ramp_of(problem, over).key
     bounds = None if between is None else bounds_of(between, unit)
     with console.milestones() as progress:
         curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
-    record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
+    record = {"schema": "pdplan.frontier/2", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
 
@@ -411,9 +411,8 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.sweep import sweep_of
-    from reports.answers.whatif import ROLES, SHAPES, map_document, map_record, map_rows
+    from optimizer.whatif.answer import ScenarioEffort, sweep_of
+    from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
 
@@ -421,12 +420,11 @@ def map_command(
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
     sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
-    remarks = price_remarks(problem)
-    cells = map_record(keys, rows)
-    record = {"schema": "pdplan.map/1", "file": str(file)} | cells | {"price_remarks": remarks}
+    remarks, shape_rows = price_remarks(problem), map_rows(keys, rows)
+    record = {"schema": "pdplan.map/1", "file": str(file), "over": keys, "rows": shape_rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
-    return output.show(console, document, record, map_rows(keys, cells))
+    return output.show(console, document, record, shape_rows)
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
@@ -434,8 +432,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 
     Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.
     """
-    from optimizer.whatif.answer import own_value
-    from optimizer.whatif.curves import usual_range
+    from optimizer.whatif.curves import own_value, usual_range
     from search_spaces.scenarios import LEVERS, parse_axis
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4

@@ -12,7 +12,7 @@ from costmodel.units import KILO
 from costmodel.words import join_words, plural
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import Bill, BuyingPlan, FleetCheck
+from optimizer.procurement.buying import BuyingPlan
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import (
@@ -31,7 +31,6 @@ from reports.words import fleet_line
 from search_spaces.contracts import (
     Contract,
     ContractedGpus,
-    DemandPath,
     Tier,
     commitment_cost,
     hourly_price,
@@ -71,8 +70,20 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "known_before_usd": purchase.hindsight,
         "now": _commitment_records(purchase, purchase.now),
         "paths": [
-            _path(purchase, path, outcome)
-            for path, outcome in zip(terms.forecast.paths, purchase.outcomes, strict=True)
+            {
+                "name": path.name,
+                "growth": path.growth,
+                "probability": path.probability,
+                "later": _commitment_records(purchase, bill.later),
+                "usd": bill.total,
+                "known_before_usd": bill.best,
+                "regret_usd": bill.total - bill.best,
+                "all_on_demand_usd": bill.all_rented,
+                "value_lost_usd": float(bill.value.sum()),
+                "fees_usd": float(bill.fees.sum()),
+                "by_hour_usd": float(bill.by_hour.sum()),
+            }
+            for path, bill in zip(terms.forecast.paths, purchase.outcomes, strict=True)
         ],
         "expected_path": terms.forecast.paths[terms.forecast.expected].name,
         "by_month": _months(purchase),
@@ -82,17 +93,16 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "fleets": {
             "used": purchase.fleets,
             "simulated": len(purchase.held) + len(purchase.missed),
-            "held": [_look_record(item) for item in purchase.held],
-            "missed": [_look_record(item) for item in purchase.missed],
-            "refuted": [_look_record(item) for item in purchase.refuted],
+            **{
+                key: [
+                    {"rate_rps": look.fleet.rate, "pools": pool_records(look.fleet.pools)}
+                    | {"attainment": look.attainment, "fault": look.fault}
+                    for look in looks
+                ]
+                for key, looks in (("held", purchase.held), ("missed", purchase.missed), ("refuted", purchase.refuted))
+            },
         },
     }
-
-
-def _look_record(look: FleetCheck) -> dict[str, Any]:
-    """A fleet that was simulated."""
-    record = {"rate_rps": look.fleet.rate, "pools": pool_records(look.fleet.pools), "attainment": look.attainment}
-    return record | ({"fault": look.fault} if look.fault else {})
 
 
 def _commitment_records(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> list[dict[str, Any]]:
@@ -109,22 +119,6 @@ def _commitment_records(purchase: BuyingPlan, commitments: Iterable[ContractedGp
         }
         for item in commitments
     ]
-
-
-def _path(purchase: BuyingPlan, path: DemandPath, bill: Bill) -> dict[str, Any]:
-    return {
-        "name": path.name,
-        "growth": path.growth,
-        "probability": path.probability,
-        "later": _commitment_records(purchase, bill.later),
-        "usd": bill.total,
-        "known_before_usd": bill.best,
-        "regret_usd": bill.regret,
-        "all_on_demand_usd": bill.all_rented,
-        "value_lost_usd": float(bill.value.sum()),
-        "fees_usd": float(bill.fees.sum()),
-        "by_hour_usd": float(bill.by_hour.sum()),
-    }
 
 
 def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
@@ -203,17 +197,6 @@ def _card(purchase: BuyingPlan, contract: Contract) -> str:
 def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     """A contract in words, such as "H100 spot"."""
     return f"{_card(purchase, contract)} {contract.tier.value}"
-
-
-def signature_words(purchase: BuyingPlan) -> str:
-    """What is to be signed now, paid at once, and from when it serves, such as "reserve 2 × H100 for 1 year"."""
-    actions = []
-    for item in purchase.now:
-        paid, late = item.count * item.contract.once, item.contract.delay > 0
-        facts = said(f"{money(paid)} at once" if paid else "", f"in use from month {item.first + 1}" if late else "")
-        action = ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}")
-        actions.append(f"{action} ({', '.join(facts)})" if facts else action)
-    return join_words(actions)
 
 
 def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) -> str:
@@ -311,16 +294,21 @@ def rents(purchase: BuyingPlan) -> dict[int, float]:
 
 def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     """What to sign, from when it serves, and what it is expected to cost by the month and over the horizon."""
-    forecast, several = purchase.terms.forecast, len(purchase.outcomes) > 1
+    forecast, several, actions = purchase.terms.forecast, len(purchase.outcomes) > 1, list[str]()
+    for item in purchase.now:
+        paid, late = item.count * item.contract.once, item.contract.delay > 0
+        facts = said(f"{money(paid)} at once" if paid else "", f"in use from month {item.first + 1}" if late else "")
+        action = ACTIONS[item.contract.tier].format(f"{item.count} × {_card(purchase, item.contract)}")
+        actions.append(f"{action} ({', '.join(facts)})" if facts else action)
     owned = [f"{item.held} × {_card(purchase, item)}" for item in purchase.terms.contracts if item.tier is Tier.OWNED]
     use = f"use the {join_words(owned)} that you own" if owned else ""
-    rent = f"rent {'the rest' if owned or purchase.now else 'all GPUs'} by the hour"
-    now = f"Now: {signature_words(purchase)}"
+    rent = f"rent {'the rest' if owned or actions else 'all GPUs'} by the hour"
+    now = f"Now: {join_words(actions)}" if actions else "Sign nothing now"
     monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
     ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"
     return (
-        f"{now if purchase.now else 'Sign nothing now'}; {join_words([*said(use), rent])}.",
+        f"{now}; {join_words([*said(use), rent])}.",
         f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting everything on demand "
         f"({money(purchase.on_demand)}).",
     )
@@ -414,7 +402,10 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
-    """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore."""
+    """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore.
+
+    Of those that missed each is told once for all settings; of many, their number and a few.
+    """
     proven_fleets, fleet_count, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
     before = "Before a month begins, run pdplan optimize for its rates."
     if not number:
@@ -428,18 +419,13 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
         sentence += f" {many} of them meet the SLO; the closest with {where}."
     if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
-    return sentence, *_refuted_fleets(purchase)
-
-
-def _refuted_fleets(purchase: BuyingPlan) -> list[str]:
-    """The fleets that miss in simulation, each once for all settings; of many, their number and a few."""
     misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
     cut = f"{plural(len(misses), 'fleet')} missed the SLO in simulation; here are {REFUTED} of them."
-    sentences = [
+    ruled_out = [
         f"Simulated and ruled out: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}. It {look.fault}."
         for look in [*misses.values()][::-1][:REFUTED]
     ]
-    return [*([cut] if len(misses) > REFUTED else []), *sentences]
+    return sentence, *([cut] if len(misses) > REFUTED else []), *ruled_out
 
 
 def carbon(purchase: BuyingPlan) -> float | None:

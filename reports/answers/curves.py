@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, Final
-
-from pydantic import TypeAdapter
 
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
-from optimizer.whatif.sensitivity import ChunkCurve, ChunkRow
+from optimizer.whatif.curves import RESOLUTION, Frontier, Step
+from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.figures import TONES, goal_label
@@ -27,6 +25,7 @@ from reports.scenarios import (
     cost_cell,
     cost_words,
     fleet_table,
+    lever_unit,
     no_fleet_sentences,
     ruled_out_sentences,
     simulated_notes,
@@ -61,33 +60,33 @@ def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[A
 # --- frontiers --------------------------------------------------------------------------------------------------------
 
 
-def frontier_record(curve: Frontier) -> dict[str, Any]:
-    """The curve as a record; by budget: each step's cost, and the rate that it serves."""
+def curve_record(curve: Frontier) -> dict[str, Any]:
+    """The curve as a record, a step for each fleet; by budget: each step's cost, and the rate that it serves."""
     own = {"value": curve.here, "found_usd_per_hour": None if curve.own is None else curve.own.cost}
     exact = {"tolerance": curve.tolerance, "resolution": RESOLUTION, "own": own}
-    refuted_rows = [miss.row for miss in curve.refuted]
+    over, unit = ("budget", "$/h") if curve.by_budget else (curve.over, _unit(curve))
+    steps = [_step_record(curve, step) for step in (_having(curve) if curve.by_budget else curve.steps)]
+    return {"over": over, "unit": unit} | exact | {"steps": steps, "refuted": [miss.row for miss in curve.refuted]}
+
+
+ENDS: Final = ("from", "to", "to_by_formula", "missed_at")
+
+
+def _step_record(curve: Frontier, step: Step) -> dict[str, Any]:
+    """A step as a record; along a price, its pools and its fleet have no single one."""
+    ends = dict(zip(ENDS, (step.start, step.end, step.promised or step.end, step.missed), strict=True))
     if curve.by_budget:
-        answer_keys = ("gpus", "pools", "simulated", "simulated_attainment")
-        steps: list[dict[str, Any]] = [
-            {"budget_usd_per_hour": step.answer.cost, "rate_rps": step.end, "requests_per_dollar": _per_dollar(step)}
-            | {key: step.answer.row[key] for key in answer_keys}
-            for step in _having(curve)
-        ]
-        return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted_rows}
-    steps = [
-        {"easiest": step.start, "hardest": step.end}
-        | {"hardest_by_formula": step.promised or step.end, "missed_at": step.missed}
-        | step.answer.row
-        for step in curve.steps
-    ]
-    return {"over": curve.over, "unit": _unit(curve)} | exact | {"steps": steps, "refuted": refuted_rows}
+        per_dollar = {"requests_per_dollar": _per_dollar(step)}
+        return {"budget_usd_per_hour": step.answer.cost, "rate_rps": step.end} | per_dollar | ends | step.answer.row
+    costs = dict(zip(("cost_from_usd_per_hour", "cost_to_usd_per_hour"), step.costs, strict=True))
+    best = step.answer if step.costs[0] == step.costs[1] else replace(step.answer, pools=unpriced(step.answer.pools))
+    return ends | costs | best.row | ({} if best is step.answer else {"cost_usd_per_hour": None})
 
 
 def frontier_rows(curve: Frontier) -> list[dict[str, Any]]:
     """A row for each step, its ends named after the lever; `reports.rows` makes a table of them."""
-    ends = {"easiest": "from", "hardest": "to", "hardest_by_formula": "to_by_formula", "missed_at": "missed_at"}
-    names = {key: f"{curve.over}.{name}" for key, name in ends.items()}
-    return [{names.get(key, key): value for key, value in row.items()} for row in frontier_record(curve)["steps"]]
+    names = {key: f"{curve.over}.{key}" for key in ENDS}
+    return [{names.get(key, key): value for key, value in row.items()} for row in curve_record(curve)["steps"]]
 
 
 def frontier_document(curve: Frontier) -> Document:
@@ -101,7 +100,9 @@ def frontier_document(curve: Frontier) -> Document:
                 sentences=(
                     *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
                     *_corrections(curve),
-                    *ruled_out_sentences(("", _briefly(miss)) for miss in curve.refuted),
+                    *ruled_out_sentences(
+                        ("", replace(miss, fault=miss.fault.partition(":")[0])) for miss in curve.refuted
+                    ),
                 )
             ),
             Section(sentences=_frontier_notes(curve)),
@@ -120,8 +121,8 @@ def _per_dollar(step: Step) -> float:
 
 
 def _unit(curve: Frontier) -> str:
-    """The unit of the lever's values; 1 for factors and shares."""
-    return "req/s" if curve.over == "rate" else "s" if curve.over in set(Metric) else "1"
+    """The unit of the lever's values; 1 for factors, shares and counts."""
+    return lever_unit(curve.over).replace(FACTOR, "") or "1"
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
@@ -216,11 +217,6 @@ def _corrections(curve: Frontier) -> list[str]:
     ]
 
 
-def _briefly(miss: Answer) -> Answer:
-    """A fleet that misses the SLO with its fault less the shares of its classes, which the JSON has."""
-    return replace(miss, fault=miss.fault.partition(":")[0])
-
-
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
     """The chart of the steps; none where there is no fleet."""
     steps = _having(curve)
@@ -257,43 +253,16 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
 # --- break-even values ------------------------------------------------------------------------------------------------
 
 
-def break_even_record(curve: Frontier) -> dict[str, Any]:
-    """The pieces and the values at which the best fleet changes."""
-    changes = [
-        {
-            "value": below.end,
-            "cost_below_usd_per_hour": below.costs[1],
-            "cost_above_usd_per_hour": above.costs[0],
-            "below": pool_records(unpriced(below.answer.pools)),
-            "above": pool_records(unpriced(above.answer.pools)),
-        }
-        for below, above in pairwise(curve.steps)
-    ]
-    pieces = [
-        {
-            "from": step.start,
-            "to": step.end,
-            "cost_from_usd_per_hour": step.costs[0],
-            "cost_to_usd_per_hour": step.costs[1],
-            "gpus": dict(step.answer.gpus),
-            "pools": pool_records(unpriced(step.answer.pools)),
-            "status": step.answer.status.value,
-            "simulated_attainment": step.answer.attainment,
-        }
-        for step in curve.steps
-    ]
-    record = {"lever": curve.over, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
-    return record | {"refuted": [miss.row for miss in curve.refuted]}
-
-
 def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
-    """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
+    """The best fleet over the range of a lever; simulable: whether --verify simulates fleets along it."""
     answers = [step.answer for step in curve.steps]
     notes = simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
-        notes = (_not_simulable(curve.over),)
+        notes = (
+            f"Not simulated: --verify is for fleets along a price, not along {curve.over}. --simulate is for all.",
+        )
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: value_words(curve.over, value, EXACT_DIGITS))),
+        *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
         *ruled_out_sentences(("", miss) for miss in curve.refuted),
         *notes,
     )
@@ -307,7 +276,7 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
 def _changes_sentence(curve: Frontier) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known; prices are, to all digits shown."""
     low, high, *values = (
-        value_words(curve.over, value, EXACT_DIGITS)
+        _at(curve, value, EXACT_DIGITS)
         for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
     )
     if not values:
@@ -344,18 +313,7 @@ def _span(ends: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-def _not_simulable(key: str) -> str:
-    """Say that no fleet along a lever is simulated, and what simulates it."""
-    also = f", and pdplan frontier --over {key} shows how far each meets the SLO" if key in OVER else ""
-    return (
-        f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each of them, "
-        f"pdplan optimize the fleet of the file as it stands{also}."
-    )
-
-
 # --- chunks -----------------------------------------------------------------------------------------------------------
-
-CHUNK_ROWS: Final = TypeAdapter(tuple[ChunkRow, ...])
 
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
@@ -365,7 +323,7 @@ def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
         "own_chunk": curve.own,
         "cost_usd_per_hour": curve.answer.cost,
         "pools": pool_records(curve.answer.pools),
-        "rows": CHUNK_ROWS.dump_python(curve.rows, mode="json"),
+        "rows": [asdict(row) for row in curve.rows],
         "without_memory": list(curve.without_memory),
     }
 

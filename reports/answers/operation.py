@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
-
-from pydantic import TypeAdapter
 
 from costmodel.words import plural
 from optimizer.plans.plan import Plan, Status
@@ -17,7 +16,7 @@ from reports.asked import again_command
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
-from reports.verdict import deciding_words, waste_sentence
+from reports.verdict import deciding_words
 from reports.words import MARKS, marked
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
@@ -41,54 +40,41 @@ METHOD: Final = (
 
 def resilience_dict(resilience: Resilience) -> dict[str, Any]:
     """The answer as a record."""
-    return {
-        "schema": "pdplan.resilience/2",
-        "cost_usd_per_hour": resilience.cost,
-        "verdict": str(resilience.whole.outcome),
-        "held": resilience.whole.proven,
-        "whole": _classes(resilience.whole),
-        "overloaded": resilience.whole.overload.overloaded,
-        "falls_behind": behind(resilience.whole, resilience.pools),
-        "losses": [
-            {
-                "loss": loss.what,
-                "number": loss.number,
-                "of": loss.of,
-                "engines_lost": loss.lost,
-                "engines_left": loss.left,
-                "left_usd_per_hour": loss.price,
-                "verdict": str(loss.outcome),
-                "held": loss.held,
-                "classes": None if loss.judgement is None else _classes(loss.judgement),
-                "overloaded": loss.judgement is not None and loss.judgement.overload.overloaded,
-                "falls_behind": None if loss.judgement is None else behind(loss.judgement, pools_left(loss)),
-                "spares_usd_per_hour": loss.spare,
-            }
-            for loss in resilience.losses
-        ],
-        "spares_usd_per_hour": {
-            unit: {
-                "everywhere": resilience.spare_cost(unit, only_where_needed=False),
-                "where_needed": resilience.spare_cost(unit, only_where_needed=True),
-            }
-            for unit in ("replica", "node")
-        },
-    }
-
-
-def _classes(judgement: Judgement) -> list[dict[str, Any]]:
-    return [
+    losses = [
         {
-            "name": case.name,
-            "goal": case.attainment_goal,
-            "attainment": case.attainment,
-            "low": case.attainment_low,
-            "high": case.attainment_high,
-            "verdict": str(case.outcome),
-            "held": case.proven,
+            "loss": loss.what,
+            "number": loss.number,
+            "of": loss.of,
+            "engines_lost": loss.lost,
+            "engines_left": loss.left,
+            "left_usd_per_hour": loss.price,
+            "spares_usd_per_hour": loss.spare,
+            **_judged_record(loss.judgement, pools_left(loss)),
         }
-        for case in judgement.classes
+        for loss in resilience.losses
     ]
+    spares = {
+        unit: {
+            "everywhere": resilience.spare_cost(unit, only_where_needed=False),
+            "where_needed": resilience.spare_cost(unit, only_where_needed=True),
+        }
+        for unit in ("replica", "node")
+    }
+    whole = {"cost_usd_per_hour": resilience.cost} | _judged_record(resilience.whole, resilience.pools)
+    return {"schema": "pdplan.resilience/2"} | whole | {"losses": losses, "spares_usd_per_hour": spares}
+
+
+def _judged_record(judgement: Judgement | None, pools: Sequence[str]) -> dict[str, Any]:
+    """What the runs of a fleet say; None: of one that cannot serve all requests. pools: those that have a replica."""
+    if judgement is None:
+        return {"verdict": "misses", "held": False, "classes": None, "overloaded": False, "falls_behind": None}
+    return {
+        "verdict": str(judgement.outcome),
+        "held": judgement.proven,
+        "classes": [asdict(case) | {"verdict": str(case.outcome), "held": case.proven} for case in judgement.classes],
+        "overloaded": judgement.overload.overloaded,
+        "falls_behind": behind(judgement, pools),
+    }
 
 
 def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Document:
@@ -96,16 +82,25 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
     count: replicas or nodes lost at once.
     """
-    searched, other_runs = plan.status is not Status.STATED, seen_in_the_plan(plan, count)
     spares = again_command(plan, f"--set constraints.headroom.replicas={count} -o plan-with-spares")
+    judgements = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
+    between = [item for item in judgements if item.outcome is Outcome.UNDECIDED]
+    lengths = [sum(run.demand.trace.size for run in item.runs) for item in judgements]
+    most = f" (up to {max(lengths):,} where fewer do not tell)" if max(lengths) > min(lengths) else ""
+    notes = said(
+        _spares_sentence(resilience, "replica", count),
+        _spares_sentence(resilience, "node", count),
+        f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
+        METHOD,
+        f"Each row is a run of {plural(min(lengths), 'request')}{most} with the expected step times; spare replicas "
+        "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
+        "slow.",
+    )
     return Document(
         headline=(resilience_verdict(resilience),),
-        sections=(
-            Section(table=losses_table(resilience)),
-            Section(sentences=notes(resilience, count, other_runs)),
-        ),
+        sections=(Section(table=losses_table(resilience)), Section(sentences=notes)),
         positive=resilience.held,
-        next_step=spares if searched and not resilience.held else "",
+        next_step=spares if plan.status is not Status.STATED and not resilience.held else "",
         about=("Which loss breaks an SLO?", plan.name),
     )
 
@@ -154,40 +149,6 @@ def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     late = behind(judgement, pools)
     share = marked(judgement.outcome, judgement.classes[0].attainment)
     return share if late is None else f"{share}, {late} overloaded"
-
-
-def notes(resilience: Resilience, count: int, other_runs: str = "") -> tuple[str, ...]:
-    """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
-    judgements = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
-    between = [item for item in judgements if item.outcome is Outcome.UNDECIDED]
-    return said(
-        _spares_sentence(resilience, "replica", count),
-        _spares_sentence(resilience, "node", count),
-        f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
-        other_runs,
-        METHOD,
-        _runs(judgements),
-    )
-
-
-def seen_in_the_plan(plan: Plan, count: int) -> str:
-    """What the runs that proved a plan showed of one replica fewer; empty where more are lost, or spares idle there."""
-    fewer = waste_sentence(plan)
-    if not fewer or count > 1 or any(pool.spare_replicas for pool in plan.pools):
-        return ""
-    return f"In the plan's own runs: {fewer.removeprefix('No spare: ')}"
-
-
-def _runs(judgements: Sequence[Judgement]) -> str:
-    """Say how long the runs are, and why the row without a loss is not the plan's own figure to the digit."""
-    lengths = [sum(run.demand.trace.size for run in item.runs) for item in judgements]
-    most = f" (up to {max(lengths):,} where fewer do not tell)"
-    longer = most if max(lengths) > min(lengths) else ""
-    return (
-        f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
-        "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
-        "slow."
-    )
 
 
 def loss_name(loss: Loss, *, short: bool = False) -> str:
@@ -247,23 +208,25 @@ NEGLIGIBLE: Final = 1e-9
 """Share of the cost below which a saving is rounding."""
 
 
-DAY_RECORD: Final = TypeAdapter(Day)
-
-
 def autoscale_dict(day: Day) -> dict[str, Any]:
     """The answer as a record."""
-    record: dict[str, Any] = DAY_RECORD.dump_python(day)
-    return {"schema": "pdplan.autoscale/2"} | record
+    return {"schema": "pdplan.autoscale/2"} | asdict(day)
 
 
 def autoscale_document(problem: Problem, day: Day) -> Document:
     """The answer: what scaling ahead saves, what scaling on load misses, the day in stretches of equal replicas."""
+    runs = f"simulated, with at least {count(day.simulated_requests)} requests for each rate and fleet"
+    method = (
+        f"Replicas and shares are {runs if day.simulated_requests else 'by formula'}. Each hour is taken as if its "
+        "rate lasted, with routing unchanged. The queue behind too small a fleet is modeled as a fluid: a request that "
+        "comes while it stands misses the SLO. A released replica stops at once."
+    )
     return Document(
         headline=(autoscale_verdict(problem, day),),
         sections=(
             Section(sentences=(on_load(problem, day),), charts=(_cost_chart(day),)),
             Section(table=stretches(day)),
-            Section(sentences=(method(day),)),
+            Section(sentences=(method,)),
         ),
         positive=all(hour.carried and hour.settled for hour in day.hours),
         about=("What does scaling over the day save?", problem.name),
@@ -348,17 +311,6 @@ def on_load(problem: Problem, day: Day) -> str:
     return (
         f"Scaled on load, the fleet costs {money(day.on_load_usd_per_day)} a day and {result}. {late} while the fleet "
         f"is too small for its hour, or is still working off the queue from then. {limit}"
-    )
-
-
-def method(day: Day) -> str:
-    """How it was found."""
-    runs = f"simulated, with at least {count(day.simulated_requests)} requests for each rate and fleet"
-    how = runs if day.simulated_requests else "by formula"
-    return (
-        f"Replicas and shares are {how}. Each hour is taken as if its rate lasted, with routing unchanged. The "
-        "queue behind too small a fleet is modeled as a fluid: a request that comes while it stands misses the SLO. A "
-        "released replica stops at once."
     )
 
 

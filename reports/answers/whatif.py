@@ -319,11 +319,6 @@ class Cell:
         """The cost of the cheaper shape, with its first letter."""
         return MISSING if self.shape is None else f"{self.shape[0].upper()} {hourly(self.best.cost)}"
 
-    @property
-    def gpus(self) -> str:
-        """GPUs of the cheaper shape."""
-        return " + ".join(f"{count} {name}" for name, count in self.best.gpus.items()) or MISSING
-
     def place(self, keys: Sequence[str]) -> str:
         """Both values, after their levers."""
         return f"at {_assigned(keys, (self.down, self.across))}"
@@ -336,26 +331,15 @@ def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
     return [Cell(*row) for row in zip(down, across, answers[::2], answers[1::2], strict=True)]
 
 
-def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
-    """Every cell as a record: both rows, the cheaper shape, and the difference in cost."""
-    fleets = [{key: value for key, value in row.items() if key not in {"number", ROLES, *keys}} for row in rows]
-    return {
-        "over": list(keys),
-        "cells": [
-            {key: row[key] for key in keys}
-            | {"cheapest": cell.shape, "disaggregated_over_colocated": cell.difference}
-            | {"colocated": alone, "disaggregated": split}
-            for cell, row, alone, split in zip(cells_of(keys, rows), rows[::2], fleets[::2], fleets[1::2], strict=True)
-        ],
-    }
-
-
-def map_rows(keys: Sequence[str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each shape of each cell of a `map_record`, for `reports.rows`."""
+def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row for each shape of each cell, as a record and for `reports.rows`; cheapest: whether it is of the cheaper."""
+    answer_keys = [key for key in rows[0] if key in ANSWER_KEYS - {"number"}]
     return [
-        {key: cell[key] for key in keys} | {"shape": shape, "cheapest": cell["cheapest"] == shape} | cell[shape]
-        for cell in record["cells"]
-        for shape in SHAPES
+        {key: row[key] for key in keys}
+        | {"shape": shape, "cheapest": cell.shape == shape}
+        | {key: row[key] for key in answer_keys}
+        for cell, pair in zip(cells_of(keys, rows), zip(rows[::2], rows[1::2], strict=True), strict=True)
+        for shape, row in zip(SHAPES, pair, strict=True)
     ]
 
 
@@ -376,7 +360,10 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
         Section(charts=(map_chart(keys, cells),)),
         grid("Cost: of the cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
         grid("Difference: disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
-        grid("GPUs: of the cheapest fleet", lambda cell: cell.gpus),
+        grid(
+            "GPUs: of the cheapest fleet",
+            lambda cell: " + ".join(f"{count} {name}" for name, count in cell.best.gpus.items()) or MISSING,
+        ),
     )
     notes = (
         *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
