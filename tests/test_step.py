@@ -170,6 +170,17 @@ def test_expert_weights_are_read_once_per_touched_expert() -> None:
     assert touched_experts(4, 4, np.array([0.0, 3.0])).tolist() == [0, 4]
 
 
+def test_a_prompt_computes_with_the_experts_that_its_tokens_choose() -> None:
+    """2 FLOP a token for each weight that it meets, the head once, and causal pairs."""
+    model, tokens = mixtral(), 4096
+    step = step_time_one(model, toy_config(perfect_accelerator()), NO_OVERHEAD, StepLoad.prefill(tokens))
+    pairs = (
+        tokens * (tokens + 1) / 2 * sum(group.count * group.attention.prefill_flop_per_pair for group in model.layers)
+    )
+    body = model.active_parameters - model.embedding_elements
+    assert step.flop[0, 0] == pytest.approx(2 * tokens * body + 2 * model.hidden * model.vocab + pairs, rel=1e-9)
+
+
 @given(new=st.integers(1, 60), past=st.integers(0, 60), window=st.one_of(st.none(), st.integers(1, 80)))
 def test_attended_pairs_is_the_exact_sum(new: int, past: int, window: int | None) -> None:
     reach = 10**9 if window is None else window

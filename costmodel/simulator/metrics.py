@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +131,11 @@ class Result:
     def transfer(self) -> FloatArray:
         """End of the prompt to arrival of its KV at the decode engine [s]; 0 where nothing moves."""
         return np.where(np.isnan(self.moved), 0.0, self.moved - self.prompt_end)
+
+    @cached_property
+    def decode(self) -> FloatArray:
+        """What is left of the end-to-end time, but for what no load changes [s]."""
+        return self.e2e - self.fixed_ttft - self.queue - self.prefill - self.transfer
 
     @property
     def steps(self) -> int:
@@ -322,10 +326,10 @@ def overload(results: Sequence[Result], subsets: Sequence[BoolArray] | None = No
     growth = backlog / max(came, 1)
     growth_limit = GROWTH if subsets is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
     piling = growth > growth_limit
-    drift = _slope(results, masks, lambda result: result.e2e) if piling or subsets is None else 0.0
+    drift = _slope(results, masks, "e2e") if piling or subsets is None else 0.0
     if not (piling and drift > GROWTH):
         return Overload(overloaded=False, growth=growth, drift=drift, where="")
-    where = max(STAGES, key=lambda name: _slope(results, masks, STAGES[name]))
+    where = max(("queue", "prefill", "transfer", "decode"), key=lambda name: _slope(results, masks, name))
     return Overload(overloaded=True, growth=growth, drift=drift, where=where)
 
 
@@ -350,24 +354,15 @@ def piled_up(result: Result, came: FloatArray, left: FloatArray) -> tuple[int, i
     return inside[1] - inside[0], int(((came > times[0]) & (came <= times[1])).sum())
 
 
-def _slope(results: Sequence[Result], masks: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
-    """Least-squares slope of a delay over the arrival time, one for all runs."""
+def _slope(results: Sequence[Result], masks: Sequence[BoolArray], delay: str) -> float:
+    """Least-squares slope of a delay, such as "queue", over the arrival time, one for all runs."""
     rise, square = 0.0, 0.0
     for result, mask in zip(results, masks, strict=True):
         late = mask & (result.arrival >= _quarter(result)) & result.finished
         arrival = result.arrival[late]
         spread = arrival - arrival.mean() if arrival.size else arrival
-        rise, square = rise + float(spread @ delay(result)[late]), square + float(spread @ spread)
+        rise, square = rise + float(spread @ getattr(result, delay)[late]), square + float(spread @ spread)
     return rise / square if square > 0.0 else 0.0
-
-
-STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
-    "queue": lambda result: result.queue,
-    "prefill": lambda result: result.prefill,
-    "transfer": lambda result: result.transfer,
-    "decode": lambda result: result.e2e - result.fixed_ttft - result.queue - result.prefill - result.transfer,
-}
-"""Delays of the stages of a request [s]."""
 
 
 def run_span(result: Result) -> float:
