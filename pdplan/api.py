@@ -268,22 +268,22 @@ def deployment_options(
     *,
     target: str | None = None,
     engine_version: str | None = None,
-    model: str | None = None,
-    image: str | None = None,
-    bytes_per_token: float | None = None,
-    namespace: str = "default",
-    rdma: str = "rdma/ib",
-    claim: str | None = None,
     label: Mapping[str, str] | None = None,
     unchecked: bool = False,
     device: str = "gpu",
+    **others: Any,
 ) -> Options:
-    """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
-    from reports.deploy.deployment import Device, Options, checked_version, versions_of
-    from reports.deploy.files import default_target
-    from search_spaces.bounds import TARGET_NAMES, TARGET_SPELLINGS
+    """What a plan does not say and `pdplan deploy` may; see its --help.
 
-    name = target or default_target(plan)
+    label: node label of each GPU type; others: model, image, bytes_per_token, namespace, rdma and claim.
+    """
+    from reports.deploy.deployment import Device, Options, checked_version, versions_of
+    from reports.deploy.files import deployable, planned_target, targets_of
+    from search_spaces.bounds import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
+
+    name = target or planned_target(plan)
+    if target is None and plan.provenance.inputs.get("target") in {None, NO_TARGET} and len(targets_of(plan)) > 1:
+        name = deployable(plan).target or name  # the first that runs it; where none does, the refusal says why
     name = TARGET_SPELLINGS.get(name, name)
     if name not in TARGET_NAMES:
         names = ", ".join(TARGET_NAMES)
@@ -292,19 +292,8 @@ def deployment_options(
         version = checked_version(name, engine_version, unchecked=unchecked)
     except InputError as error:
         raise InputError(f"--engine-version: {error}") from None
-    return Options(
-        target=name,
-        version=version,
-        model=model,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        labels=dict(label or {}),
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        unchecked=version not in versions_of(name),
-        device=Device(device),
-    )
+    beyond = version not in versions_of(name)
+    return Options(name, version, labels=dict(label or {}), unchecked=beyond, device=Device(device), **others)
 
 
 def _problem(

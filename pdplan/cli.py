@@ -96,7 +96,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     console = Console(shlex.join(["pdplan", *words]))
     try:
-        _check_text(words)
+        for word in words:  # plans and reports hold the whole command line
+            if not word.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in word):
+                raise InputError(f"{shown_path(word)}: is not UTF-8 text; if it is the name of a file, rename the file")
         code = cli.main(words, prog_name="pdplan", obj=console, standalone_mode=False)
         sys.stdout.flush()
     except (PdplanError, click.ClickException) as error:
@@ -108,13 +110,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: what gets here is the machine's fault, or ours
         return _fail_on_machine(error) or _report_bug(error, console)
     return int(code or ExitCode.DONE)
-
-
-def _check_text(words: Sequence[str]) -> None:
-    """Raise InputError for a word with bytes that are not UTF-8: plans and reports hold the whole command line."""
-    for word in words:
-        if not word.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in word):
-            raise InputError(f"{shown_path(word)}: is not UTF-8 text; if it is the name of a file, rename the file")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -162,17 +157,13 @@ def _fail_on_machine(error: Exception) -> int | None:
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
-    message = shortened(" ".join(_message(error).split()).rstrip("."), LONGEST_USAGE)
+    sentence = error.format_message()
+    if isinstance(error, click.NoSuchOption):  # click offers several names that are not near
+        close = nearest_name(error.option_name.strip("-"), [name.strip("-") for name in error.possibilities or ()])
+        sentence = f"no such option '{error.option_name}'{f'; did you mean --{close}?' if close else ''}"
+    message = shortened(" ".join(sentence.split()).rstrip("."), LONGEST_USAGE)
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
-
-
-def _message(error: click.ClickException) -> str:
-    """Click's sentence; of an unknown option the one that is really near, where it offers several that are not."""
-    if not isinstance(error, click.NoSuchOption):
-        return error.format_message()
-    close = nearest_name(error.option_name.strip("-"), [name.strip("-") for name in error.possibilities or ()])
-    return f"no such option '{error.option_name}'{f'; did you mean --{close}?' if close else ''}"
 
 
 def _report_bug(error: Exception, console: Console) -> int:

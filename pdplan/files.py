@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -292,23 +293,17 @@ def view_options(rival: str) -> Decorator:
         ) -> None:
             if as_json and form not in {None, "json"}:
                 raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
-            form = form or ("json" if as_json else _form_of(output))
+            endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
+            ending = output.suffix.lower() if output else ""
+            form = form or ("json" if as_json else endings.get(ending))
+            if form is None:
+                views = "end it in .html, .md, .json or .txt, or state --format"
+                raise InputError(f"-o {output}: no view ends in {ending}; {views}")
             function(console, view=View(form, output, force, rival), **others)
 
         return functools.reduce(lambda command, option: option(command), reversed(options), command)
 
     return add
-
-
-def _form_of(output: Path | None) -> str:
-    """Tell the view that the ending of a file asks for."""
-    endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
-    ending = output.suffix.lower() if output else ""
-    if ending not in endings:
-        raise InputError(
-            f"-o {output}: no view ends in {ending}; end it in .html, .md, .json or .txt, or state --format"
-        )
-    return endings[ending]
 
 
 def check_files(
@@ -330,10 +325,8 @@ def check_files(
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_free(path, force=force)
-    if "--parquet" in targets:
-        from reports.rows import check_parquet
-
-        check_parquet()
+    if "--parquet" in targets and importlib.util.find_spec("pyarrow") is None:
+        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
 
 def random_problem(console: Console, file: Path, settings: tuple[str, ...], prices: str | None = None) -> Problem:

@@ -18,13 +18,13 @@ from search_spaces.problem import Slo
 from search_spaces.quantities import Kind, format_quantity
 
 MOST_GPUS: Final = 12
-_LIMITS: Final = (
-    ("budget", "budget", "$/h"),
-    ("power", "power", "W"),
-    ("max_gpus", "GPUs", "GPU"),
-    ("max_pools", "pools", "pools"),
-)
-"""Keys of the constraints, what they limit, and the unit."""
+FLEET_LIMITS: Final = {
+    "budget": ("budget", "$/h"),
+    "power": ("power", "W"),
+    "max_gpus": ("GPUs", "GPU"),
+    "max_pools": ("pools", "pools"),
+}
+"""Keys under `constraints:` of the limits that one number relaxes: what they limit, and the unit."""
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 """A duration as the echo of the inputs writes it: in seconds, with or without the unit."""
 
@@ -47,10 +47,15 @@ def asked(plan: Plan) -> list[Slo]:
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
     """What could be bought and within which limits, as the inputs say it."""
     inputs = plan.provenance.inputs
-    rows = [_gpu_words(row) for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]]
+    rows = []
+    for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]:
+        price, stock = _number(row.get("price")), _number(row.get("inventory"))
+        terms = [listed(price)] if price is not None else []
+        terms += [f"at most {count(stock)}"] if stock is not None else []
+        rows.append(clean(str(row.get("name", MISSING)), 24) + (f" ({', '.join(terms)})" if terms else ""))
     limits = inputs.get("constraints")
     limits = limits if isinstance(limits, Mapping) else {}
-    pairs = [(name, _number(limits.get(key)), unit) for key, name, unit in _LIMITS]
+    pairs = [(name, _number(limits.get(key)), unit) for key, (name, unit) in FLEET_LIMITS.items()]
     spare = limits.get("headroom")
     spares = _number(spare.get("replicas")) if isinstance(spare, Mapping) else None
     return (
@@ -62,14 +67,6 @@ def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def _gpu_words(row: Mapping[str, Any]) -> str:
-    price, stock = _number(row.get("price")), _number(row.get("inventory"))
-    terms = [listed(price)] if price is not None else []
-    terms += [f"at most {count(stock)}"] if stock is not None else []
-    name = clean(str(row.get("name", MISSING)), 24)
-    return f"{name} ({', '.join(terms)})" if terms else name
 
 
 def _number(value: object) -> float | None:
@@ -195,13 +192,6 @@ def next_command(plan: Plan) -> str:
     return f"{command} -o plan   # writes plan.json and report.html"
 
 
-_SETTINGS: Final = {"budget": "budget", "power": "power", "max_gpus": "max_gpus", "max_pools": "max_pools"}
-"""Keys under `constraints:` of the limits that one number relaxes."""
-
-
-_UNITS: Final = {"budget": "/h", "power": "W"}
-
-
 def _without_settings(words: list[str], keys: Container[str]) -> list[str]:
     """The words of a command without the --set options of these keys; the key may stand behind an equals sign."""
     joined = [word for word in words if not (word.startswith("--set=") and word.split("=")[1] in keys)]
@@ -218,10 +208,9 @@ def relaxed_settings(plan: Plan) -> dict[str, str]:
         if not is_number(limit.used):
             return {}
         enough = enough_as_shown(limit.used, limit.unit)
-        if limit.constraint in _SETTINGS:
-            dollar = "$" if limit.constraint == "budget" else ""
-            value = f"{dollar}{enough:g}{_UNITS.get(limit.constraint, '')}"
-            settings[f"constraints.{_SETTINGS[limit.constraint]}"] = value
+        if limit.constraint in FLEET_LIMITS:
+            value = {"$/h": f"${enough:g}/h", "W": f"{enough:g}W"}.get(limit.unit, f"{enough:g}")
+            settings[f"constraints.{limit.constraint}"] = value
         elif limit.constraint == "inventory":
             settings[f"accelerators.{clean(limit.where)}.inventory"] = f"{enough:g}"
         elif limit.constraint in set(Metric):

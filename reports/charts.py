@@ -89,21 +89,13 @@ class Box:
 
     def overlaps(self, neighbor: Box) -> bool:
         """Tell whether two boxes share any area."""
-        return (
-            self.left < neighbor.right
-            and neighbor.left < self.right
-            and self.top < neighbor.bottom
-            and neighbor.top < self.bottom
-        )
+        across = self.left < neighbor.right and neighbor.left < self.right
+        return across and self.top < neighbor.bottom and neighbor.top < self.bottom
 
     def inside(self, outer: Box) -> bool:
         """Tell whether this box lies within another."""
-        return (
-            self.left >= outer.left
-            and self.right <= outer.right
-            and self.top >= outer.top
-            and self.bottom <= outer.bottom
-        )
+        across = self.left >= outer.left and self.right <= outer.right
+        return across and self.top >= outer.top and self.bottom <= outer.bottom
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,22 +361,12 @@ def _panel_marks(panel: Panel, top: float) -> list[Mark]:
     names = [(frame.x(value), name, tone) for value, _, name, tone in panel.uprights]
     marks += headings(names, box, top + (30 if panel.title else 14))
     for series in panel.series:
-        marks += _series_marks(series, frame)
+        if series.line:
+            marks += line(frame, series.points, series.line, "" if series.symbol else next(iter(series.tips), ""))
+        for point, tip in zip(series.points, series.tips or [""] * len(series.points), strict=False):
+            is_inside = all(map(is_number, point)) and point[0] <= frame.x.high and point[1] <= frame.y.high
+            marks += [Symbol(*frame.at(point), series.symbol, tip)] if series.symbol and is_inside else []
     return marks + _point_names(panel.series, frame)
-
-
-def _series_marks(series: Series, frame: Plot) -> list[Mark]:
-    marks: list[Mark] = []
-    if series.line:
-        marks += line(frame, series.points, series.line, "" if series.symbol else next(iter(series.tips), ""))
-    if series.symbol:
-        tips = series.tips or [""] * len(series.points)
-        marks += [
-            Symbol(*frame.at(point), series.symbol, tip)
-            for point, tip in zip(series.points, tips, strict=True)
-            if all(map(is_number, point)) and point[0] <= frame.x.high and point[1] <= frame.y.high
-        ]
-    return marks
 
 
 def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:

@@ -45,11 +45,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     tones: tuple[str, ...] = ()
 
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """Headers of the columns, those of number columns with # before them."""
-        return tuple(("#" if column.align == "right" else "") + column.header for column in self.columns)
-
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -171,13 +166,12 @@ def said(*sentences: str) -> tuple[str, ...]:
 
 def table_of(columns: Sequence[Column | str], rows: Sequence[Sequence[str]], tones: Sequence[str] = ()) -> Table:
     """A table of any sequences; a header stands for its column, set right where it begins with #."""
-    return Table(tuple(map(_column, columns)), tuple(tuple(row) for row in rows), tuple(tones))
-
-
-def _column(column: Column | str) -> Column:
-    if isinstance(column, Column):
-        return column
-    return Column(column.removeprefix("#"), "right" if column.startswith("#") else "left")
+    cells = tuple(tuple(row) for row in rows)
+    named = (
+        Column(item.removeprefix("#"), "right" if item.startswith("#") else "left") if isinstance(item, str) else item
+        for item in columns
+    )
+    return Table(tuple(named), cells, tuple(tones))
 
 
 def without_empty(table: Table) -> Table:

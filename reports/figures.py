@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import plural
 from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer
 from optimizer.plans.records import ClassLatencies, Quantiles, Range
+from reports import words
 from reports.asked import tightest_limits
 from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of, without_empty
 from reports.numbers import (
@@ -29,17 +29,6 @@ from reports.numbers import (
 )
 from reports.text import clean
 from reports.verdict import served_rate, spread
-from reports.words import (
-    constraint_words,
-    gpus_per_engine,
-    has_tpot,
-    is_overloaded,
-    replica_words,
-    replicas_cell,
-    split_words,
-    tightest_first,
-    used_words,
-)
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TONES: Final = {
@@ -108,7 +97,9 @@ class LengthMap:
 
     def words(self, output: int, input_: int) -> str:
         """Name a cell."""
-        return f"{edge_labels(self.isl_edges)[input_]} input and {edge_labels(self.osl_edges)[output]} output tokens"
+        ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
+        isl, osl = ("–".join(map(power_of_two, each)) for each in ends)
+        return f"{isl} input and {osl} output tokens"
 
 
 def length_map(
@@ -147,11 +138,6 @@ def bin_of(length: float, edges: Sequence[float]) -> int:
     return min(above, len(edges) - 2)
 
 
-def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
-    """Name the bins between edges [token]."""
-    return tuple(f"{power_of_two(low)}–{power_of_two(high)}" for low, high in itertools.pairwise(edges))
-
-
 MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
 MOST_GPUS_OF_MANY: Final = 8
@@ -164,43 +150,39 @@ LEAST_SHARE: Final = 5e-4
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
     """Lay the plan's pools out by role, and the links of most requests."""
-    tokens, length = served_rate(plan) * plan.workload.mean_osl, significant(plan.workload.mean_osl)
+    served, load = served_rate(plan), plan.workload
+    of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
+    inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
+    tokens = si(served * load.mean_osl, "tokens/s").replace(" k", "k ")
     pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
         **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
         links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
-        entry=_entry(plan),
-        exit=(si(tokens, "tokens/s").replace(" k", "k "), f"{length} output tokens each"),
+        entry=(rate(served), inputs),
+        exit=(tokens, f"{significant(load.mean_osl)} output tokens each"),
     )
 
 
 ROLES: Final = ("prefill", "decode", "colocated")
 
 
-def _entry(plan: Plan) -> tuple[str, str]:
-    entry_rate, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
-    if plan.objective == "min_cost":
-        return rate(entry_rate), length
-    of = (
-        f"served of {rate(plan.demand_rps)}"
-        if entry_rate < plan.demand_rps
-        else f"the demand is {rate(plan.demand_rps)}"
-    )
-    return rate(entry_rate), f"{of}; {length}"
-
-
 def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
     boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
-    hidden = pools[len(drawn) :]
-    return (*boxes, _rest_box(hidden)) if hidden else tuple(boxes)
+    if hidden := pools[len(drawn) :]:
+        gpus, usd = sum(pool.gpus for pool in hidden), math.fsum(pool.usd_per_hour for pool in hidden)
+        replicas = plural(sum(pool.replicas for pool in hidden), "replica")
+        lines = (f"{replicas} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings.")
+        role = hidden[0].role
+        boxes.append(PoolBox(plural(len(hidden), f"more {role} pool"), role, lines, engines=(), columns=1, more=""))
+    return tuple(boxes)
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
-    gpus = gpus_per_engine(pool)
-    load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
+    gpus = words.gpus_per_engine(pool)
+    load = "overloaded by formula" if words.is_overloaded(pool) else f"load {load}"
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
@@ -211,25 +193,12 @@ def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
         title=pool_label(pool),
         role=pool.role,
         lines=(
-            f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
+            f"{plural(pool.replicas, 'replica')} of {words.replica_words(pool)}{spare} · {words.split_words(pool)}",
             f"{rate(pool.operating_point.request_rate_rps)} · {load} · {hourly(pool.usd_per_hour)}",
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
         more=", ".join(hidden),
-    )
-
-
-def _rest_box(pools: Sequence[Pool]) -> PoolBox:
-    gpus, usd = sum(pool.gpus for pool in pools), math.fsum(pool.usd_per_hour for pool in pools)
-    replicas = sum(pool.replicas for pool in pools)
-    return PoolBox(
-        title=plural(len(pools), f"more {pools[0].role} pool"),
-        role=pools[0].role,
-        lines=(f"{plural(replicas, 'replica')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
-        engines=(),
-        columns=1,
-        more="",
     )
 
 
@@ -256,14 +225,14 @@ def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
     if not brief or len(pools) <= MOST_POOLS:
         return list(pools)
-    dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
+    dearest = dearest_first(pools)[: BRIEF_ROWS + 1]
     return [pool for pool in pools if pool in dearest]
 
 
 def pool_loads(plan: Plan) -> dict[str, str]:
     """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
     tightest_last = reversed(tightest_limits(plan))
-    return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
+    return {row.where: f"{words.used_words(row)} ({words.constraint_words(row.constraint)})" for row in tightest_last}
 
 
 def fleet_table(plan: Plan, *, brief: bool) -> Table:
@@ -286,7 +255,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
         (
             clean(pool.id, 20),
             *([] if ids_name_roles else [pool.role]),
-            replicas_cell(pool, spares=pool.spare_replicas),
+            words.replicas_cell(pool, spares=pool.spare_replicas),
             count(pool.max_num_seqs),
             count(pool.max_num_batched_tokens),
             money(pool.usd_per_hour),
@@ -302,7 +271,7 @@ def brief_slo_table(plan: Plan) -> Table:
 
     Then how many requests meet all limits.
     """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
+    classes = words.tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
     at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
     metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
     for metric in metrics:
@@ -360,7 +329,7 @@ def slo_table(plan: Plan) -> Table:
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
     """Every latency of a class with its limit [s] and its error bar; no TPOT where nothing follows first tokens."""
     limits, ranges = item.limits, {} if item.error_bars is None else item.error_bars.ranges
-    known = [metric for metric in item.latencies.quantiles if metric is not Metric.TPOT or has_tpot(item)]
+    known = [metric for metric in item.latencies.quantiles if metric is not Metric.TPOT or words.has_tpot(item)]
     return [(metric, item.latencies.quantiles[metric], limits.get(metric), ranges.get(metric)) for metric in known]
 
 

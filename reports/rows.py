@@ -12,12 +12,12 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
 from costmodel.simulator.metrics import Result
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
@@ -87,8 +87,13 @@ def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{row['name']}.{metric}_{label}_s", seconds) for label, seconds in times.items())
     elif key == "refuted":
         yield "refuted_fleets", len(value)
-    else:
-        yield _lever_column(key, value)
+    else:  # a number in the base unit of its lever, with that unit in the name; any other value as it is
+        kind, name = lever_of(key).kind, RENAMED.get(key, key)
+        if kind is not None and kind in UNITS:
+            with suppress(QuantityError):
+                value = None if value is None else number_of(key, str(value))
+                name = f"{key}_{UNITS[kind]}"
+        yield name, value
 
 
 def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
@@ -103,17 +108,6 @@ def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{setting}", value) for setting, value in settings.items())
 
 
-def _lever_column(key: str, value: Any) -> tuple[str, Any]:
-    """A value as a number in the base unit of its lever, with that unit in the name; any other as it is."""
-    kind = lever_of(key).kind
-    if kind is None or kind not in UNITS:
-        return RENAMED.get(key, key), value
-    try:
-        return f"{key}_{UNITS[kind]}", None if value is None else number_of(key, str(value))
-    except QuantityError:
-        return key, value
-
-
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
 """Columns of a table by name: plain values, None where a value is not known; or arrays, NaN there."""
 
@@ -122,14 +116,10 @@ def row_columns(rows: Sequence[Row]) -> Columns:
     """The rows as columns of one type each; with a text among them all values become texts."""
     flat = flat_rows(rows)
     columns = {name: [row[name] for row in flat] for name in (flat[0] if flat else ())}
-    return {name: _like(values) for name, values in columns.items()} or {"cost_usd_per_hour": []}
-
-
-def _like(values: list[Any]) -> list[Any]:
-    if any(isinstance(value, str) for value in values):
-        return [None if value is None else str(value) for value in values]
-    has_floats = any(isinstance(value, float) for value in values)
-    return [float(value) if has_floats and value is not None else value for value in values]
+    for name, values in columns.items():
+        kind = next((kind for kind in (str, float) if any(isinstance(value, kind) for value in values)), None)
+        columns[name] = [value if value is None or kind is None else kind(value) for value in values]
+    return columns or {"cost_usd_per_hour": []}
 
 
 def columns_csv(columns: Columns) -> str:
@@ -152,12 +142,6 @@ def columns_parquet(columns: Columns) -> bytes:
             table[name] = arrow.array(column, from_pandas=True)  # NaN becomes null
     parquet.write_table(arrow.table(table), stream)
     return stream.getvalue()
-
-
-def check_parquet() -> None:
-    """Raise InputError where Parquet cannot be written."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
 
 def request_columns(instance: Instance, pools: Sequence[str], judgement: Judgement) -> Columns:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from optimizer.plans.plan import Plan
+    from pydantic import BaseModel
 
 
 NAME_LIMIT: Final = 60
@@ -37,7 +37,9 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
     'abc…'
     """
     printable = "".join(
-        " " if char.isspace() else char for char in text[: 4 * limit] if char.isspace() or _is_printable(char)
+        " " if char.isspace() else char
+        for char in text[: 4 * limit]
+        if char.isspace() or unicodedata.category(char) not in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
     )
     short = " ".join(printable.split())
     return short if len(short) <= limit and len(text) <= 4 * limit else short[: limit - 1] + ELLIPSIS
@@ -56,10 +58,6 @@ def moment(text: str) -> str:
     """
     match = _MOMENT.fullmatch(text)
     return f"{match[1]} {match[2]} UTC" if match else clean(text, 40)
-
-
-def _is_printable(char: str) -> bool:
-    return unicodedata.category(char) not in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
 
 def display_width(text: str) -> int:
@@ -119,7 +117,8 @@ def wrap(text: str, width: int) -> list[str]:
     """
     lines: list[str] = []
     line = ""
-    for word in _fitting(glue(text).split(" "), width):
+    glued = ([word] if display_width(word) <= width else word.split(_NO_BREAK) for word in glue(text).split(" "))
+    for word in itertools.chain.from_iterable(glued):
         longer = f"{line} {word}" if line else word
         if display_width(longer) <= width:
             line = longer
@@ -128,12 +127,6 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append(line)
         line = fit(word, width)
     return [item.replace(_NO_BREAK, " ") for item in [*lines, line]]
-
-
-def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
-    """The words, those that are glued to more than `width` columns taken apart."""
-    for word in words:
-        yield from (word,) if display_width(word) <= width else word.split(_NO_BREAK)
 
 
 def capital(text: str) -> str:
@@ -145,27 +138,14 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def plan_json(plan: Plan) -> str:
-    """Return the plan as JSON: fields in the model's order, numbers that JSON cannot say (NaN, infinity) as null."""
-    return json_text(plan_record(plan))
-
-
 def json_text(record: Any) -> str:
     """Write plain values as JSON text, numbers that it cannot say as null."""
     return json.dumps(finite(record), indent=2, allow_nan=False) + "\n"
 
 
-def as_script(record: Any) -> str:
-    """Write plain values as JSON without the characters that HTML gives a meaning."""
-    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values."""
-    return plan.model_dump(mode="python", by_alias=True)
+def record_of(model: BaseModel) -> dict[str, Any]:
+    """A plan, or an evaluation, as plain values, its fields in the model's order."""
+    return model.model_dump(mode="python", by_alias=True)
 
 
 def finite(value: Any) -> Any:

@@ -11,26 +11,11 @@ from costmodel.prefix_cache import usd_per_gpu
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
-from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
+from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
+from reports import words
 from reports.asked import day_rate, has_fleet, tightest_limits, violated
 from reports.document import said
-from reports.words import (
-    constraint_words,
-    fleet_words,
-    is_feasible,
-    is_or_are,
-    is_overloaded,
-    is_simulated_row,
-    limit_words,
-    misses_used,
-    requests_of,
-    serving_words,
-    slo_name,
-    tightest,
-    tightest_first,
-    undecided,
-)
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
@@ -67,8 +52,8 @@ def headlines(plan: Plan) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    service = f"{clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
+    service = f"{clean(plan.model, 40)} on {words.serving_words(plan)}"
+    return [f"Run {words.fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -81,8 +66,8 @@ def disaggregation_sentence(plan: Plan) -> str:
         return ""
     if row.status is Status.INFEASIBLE:
         return f"No {name} fleet is possible: {sentence(row.why_not)}."
-    if not is_feasible(row) or row.cost_usd_per_hour is None:
-        return f"No {name} fleet was found that meets {slo_name(plan)}."
+    if not words.is_feasible(row) or row.cost_usd_per_hour is None:
+        return f"No {name} fleet was found that meets {words.slo_name(plan)}."
     difference, basis = row.cost_usd_per_hour - own, "" if row.simulated else " by formula"
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found{basis} costs the same."
@@ -102,19 +87,20 @@ def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
     none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
-    none += f" {slo_name(plan, MOST_NAMES)}"
+    none += f" {words.slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
     limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
-    names = _names_words([limit_words(limit) for limit in limits])
+    names = _names_words([words.limit_words(limit) for limit in limits])
+    is_plural = words.constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
+    verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
 
 
 def overload_sentence(plan: Plan) -> str:
     """Say which pools get more than they can do by formula; empty where none does."""
-    names = [clean(pool.id, 20) for pool in plan.pools if is_overloaded(pool)]
+    names = [clean(pool.id, 20) for pool in plan.pools if words.is_overloaded(pool)]
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
@@ -136,7 +122,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
         return f"{label}: {sentence(plan.safe.sentence).replace('this fleet', subject)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
+        f"{percent(item.error_bars.attainment.low)} of {words.requests_of(item.name, plan.classes)} "
         f"({percent(item.attainment_goal)} asked)"
         for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
@@ -147,7 +133,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
         of_subject = "" if subject == "this fleet" else f" on {subject}"
         return f"{label}: {slow}, {_names_words(shares)} meet the SLO{of_subject}, by formula{replan}."
     return (
-        f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
+        f"{label}: {slow}, {subject} still meets {words.slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
         else ""
     )
@@ -195,27 +181,32 @@ MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
+def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    misses: whatever the shares of the runs, as its queues grow. Empty for a plan without classes. Beside the share
-    stand the ends of its 95 % interval.
+    outcome: what is known by more than the shares of the runs, such as queues that grow. Empty for a plan without
+    classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if not plan.classes:
         return ""
     if simulation is None or not simulation.classes:
-        item = tightest_first(plan)[0]
+        item = words.tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
+        basis = "simulated" if words.is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
-    worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    result = result_words(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    worst = max(simulation.classes, key=lambda item: words.misses_used(item.attainment_low, item.attainment_goal))
+    result = result_words(outcome or worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} (95 % interval {' to '.join(ends)})"
-    return f"{result}, simulated over {basis}.{_recorded_words(simulation)}"
+    if (run := simulation.recorded) is None:
+        return f"{result}, simulated over {basis}."
+    name, share, goal = words.tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
+    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    met = f"{percent_beside(share, goal)} of {words.requests_of(name, simulation.classes)} meet the SLO"
+    return f"{result}, simulated over {basis}. Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 VERDICTS: Final = {Outcome.MEETS: "Meets", Outcome.MISSES: "Misses", Outcome.UNDECIDED: "May or may not meet"}
@@ -234,17 +225,6 @@ def result_words(
     if outcome is Outcome.MEETS:
         return f"Meets every SLO: {clean(worst.name, 30)} is tightest with {share}"
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
-
-
-def _recorded_words(simulation: Simulation) -> str:
-    """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
-    run = simulation.recorded
-    if run is None:
-        return ""
-    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
-    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
-    return f" Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
 def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
@@ -310,26 +290,23 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     subject = "No spare: with one replica fewer"
     if spares:
         subject = "Apart from the spares every replica is needed: with one fewer"
-    if not spares and any(undecided(row, plan) for row in rows):
+    if not spares and any(words.undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
-    losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
+    losses = list[str]()
+    for row in rows[:MOST_LESS]:
+        name, share, _ = words.tightest(row.attainment, plan.classes)
+        reasons = {
+            " (undecided)": words.undecided(row, plan),
+            " (in the trace's own order)": row.replayed,
+            " (overloaded)": row.overloaded,
+            " (once its KV memory was full)": row.stuck,
+        }
+        whose = "" if losses else f" of {words.requests_of(name, plan.classes)} meet the SLO"
+        why = next((reason for reason, holds in reasons.items() if holds), "")
+        losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
     return f"{subject} {'; '.join([*losses, *more])}{also}."
-
-
-def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
-    """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
-    name, share, _ = tightest(row.attainment, plan.classes)
-    subject = f" of {requests_of(name, plan.classes)} meet the SLO" if first else ""
-    reasons = {
-        " (undecided)": undecided(row, plan),
-        " (in the trace's own order)": row.replayed,
-        " (overloaded)": row.overloaded,
-        " (once its KV memory was full)": row.stuck,
-    }
-    why = next((words for words, holds in reasons.items() if holds), "")
-    return f"in {clean(row.what).partition(':')[0]}, {percent(share)}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:
@@ -339,15 +316,15 @@ def router_sentence(plan: Plan) -> str:
         return ""
     fleet, router = simulation.behind_least_requests, "behind a least-requests router (vLLM's default)"
     share = kept_by_requests(simulation, fleet)
-    if undecided(fleet, plan):
-        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
-    return f"{'Also meets' if fleet.held else 'Misses'} {slo_name(plan)} {router}: {share}."
+    if words.undecided(fleet, plan):
+        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {words.slo_name(plan)} there."
+    return f"{'Also meets' if fleet.held else 'Misses'} {words.slo_name(plan)} {router}: {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    name, share, goal = tightest(row.attainment, simulation.classes)
-    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({percent(goal)} asked)"
+    name, share, goal = words.tightest(row.attainment, simulation.classes)
+    return f"{percent_beside(share, goal)} of {words.requests_of(name, simulation.classes)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -383,23 +360,41 @@ def proof_sentence(plan: Plan) -> str:
     floor, bound, gap = hourly(plan.floor_usd_per_hour), plan.bound_usd_per_hour, gap_of_any_fleet(plan)
     at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
-        no_bound = "No lower bound on the price is known"
-        return f"{no_bound}: by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation."
+        refuted = f"by formula no fleet below {floor} meets {words.slo_name(plan)}, but this one does in simulation"
+        return f"No lower bound on the price is known: {refuted}."
     any_shape = f"o fleet{_floor_dtypes(plan)} can cost less than {floor}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
+    if plan.cheaper_fleets is not None:
+        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets)}.", *sentences])
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
         few_pools = (
             f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
         )
         if plan.gap > OPTIMAL_GAP:
-            few_pools = (
-                f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; the simulation confirmed none below "
-                "this price."
-            )
+            few_pools = f"By formula a fleet for {hourly(bound)} meets {words.slo_name(plan)}; "
+            few_pools += "the simulation confirmed none below this price."
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
+
+
+def _cheaper_words(plan: Plan, cheaper: CheaperFleets) -> str:
+    """How many cheaper fleets of one or two pools there are, and what refuted them."""
+    floor, by_formula = plan.floor_usd_per_hour, cheaper.count - cheaper.simulated
+    prices = "below this price" if floor is None else f"between {hourly(floor)} and this price"
+    fleets = f"{cheaper.count:,} fleets of one or two pools {prices}"
+    if not cheaper.count:
+        return f"there is no fleet of one or two pools {prices}"
+    if cheaper.count == 1:
+        why = "failed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
+        return f"the only fleet of one or two pools {prices} {why}"
+    if not cheaper.simulated:
+        return f"all {fleets} miss {words.slo_name(plan)} by formula"
+    if not by_formula:
+        return f"all {fleets} failed in simulation"
+    misses = f"{by_formula:,} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
+    return f"of the {fleets}, {misses}, and simulation confirmed none of the other {cheaper.simulated:,}"
 
 
 def _floor_dtypes(plan: Plan) -> str:
@@ -456,17 +451,17 @@ def served_rate(plan: Plan) -> float:
 def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
+        return f"Capacity: the highest request rate within {words.slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return f"Capacity: none; the fleet misses {slo_name(plan)} at every rate that was tried."
+        return f"Capacity: none; the fleet misses {words.slo_name(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
+        return f"Capacity: {rate(plan.goodput_rps)} within {words.slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
     change = percentage(abs(more - 1.0), 0 if abs(more - 1.0) >= WHOLE else 1)
     room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
-    basis = " by formula" if is_simulated_row(plan) else ""
-    return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
+    basis = " by formula" if words.is_simulated_row(plan) else ""
+    return f"Capacity: {rate(plan.goodput_rps)} within {words.slo_name(plan)}{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6
@@ -492,7 +487,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
     bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
+        f"{spread(bar.attainment, percent)} of {words.requests_of(name, plan.classes)}"
         for name, bar in bars
         if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]

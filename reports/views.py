@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,7 +14,7 @@ from markupsafe import Markup, escape
 
 from costmodel.words import plural
 from reports.document import Column, Detail, Document, Facts, Section, Table, read_sections
-from reports.text import as_script, display_width, finite, fit, glue, pad, wrap
+from reports.text import display_width, finite, fit, glue, pad, wrap
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -116,7 +117,12 @@ def render_table(
     least = [_least(texts, column) for texts, column in zip(cells, columns, strict=True)]
     is_spacious = _sum([max(map(display_width, texts)) for texts in cells]) <= room
     places = [i for i, column in enumerate(columns) if is_spacious or not column.spacious]
-    groups = _column_groups(columns, least, _columns_that_fit(columns, least, places, room), room)
+    while _sum([least[i] for i in places]) > room:  # optional columns go, the last first, until the rest fits when cut
+        optional = [columns[i].header for i in places if columns[i].optional]
+        if not optional:
+            break
+        places = [i for i in places if columns[i].header != optional[-1]]
+    groups = _column_groups(columns, least, places, room)
     return "\n\n".join(
         "\n".join((" " * indent + line).rstrip() for line in _lines(rows, columns, group, room, color=color))
         for group in groups
@@ -130,16 +136,6 @@ def _least(cells: Sequence[str], column: Column) -> int:
         return natural
     words = (display_width(word) for cell in cells for word in cell.split(" "))
     return min(natural, READABLE if column.lines == 1 else max(READABLE, min(max(words), LONGEST_WORD)))
-
-
-def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], places: list[int], room: int) -> list[int]:
-    """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
-    while _sum([least[i] for i in places]) > room:
-        optional = [columns[i].header for i in places if columns[i].optional]
-        if not optional:
-            break
-        places = [i for i in places if columns[i].header != optional[-1]]
-    return places
 
 
 def _column_groups(
@@ -226,16 +222,6 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(lambda match: f"&#{ord(match[1])};", text)
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_MARKDOWN_ROWS) -> list[str]:
-    """Write a table; headers of number columns begin with '#'."""
-    names = [header.removeprefix("#") for header in headers]
-    rules = ["---:" if header.startswith("#") else "---" for header in headers]
-    lines = [names, rules, *([escaped(cell) for cell in row] for row in rows[:most])]
-    rows_text = [f"| {' | '.join(line)} |" for line in lines]
-    cut = len(rows) - most
-    return [*rows_text, "", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else rows_text
-
-
 def markdown_view(document: Document) -> str:
     """Return a document as Markdown, its first sentence as the heading."""
     first, *rest = document.headline
@@ -250,7 +236,13 @@ def _markdown_section(section: Section) -> list[str]:
     if section.facts:
         blocks.append([f"- {escaped(name)}: {escaped(value)}" for name, value in section.facts])
     if section.table is not None and section.table.rows:
-        blocks.append(markdown_table(section.table.headers, section.table.rows))
+        columns, rows = section.table.columns, section.table.rows
+        rules = ["---:" if column.align == "right" else "---" for column in columns]
+        lines = [[column.header for column in columns], rules]
+        lines += [[escaped(cell) for cell in row] for row in rows[:MOST_MARKDOWN_ROWS]]
+        cut = len(rows) - MOST_MARKDOWN_ROWS
+        more = ["", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else []
+        blocks.append([*(f"| {' | '.join(line)} |" for line in lines), *more])
     blocks += [[escaped(text)] for text in section.notes]
     if section.code:
         blocks.append(["```sh", section.code.replace("```", ""), "```"])
@@ -273,7 +265,10 @@ def html_view(document: Document, record: Any, name: str = "result") -> str:
         record: plain values embedded as JSON, so that programs can read the file.
         name: of the element that has the record.
     """
-    twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
+    text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False)
+    for char in "<>&":  # to which HTML gives a meaning
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    twin = Markup(text)  # noqa: S704 - without what HTML gives a meaning
     page = environment().get_template("document.html.j2")
     sections = [section for section in document.sections if not section.is_empty]
     return page.render(document=document, sections=sections, twin=twin, name=name) + "\n"

@@ -249,12 +249,7 @@ def _write_beside(place: Path, text: str | bytes) -> Path:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    temporary.chmod(0o666 & ~_umask())
-    return temporary
-
-
-def _umask() -> int:
-    """Read the process's file mode mask; it can only be read by setting it."""
-    mask = os.umask(0o022)
+    mask = os.umask(0o022)  # it can only be read by setting it
     os.umask(mask)
-    return mask
+    temporary.chmod(0o666 & ~mask)
+    return temporary

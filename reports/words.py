@@ -11,7 +11,7 @@ from costmodel.engine import Parallelism
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
+from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, SimulatedClass, engine_counts
 from reports.asked import enough_as_shown, violated
 from reports.text import capital
@@ -72,16 +72,6 @@ def in_words(name: str, words: dict[str, str]) -> str:
 def constraint_words(name: str) -> str:
     """Say a constraint's short name in words."""
     return in_words(name, _CONSTRAINTS)
-
-
-def busiest_words(point: OperatingPoint) -> str:
-    """Say how much of a pool's busiest resource is used on average, such as "62 % (request slots)".
-
-    Prompt time is that in which engines have a prompt: a step may run in the rest of it too, for tokens.
-    """
-    used = {name: value for name, value in point.utilization.items() if is_number(value)}
-    busiest = max(used, key=lambda name: used[name], default="")
-    return f"{percent(used[busiest])} ({constraint_words(busiest)})" if used else MISSING
 
 
 def is_overloaded(pool: Pool) -> bool:
@@ -161,12 +151,6 @@ def replicas_cell(pool: EnginePool, *, spares: int = 0, limits: bool = False) ->
     notes = f"({spares} spare)" if spares else "", f"({batch_limits(pool)})" if limits and batch_limits(pool) else ""
     engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, *notes)))
     return f"{pool.replicas:d} × {engine}"
-
-
-def precision_words(pools: Sequence[Pool]) -> str:
-    """The precision that all pools share, to end a title with; empty where they differ, as their cells then say."""
-    dtypes = {(clean(pool.weight_dtype, 12), clean(pool.kv_dtype, 12)) for pool in pools}
-    return "; {} weights, {} KV cache".format(*dtypes.pop()) if len(dtypes) == 1 else ""
 
 
 def fleet_line(pools: Sequence[EnginePool], *, limits: bool = False) -> str:
@@ -372,15 +356,6 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
     return [max(alike, key=merit) for alike in attempts.values()]
 
 
-def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
-    """Say whether a fleet holds; one whose interval contains a goal is undecided."""
-    if fleet.held:
-        return OUTCOMES[Outcome.MEETS]
-    if fleet.overloaded or fleet.stuck:
-        return "overloaded"
-    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
-
-
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
     if fleet.outcome is not None:
@@ -420,15 +395,6 @@ def why_not_sentence(row: Alternative) -> str:
 def as_sentence(text: str) -> str:
     """The text with a capital first letter and an end; empty as it is."""
     return text if not text or text.endswith((".", "…")) else f"{capital(text)}."
-
-
-def is_or_are(name: str) -> str:
-    """The verb of a limit's name.
-
-    >>> is_or_are("KV memory"), is_or_are("permitted misses"), is_or_are("limit on pools")
-    ('is', 'are', 'is')
-    """
-    return "are" if name.partition(" on ")[0].endswith("s") else "is"
 
 
 def relax_sentence(binding: Binding) -> str:

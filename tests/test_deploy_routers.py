@@ -33,7 +33,7 @@ from optimizer.plans.plan import Plan, Route
 from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.deployment import Deployment
 from reports.deploy.files import deployment_files, write_deployment
-from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed
+from reports.deploy.hosts import PARTS, Rule, gateway_rules, misplacing, placed
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 

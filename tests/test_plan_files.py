@@ -17,7 +17,7 @@ from costmodel.words import dollars
 from optimizer.plans.plan import Plan, Status, parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from reports.text import plan_json
+from reports.text import json_text, record_of
 from reports.words import distinct_alternatives, serving_words
 from tests.report_cases import PLANS, text_of
 from tests.running import demand, tiny, within
@@ -149,7 +149,7 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     told = text_of(plan, width=100, color=False)
     assert "colocated 1 × H100 TP1 fp8/bf16  " in told  # of the comparison, without limits
     assert "  fp8/bf16 (256/2,048)" in told  # of the front
-    assert Plan.model_validate_json(plan_json(plan)) == plan
+    assert Plan.model_validate_json(json_text(record_of(plan))) == plan
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.console import Console, part_of
-from reports.text import plan_json
+from reports.text import json_text, record_of
 from reports.whole_files import check_directory
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS
@@ -200,7 +200,7 @@ def plan() -> Plan:
 
 def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
     quantiles = replace(plan.classes[0].ttft_s, p99=math.inf, p95=math.nan)
-    text = plan_json(plan.model_copy(update={"ttft_s": quantiles}))
+    text = json_text(record_of(plan.model_copy(update={"ttft_s": quantiles})))
     record = json.loads(text, parse_constant=pytest.fail)
     assert list(record)[:3] == ["schema", "name", "model"]
     assert record["ttft_s"]["p99"] is None
@@ -209,4 +209,4 @@ def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
     again = Plan.model_validate_json(text)
     assert again.ttft_s is not None
     assert math.isnan(again.ttft_s.p99)
-    assert plan_json(again) == text
+    assert json_text(record_of(again)) == text

@@ -360,6 +360,18 @@ class JudgedFleet(Record):
     """Of each SLO class."""
 
 
+class CheaperFleets(Record):
+    """Fleets of one pool, or of a prefill and a decode pool, that cost less than the plan's, and not below the floor.
+
+    Told apart by roles, GPU types, GPUs of a replica and replicas. All were tried: what no simulation refuted misses an
+    SLO by formula with every setting.
+    """
+
+    count: Count
+    simulated: Count
+    """How many of them simulation refuted."""
+
+
 class PoolNeed(Record):
     """Replicas of a pool that run, and those that are needed."""
 

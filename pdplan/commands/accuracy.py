@@ -333,7 +333,9 @@ def calibrate(
     if not records:
         raise InputError(f"no results in {join_words([str(path) for path in results])}")
     console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
-    source = _source(results, records, setup)
+    tools = ", ".join(dict.fromkeys(record.source for record in records))
+    more = f" and {len(results) - 1} more" if len(results) > 1 else ""
+    source = f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {results[0].name}{more})"
     calibration = fit(records, setup, source)
     is_kept = not calibration.refusal or force
     if output is not None and is_kept:
@@ -369,13 +371,6 @@ def _setup(options: dict[str, Any]) -> Setup:
     layout = Layout(options["replicas"], tp, pp, dp, ep)
     settings = {name: options[name] for name in ("weight_dtype", "kv_dtype", "memory_fraction", "max_num_seqs")}
     return Setup(catalog, options["model"], model, accelerator, layout, engine, **settings)
-
-
-def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
-    """What the fitted figures rest on, for the catalog file."""
-    tools = ", ".join(dict.fromkeys(str(record.tool) for record in records))
-    files = results[0].name if len(results) == 1 else f"{results[0].name} and {len(results) - 1} more"
-    return f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {files})"
 
 
 def _overlay(calibration: Calibration, source: str, catalog: Path | None, command: str) -> str:
@@ -463,7 +458,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         raise click.UsageError("--alternative goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
         return _against_plan(console, flags, as_json=as_json)
-    files, catalog, folder = _files(flags), load_catalog(flags.catalog), _models(flags)
+    (files, folder), catalog = _files(flags), load_catalog(flags.catalog)
     errors: dict[str, dict[str, Any]] = {}
     for file in files:
         console.note(f"predicting the rows of {file.name}")
@@ -471,14 +466,16 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
         predict = predict_serving if kind is RowKind.SERVING else predict_steps
         errors[file.name] = validation_dict(kind, predict(rows, catalog, folder), with_rows=flags.with_rows)
-    console.show(_validation(errors) if as_json else validation_document(errors))
+    (_, first), *others = errors.items()  # those of another format stand under it, of the same under their own names
+    others_by_name = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
+    record = {"schema": "pdplan.validation/1", **first, **others_by_name}
+    console.show(record if as_json else validation_document(errors))
     for name, result in errors.items():
         if not result["rows"]:
             raise InputError(f"{name} has no rows below its header")
         if not result["predicted"]:
-            first = result["refused"][0]
-            where = f"{name}: none of its rows can be predicted; the first"
-            raise InputError(f"{where}, line {first['line']}: {first['reason']}")
+            line, reason = (result["refused"][0][key] for key in ("line", "reason"))
+            raise InputError(f"{name}: none of its rows can be predicted; the first, line {line}: {reason}")
     return None
 
 
@@ -504,19 +501,15 @@ def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
     return console.answer(comparison_document(value), value, as_json=as_json)
 
 
-def _models(flags: Flags) -> Path | None:
-    """The folder of models that was named, else that of the data folder if there is one."""
-    if flags.models is not None and not flags.models.is_dir():
-        raise InputError(f"--models {flags.models} is not a directory")
-    folder = flags.data_dir / "models" if flags.data_dir else None
-    return flags.models or (folder if folder is not None and folder.is_dir() else None)
-
-
-def _files(flags: Flags) -> list[Path]:
-    """The one file that was named, else those of the data folder."""
-    folder = flags.data_dir
+def _files(flags: Flags) -> tuple[list[Path], Path | None]:
+    """The one file that was named, else those of the data folder; and the folder of models, named or in that folder."""
+    folder, models = flags.data_dir, flags.models
+    if models is not None and not models.is_dir():
+        raise InputError(f"--models {models} is not a directory")
+    if models is None and folder and (folder / "models").is_dir():
+        models = folder / "models"
     if flags.against is not None:
-        return [flags.against]
+        return [flags.against], models
     if folder is None:
         raise click.UsageError("give DATA_DIR, or --against FILE")
     if not folder.is_dir():
@@ -524,16 +517,4 @@ def _files(flags: Flags) -> list[Path]:
     paths = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not paths:
         raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
-    return paths
-
-
-def _validation(files: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """One object: the errors of the first file, with those of any other beside them under its format.
-
-    A further file of the first one's format stands under its own name.
-    """
-    (_, first), *further_files = files.items()
-    others_by_name = {
-        name if value["format"] == first["format"] else value["format"]: value for name, value in further_files
-    }
-    return {"schema": "pdplan.validation/1", **first, **others_by_name}
+    return paths, models

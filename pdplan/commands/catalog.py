@@ -107,9 +107,14 @@ def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]
 def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> Document:
     names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
     columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
-    rows = [
-        (
-            gpu.name,
+    rows = []
+    for gpu in accelerators:
+        price, prices = gpu.price_on(basis), (MISSING, MISSING)
+        if price is not None:
+            star = "*" if basis is None and price.guessed else ""
+            usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
+            prices = f"{usd}{star}", f"{low}–{high}"
+        cells = (
             significant(gpu.memory / GIB),
             significant(gpu.bandwidth / TERA),
             *(significant(flops / TERA if (flops := gpu.peak_flops.get(dtype)) else None, 4) for dtype in DTYPES),
@@ -118,10 +123,8 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
             significant(gpu.scale_out.bandwidth / GIGA),
             str(gpu.node_size),
             significant(gpu.tdp, 4),
-            *_price_cells(gpu, basis),
         )
-        for gpu in accelerators
-    ]
+        rows.append((gpu.name, *cells, *prices))
     notes = (
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
@@ -136,16 +139,6 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
 
 
 DTYPES = ("bf16", "fp8", "fp4")
-
-
-def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> tuple[str, str]:
-    """The price and its spread; a star where it is no on-demand quote though none was asked to be another."""
-    price = accelerator.price_on(basis)
-    if price is None:
-        return MISSING, MISSING
-    star = "*" if basis is None and price.guessed else ""
-    usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
-    return f"{usd}{star}", f"{low}–{high}"
 
 
 def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote]) -> Document:

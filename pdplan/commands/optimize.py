@@ -124,7 +124,7 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
     """
-    from reports.text import plan_json
+    from reports.text import record_of
     from search_spaces.loader import load_problem
 
     flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
@@ -137,7 +137,7 @@ def optimize(
             if as_json:  # a program gets a plan of any problem without a fleet; no file is written
                 from optimizer.recommend.optimize import plan_below_floor
 
-                console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
+                console.show(record_of(stamped(plan_below_floor(problem), console.command)))
             raise
         for warning in plan.warnings:
             console.warn(warning)
@@ -151,19 +151,23 @@ def optimize(
 
 def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
-    from reports.answers.plan import plan_document, write_outputs
+    from reports.answers.plan import plan_document, plan_page
     from reports.answers.plan_details import what_runs
-    from reports.text import plan_json
+    from reports.text import json_text, record_of
+    from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
     if as_json and output is None:
-        console.show(plan_json(plan))
+        console.show(record_of(plan))
         return
     runs = what_runs(plan)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
-        console.note(f"wrote {' and '.join(map(str, write_outputs(plan, document, output, force=force)))}")
+        texts = {output / PLAN_FILE: json_text(record_of(plan)), output / REPORT_FILE: plan_page(plan, document)}
+        check_directory(output, (PLAN_FILE, REPORT_FILE), force=force)
+        write_whole(texts)
+        console.note(f"wrote {' and '.join(map(str, texts))}")
         document = document if console.verbose else plan_document(plan, runs, brief=True)
-    console.show(plan_json(plan) if as_json else document)
+    console.show(record_of(plan) if as_json else document)
 
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
@@ -252,8 +256,8 @@ def evaluate(
     SLO, or when the verdict is undecided.
     """
     from pdplan import api
-    from reports.answers.plan import evaluation_document, evaluation_record
-    from reports.text import json_text
+    from reports.answers.plan import evaluation_document
+    from reports.text import json_text, record_of
     from reports.views import html_view
     from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory, write_whole
 
@@ -267,7 +271,7 @@ def evaluate(
             evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
         best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
         evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
-        record = evaluation_record(evaluation)
+        record = record_of(evaluation)
         if output is not None:
             page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
             texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}

@@ -197,7 +197,7 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     pull request: verdict, fleet, SLOs, alternatives, and the command that makes the plan again.
     """
     from reports.answers.plan import plan_document
-    from reports.text import plan_record
+    from reports.text import record_of
 
     if view.form == "json":
         view = replace(view, rival="")
@@ -206,7 +206,7 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
     brief = view.is_screen and not console.verbose
     document = plan_document(plan, brief=brief, next_step=following if view.form == "text" else "")
-    view.show(console, document, plan_record(plan), "plan")
+    view.show(console, document, record_of(plan), "plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
@@ -351,6 +351,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     """
     from costmodel.words import plural
     from reports.deploy.files import AS_WRITTEN, checked_directory
+    from reports.text import clean
 
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -359,7 +360,10 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
     result = checked_directory(plan, directory, target=target)
     if result.strays:
-        console.show(_left_aside(result.strays))
+        more = f" and {len(result.strays) - MOST_STRAYS:,} more" if len(result.strays) > MOST_STRAYS else ""
+        names = ", ".join(clean(name, 200) for name in result.strays[:MOST_STRAYS])
+        count = f"{plural(len(result.strays), 'file')} there {'are' if len(result.strays) > 1 else 'is'}"
+        console.show(f"{count} not of this plan, and are applied with the whole folder: {names}{more}")
     if not result.faults:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
@@ -372,17 +376,6 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     raise InputError(
         f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(result.faults, 'fault')}{broken}"
     )
-
-
-def _left_aside(strays: list[str]) -> str:
-    """Name the files that are not the plan's, in one line."""
-    from costmodel.words import plural
-    from reports.text import clean
-
-    more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
-    names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
-    count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not of this plan"
-    return f"{count}, and are applied with the whole folder: {names}{more}"
 
 
 # --- what a loss does, and a day --------------------------------------------------------------------------------------

@@ -36,9 +36,10 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.trace_summary import SessionSummary, TraceSummary
+    from search_spaces.trace_summary import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
+LEVELS = ("p50", "p90", "p95", "p99", "p100")
 
 
 @click.command(short_help="Measure a request trace, and write a workload.yaml from it.")
@@ -150,14 +151,25 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
         return Reading(traffic_dict(flags.trace, traffic), mapping)
     if is_session_trace(flags.trace):
         sessions = read_sessions(flags.trace, flags.limit)
-        figures, mapping = _sessions(sessions), sessions.mapping(flags.rate) if transformer else {}
+        means = (("turns", "turns"), ("think_time_s", "pause"), ("user_tokens", "user"), ("answer_tokens", "answer"))
+        values = {name: getattr(sessions, column) for name, column in means}
+        note = "The think times have the time of the answers before in them, as the trace has no delays."
+        figures: dict[str, Any] = {
+            "path": sessions.path,
+            "sessions": sessions.starts.size,
+            "requests": sessions.user.size,
+            "sessions_per_s": sessions.rate,
+            **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
+            "notes": [note] if sessions.answers_in else [],
+        }
         unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
-        return Reading(figures, mapping, figures["notes"], unset)
+        return Reading(figures, sessions.mapping(flags.rate) if transformer else {}, figures["notes"], unset)
     return _read_requests(console, flags, transformer)
 
 
 def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
+    from search_spaces.problem import LEAST
     from search_spaces.trace_summary import read_trace, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
@@ -165,7 +177,7 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
         tell = None if progress is None else lambda share: progress("reading the trace", share)
         summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
-    whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
+    whole = flags.limit is None or summary.arrivals.requests + summary.dropped + summary.too_long < flags.limit
     keeps_times = whole and summary.tells_waves
     advice = [text for text in (too_long, _peak_advice(summary, flags.rate, keeps_times=keeps_times)) if text]
     figures = summary_dict(summary)
@@ -176,35 +188,11 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    note = "" if keeps_times else _random_note(summary, whole=whole)
+    few = f"it has fewer than {LEAST:,} requests" if summary.arrivals.requests < LEAST else "all came at one moment"
+    note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
+    note += f"{few if whole else 'only part of it was read (--limit)'}."
+    note = "" if keeps_times else note
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
-
-
-def _sessions(summary: SessionSummary) -> dict[str, Any]:
-    """What sessions a trace has, ready for JSON."""
-    means = (("turns", "turns"), ("think_time_s", "pause"), ("user_tokens", "user"), ("answer_tokens", "answer"))
-    values = {name: getattr(summary, column) for name, column in means}
-    note = "The think times have the time of the answers before in them, as the trace has no delays."
-    return {
-        "path": summary.path,
-        "sessions": summary.starts.size,
-        "requests": summary.user.size,
-        "sessions_per_s": summary.rate,
-        **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
-        "notes": [note] if summary.answers_in else [],
-    }
-
-
-def _sessions_facts(figures: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    begin = figures["sessions_per_s"]
-    return (
-        ("sessions", f"{count(figures['sessions'])} of {significant(figures['mean_turns'])} turns on average"),
-        ("requests", count(figures["requests"])),
-        ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
-        ("think time", f"{duration(figures['mean_think_time_s'])} on average"),
-        ("new tokens", f"{count(figures['mean_user_tokens'])} per turn on average"),
-        ("output", f"{count(figures['mean_answer_tokens'])} tokens per turn on average"),
-    )
 
 
 def _context_advice(summary: TraceSummary, model: Transformer) -> str:
@@ -212,28 +200,17 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     beyond = int((summary.rows.isl + summary.rows.osl > model.max_position).sum())
     if not beyond:
         return ""
-    verb, context = "is" if beyond == 1 else "are", count(model.max_position)
+    verb, context, requests = "is" if beyond == 1 else "are", count(model.max_position), summary.arrivals.requests
     return (
-        f"{count(beyond)} of {count(summary.requests)} requests ({percent(beyond / summary.requests)}) {verb} longer "
+        f"{count(beyond)} of {count(requests)} requests ({percent(beyond / requests)}) {verb} longer "
         f"than the context of {model.name}, {context} tokens, so pdplan optimize refuses this workload: leave them out "
         f"by pdplan workload --max-tokens {model.max_position}, or name a --model of longer context (pdplan models)."
     )
 
 
-def _random_note(summary: TraceSummary, *, whole: bool) -> str:
-    """Why the requests of the trace are not simulated as they came."""
-    from search_spaces.problem import LEAST
-
-    few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
-    return (
-        "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
-        f"{few if whole else 'only part of it was read (--limit)'}."
-    )
-
-
 def _peak_advice(summary: TraceSummary, asked_rate: float | None, *, keeps_times: bool) -> str:
     """What to do about a long time of more requests than are planned for; empty where there is none."""
-    planned = summary.request_rate if asked_rate is None else asked_rate
+    planned = summary.arrivals.mean_rate if asked_rate is None else asked_rate
     pauses = asked_rate is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
     busy = None if planned is None or pauses else summary.arrivals.busy_window(planned)
     if planned is None or busy is None:
@@ -267,27 +244,24 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     import numpy as np
 
     arrivals, rows = summary.arrivals, summary.rows
-    quantiles = {
-        name: np.quantile(lengths, QUANTILES, method="inverted_cdf").tolist()
-        for name, lengths in (("isl", rows.isl), ("osl", rows.osl))
+    lengths = {
+        name: dict(zip(LEVELS, np.quantile(column, QUANTILES, method="inverted_cdf").tolist(), strict=True))
+        for name, column in (("isl", rows.isl), ("osl", rows.osl))
     }
     return {
         "path": str(summary.path),
         "format": str(summary.format),
-        "requests": summary.requests,
+        "requests": summary.arrivals.requests,
         "dropped": summary.dropped,
         "too_long": summary.too_long,
         "out_of_order": summary.out_of_order,
         "duration_s": arrivals.duration,
-        "request_rate_rps": summary.request_rate,
+        "request_rate_rps": summary.arrivals.mean_rate,
         "peak_rate_rps": {f"{window}s": rate for window, rate in arrivals.peak_rate.items()},
-        "burstiness": summary.burstiness,
+        "burstiness": summary.arrivals.burstiness,
         "mean_isl": summary.mean_isl,
         "mean_osl": summary.mean_osl,
-        **{
-            name: {f"p{100 * share:g}": length for share, length in zip(QUANTILES, lengths, strict=True)}
-            for name, lengths in quantiles.items()
-        },
+        **lengths,
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
         "reuse_interval_s": None if summary.reuse_interval is None else summary.reuse_interval[0.5],
@@ -298,7 +272,10 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
 def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
     """The traffic that engines' metrics tell, in the numbers of `summary_dict`."""
     peak = float(traffic.steps.max()) / traffic.step
-    lengths = {"isl": traffic.isl, "osl": traffic.osl}
+    lengths = {
+        name: {level: round(histogram.quantile(share)) for level, share in zip(LEVELS, QUANTILES, strict=True)}
+        for name, histogram in (("isl", traffic.isl), ("osl", traffic.osl))
+    }
     return {
         "path": str(path),
         "format": "prometheus",
@@ -309,10 +286,7 @@ def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
         "burstiness": traffic.burstiness,
         "mean_isl": traffic.isl.mean,
         "mean_osl": traffic.osl.mean,
-        **{
-            name: {f"p{100 * share:g}": round(histogram.quantile(share)) for share in QUANTILES}
-            for name, histogram in lengths.items()
-        },
+        **lengths,
         "max_tokens": traffic.max_tokens,
         "prefix_hit_share": traffic.prefix_hit_share,
         "reuse_interval_s": None,
@@ -325,7 +299,16 @@ def _page(figures: dict[str, Any]) -> Document:
     notes = Section(sentences=tuple(f"Note: {note}" for note in figures["notes"]))
     path = (clean(figures["path"], 200),)
     if "sessions" in figures:
-        return Document(path, (Section(facts=_sessions_facts(figures)), notes))
+        begin = figures["sessions_per_s"]
+        facts = (
+            ("sessions", f"{count(figures['sessions'])} of {significant(figures['mean_turns'])} turns on average"),
+            ("requests", count(figures["requests"])),
+            ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
+            ("think time", f"{duration(figures['mean_think_time_s'])} on average"),
+            ("new tokens", f"{count(figures['mean_user_tokens'])} per turn on average"),
+            ("output", f"{count(figures['mean_answer_tokens'])} tokens per turn on average"),
+        )
+        return Document(path, (Section(facts=facts), notes))
     hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
     peaks = ", ".join(

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import ClassResult, Plan, Pool
+from optimizer.plans.plan import Plan, Pool
 from reports.asked import has_fleet, readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
@@ -123,14 +123,20 @@ class Comparison:
 def compare(before: Plan, after: Plan) -> Comparison:
     """Set two plans side by side."""
     plans = before, after
+    names = [f"{clean(plan.name)} ({basis_words(plan) if has_fleet(plan) else 'no fleet'})" for plan in plans]
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
+    counts = Counter(change.name for change in differing)
+    for number, change in enumerate(differing):  # where pools of both plans changed under one name, it names the plan
+        if counts[change.name] > 1:
+            place = "first" if change.kind == "removed" else "second"
+            differing[number] = replace(change, name=f"{change.name} of the {place} plan")
     fleets = [plan if has_fleet(plan) else None for plan in plans]
     gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
     gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]
     return Comparison(
-        names=(_plan_name(before), _plan_name(after)),
+        names=(names[0], names[1]),
         found=(has_fleet(before), has_fleet(after)),
         price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
         figures=(
@@ -139,9 +145,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
             _figure("most that another fleet could save", gaps, "1", "lower"),
         ),
-        pools=tuple(
-            sorted(_told_apart(differing), key=lambda change: (-abs(change.difference), change.name, change.kind))
-        ),
+        pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
         inputs=inputs,
@@ -154,11 +158,6 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     return {"schema": SCHEMA, "same": comparison.same} | asdict(comparison)
 
 
-def _plan_name(plan: Plan) -> str:
-    """Name a plan and what its figures are."""
-    return f"{clean(plan.name)} ({basis_words(plan) if has_fleet(plan) else 'no fleet'})"
-
-
 def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ...]:
     """Say that the plans are of different problems or GPU speeds, or that one was simulated and the other was not."""
     sections = {change.name.partition(".")[0] for change in inputs}
@@ -167,22 +166,18 @@ def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ..
     question = f"The plans answer different questions: {join_words(subjects)} {verb}." if subjects else ""
     if not (has_fleet(before) and has_fleet(after)):
         return said(question)
-    speeds = "" if before.confidence == after.confidence else _speeds_note(before, after)
-    place, plain = ("second", after) if before.simulated else ("first", before)
-    figures = "goodput is" if is_simulated_row(plain) else "latencies, SLO shares and goodput are"
-    basis = f"The {place} plan's {figures} by formula, not simulated."
-    return said(question, speeds, "" if before.simulated == after.simulated else basis)
-
-
-def _speeds_note(before: Plan, after: Plan) -> str:
-    """Say that the figures of two plans are for GPUs of different speeds."""
-    of_each = [
+    slow = [
         f"the {place} plan's as slow as the worst {percent((1.0 - plan.confidence) / 2.0)} of our predictions"
         if plan.confidence
         else f"the {place} plan's as fast as expected"
         for place, plan in (("first", before), ("second", after))
     ]
-    return f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(of_each)}."
+    speeds = f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(slow)}."
+    place, plain = ("second", after) if before.simulated else ("first", before)
+    figures = "goodput is" if is_simulated_row(plain) else "latencies, SLO shares and goodput are"
+    basis = f"The {place} plan's {figures} by formula, not simulated."
+    apart = speeds * (before.confidence != after.confidence)
+    return said(question, apart, basis * (before.simulated != after.simulated))
 
 
 def _figure(name: str, values: Sequence[float | None], unit: str, better: str = "") -> Figure:
@@ -216,22 +211,18 @@ def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[Poo
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), replicas, price)
 
 
-def _told_apart(changes: Sequence[PoolChange]) -> Iterator[PoolChange]:
-    """The changes; where pools of both plans changed under one name, the plan stands beside it."""
-    counts = Counter(change.name for change in changes)
-    for change in changes:
-        place = "first" if change.kind == "removed" else "second"
-        name = change.name if counts[change.name] == 1 else f"{change.name} of the {place} plan"
-        yield replace(change, name=name)
-
-
 def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
     old, new = ({item.name: item for item in plan.classes if has_fleet(plan)} for plan in (before, after))
     for name in {**old, **new}:
         pair = old.get(name), new.get(name)
         label = goal_label(next(item.attainment_goal for item in reversed(pair) if item is not None))
         outcomes = [None if item is None else item.attainment >= item.attainment_goal for item in pair]
-        values, figures = [{} if item is None else _class_values(item, label) for item in pair], []
+        values, figures = list[dict[str, float | None]](), []
+        for item in pair:  # what the class attains, and what it asks for
+            values.append({} if item is None else {MEETING: item.attainment, "goal": item.attainment_goal})
+            for metric, times, limit, _ in [] if item is None else latencies(item):
+                metric_name = METRICS[metric].label
+                values[-1] |= {f"{metric_name} {label}": getattr(times, label), f"{metric_name} limit": limit}
         for key in {**values[0], **values[1]}:
             unit = "1" if key in {MEETING, "goal"} else "s"
             better = "higher" if key == MEETING else "" if key == "goal" or key.endswith("limit") else "lower"
@@ -240,15 +231,6 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
 
 
 MEETING: Final = "SLO met"
-
-
-def _class_values(item: ClassResult, label: str) -> dict[str, float | None]:
-    """What a class attains, and what it asks for; label: the quantile of its goal."""
-    values: dict[str, float | None] = {MEETING: item.attainment, "goal": item.attainment_goal}
-    for metric, times, limit, _ in latencies(item):
-        name = METRICS[metric].label
-        values |= {f"{name} {label}": getattr(times, label), f"{name} limit": limit}
-    return values
 
 
 def _input_changes(path: tuple[str, ...], before: object, after: object) -> Iterator[Change]:
@@ -370,7 +352,12 @@ def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloCha
             for value in (figure.before, figure.after)
         ]
         cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
-        rows.append((name or MISSING, figure.name, *cells, _difference_words(figure)))
+        difference = MISSING
+        if is_number(figure.before) and is_number(figure.after) and figure.unit == "1":
+            difference = f"{signed_percent(figure.after - figure.before).removesuffix('%')}points"
+        elif is_number(figure.before) and is_number(figure.after) and figure.before:
+            difference = signed_percent(figure.after / figure.before - 1)
+        rows.append((name or MISSING, figure.name, *cells, difference))
     columns = (
         Column("class", shrink=True),
         Column("figure", shrink=True, lines=2),
@@ -395,15 +382,6 @@ def pool_words(change: PoolChange) -> str:
     words = [f"{before} → {plural(after, 'replica')}" if grown else plural(after or before, "replica")]
     words += [f"{item.name} {item.before} → {item.after}" for item in change.settings if item.name != "replicas"]
     return f"{change.name}: {change.shape}, {'; '.join(words)}"
-
-
-def _difference_words(figure: Figure) -> str:
-    """Write how much more or less a figure is: in points where it is a share, else relative; a dash where unknown."""
-    if not is_number(figure.before) or not is_number(figure.after):
-        return MISSING
-    if figure.unit == "1":
-        return f"{signed_percent(figure.after - figure.before).removesuffix('%')}points"
-    return signed_percent(figure.after / figure.before - 1) if figure.before else MISSING
 
 
 def tone(figure: Figure) -> str:

@@ -15,6 +15,7 @@ from optimizer.recommend.explain import Explanation, Ruling, Standing
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import hourly
+from reports.text import capital
 from reports.words import constraint_words, fleet_line
 from search_spaces.enumeration import pair_refusal
 from search_spaces.search_space import Wanted
@@ -152,9 +153,8 @@ def _standing(standing: Standing) -> str:
     if standing.cost is None:
         return f"As {standing.role.value}: {why_words(standing)}."
     fleet = f"{hourly(standing.cost)} with {fleet_line(standing.pools)}"
-    why = why_words(standing)
-    why = f"{why[:1].upper()}{why[1:]}"
-    return f"As {standing.role.value}: rank {standing.rank} of {standing.of}, {fleet}. {why}."
+    rank = f"rank {standing.rank} of {standing.of}"
+    return f"As {standing.role.value}: {rank}, {fleet}. {capital(why_words(standing))}."
 
 
 def why_words(standing: Standing) -> str:
@@ -180,7 +180,11 @@ def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
     if not own.size:
         partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
         if role is not Role.COLOCATED and not partners.any():
-            return "no engine of the search space can talk to it: " + _why_silent(instance, shape, role)
+            own_shape = tables.shapes[shape]
+            pairs = [(own_shape, own_shape)]  # what keeps it from another one just like it, before all
+            pairs += [(own_shape, peer) if role is Role.PREFILL else (peer, own_shape) for peer in tables.shapes]
+            reasons = (pair_refusal(instance.problem, *pair) for pair in pairs)
+            return f"no engine of the search space can talk to it: {next(filter(None, reasons))}"
         if step >= limit:
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
@@ -193,14 +197,6 @@ def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
     limit_words = join_words(limits) if limits else "the inventory and the links of its possible partners"
     return f"no fleet with it serves the whole demand within {limit_words}"
-
-
-def _why_silent(instance: Instance, shape: int, role: Role) -> str:
-    """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
-    problem, shapes = instance.problem, instance.tables.shapes
-    own = shapes[shape]
-    pairs = [(own, own), *((own, partner) if role is Role.PREFILL else (partner, own) for partner in shapes)]
-    return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
 def _why_unsearched(instance: Instance, config: Wanted) -> str:

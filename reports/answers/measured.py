@@ -26,11 +26,12 @@ from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean
-from search_spaces.benchmark_results import BenchmarkRun, read_results
+from search_spaces.benchmark_results import read_results
 from search_spaces.calibration import other_deployment
 from search_spaces.catalog import load_catalog
 from search_spaces.files import shown_path
 from search_spaces.measured_engines import measured_model
+from search_spaces.measurements import MeasuredRun
 from search_spaces.problem import Slo
 from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
@@ -135,10 +136,17 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     """
     if plan.ttft_s is None or plan.tpot_s is None:
         raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
-    runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
+    runs = [record for record in read_results([file]) if isinstance(record, MeasuredRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
-    _check_fleet(plan, runs)
+    try:
+        model = measured_model(plan.model)
+    except InputError:  # described by a file of the user's, so that no name tells
+        model = None
+    for run in runs:
+        other = "" if model is None else other_deployment(run, model, [*plan.gpus], load_catalog())
+        if other:
+            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
     slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
@@ -151,18 +159,6 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     }
 
 
-def _check_fleet(plan: Plan, runs: Sequence[BenchmarkRun]) -> None:
-    """Raise InputError for a run whose file says that it was of another model, or on other GPUs than the plan has."""
-    try:
-        model = measured_model(plan.model)
-    except InputError:  # described by a file of the user's, so that no name tells
-        return
-    for run in runs:
-        other = other_deployment(run, model, [*plan.gpus], load_catalog())
-        if other:
-            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
-
-
 def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
     if slo_class is None and told_apart(plan):
@@ -172,9 +168,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     return next(item for item in asked(plan) if slo_class in {None, item.name})
 
 
-def _run(
-    latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: BenchmarkRun
-) -> dict[str, Any]:
+def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
             raise InputError(
@@ -189,7 +183,7 @@ def _run(
     )
     return {
         "where": run.where,
-        "tool": run.tool.value,
+        "tool": run.source,
         "requests": run.completed,
         "requests_per_second": run.request_throughput,
         "latencies": [
@@ -205,7 +199,7 @@ def _run(
     }
 
 
-def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any]:
+def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     """Whether a run met the SLO, which a request that failed did not."""
     stated = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
     limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(stated, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))
@@ -216,7 +210,10 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     ]
     answered = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
     shares += [within("failed requests", None, answered, answered)] if answered < 1.0 else []
-    matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
+    matches = [
+        goal is limit if goal is None or limit is None else abs(goal / limit - 1.0) < ROUNDED
+        for goal, (limit, _) in zip(run.goals, limits.values(), strict=False)
+    ]
     together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
     requests, load = run.prompts or run.completed or math.inf, run.request_throughput or plan_rate
     verdict = verdict_of(slo.attainment, shares, together, requests)
@@ -239,12 +236,6 @@ def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any
     else:
         following = too_few_words(slo.attainment, shares, together, requests) or following
     return _verdict_dict(verdict, slo, shares, together, following)
-
-
-def _same(first: float | None, second: float | None) -> bool:
-    if first is None or second is None:
-        return first is second
-    return abs(first / second - 1.0) < ROUNDED
 
 
 def _verdict_dict(

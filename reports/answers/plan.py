@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, JudgedFleet, Outcome, Provisioning
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
+from reports import figures, verdict, words
+from reports.answers import plan_details
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
-from reports.answers.plan_details import (
-    backend_sentence,
-    deploy_sentence,
-    features_sentence,
-    hand_over_sentence,
-    settings_section,
-    simulation_section,
-    trust_sections,
-    what_runs,
-    workload_section,
-)
-from reports.asked import asked, command_of, has_fleet, next_command, tightest_limits, violated
+from reports.asked import FLEET_LIMITS, asked, command_of, has_fleet, next_command, tightest_limits, violated
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
-from reports.figures import (
-    brief_slo_table,
-    fleet_diagram,
-    fleet_table,
-    goal_words,
-    is_routed_apart,
-    missed_lengths_sentence,
-    routing_table,
-    shown_pools,
-    slo_table,
-    worst_tails,
-)
 from reports.numbers import (
     MISSING,
     count,
@@ -48,67 +26,13 @@ from reports.numbers import (
     monthly,
     percent,
     percent_beside,
+    quantity,
     rate,
     signed_percent,
 )
 from reports.scenarios import sensitivity_section
-from reports.text import capital, clean, moment, plan_json, plan_record, sentence
-from reports.verdict import (
-    DAY_PRICE,
-    WHOLE,
-    capacity_sentence,
-    day_price_words,
-    disaggregation_sentence,
-    error_bar_sentences,
-    growth_sentence,
-    headlines,
-    losses_sentence,
-    no_fleet_headline,
-    overload_sentence,
-    precision_sentence,
-    prefix_sentence,
-    proof_sentence,
-    risk_sentence,
-    router_sentence,
-    search_outcome,
-    served_rate,
-    slo_result_sentence,
-    speculation_sentence,
-    volume_sentence,
-    waste_sentence,
-)
+from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
-from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
-from reports.words import (
-    ENGINES_LIMIT,
-    FLEET_WITH_LIMITS,
-    OUTCOMES,
-    alternative_groups,
-    alternative_name,
-    basis_words,
-    binding_sentence,
-    constraint_words,
-    demand_sentence,
-    distinct_alternatives,
-    fleet_line,
-    fleet_words,
-    gpu_words,
-    is_feasible,
-    is_simulated_row,
-    limits_by_role,
-    miss_sentences,
-    missed_classes,
-    precision_words,
-    relax_sentence,
-    requests_of,
-    serving_words,
-    slo_name,
-    slo_words,
-    tightest,
-    tightest_first,
-    used_words,
-    why_not_sentence,
-)
 
 MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
@@ -125,25 +49,25 @@ def plan_document(
     next_step: the command named last; made from the plan's own command when None.
     """
     if has_fleet(plan):
-        runs = runs or what_runs(plan)
+        runs = runs or plan_details.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (workload_section(plan, workload_charts(plan)), _trust(plan))
+        looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
-    subject = () if has_fleet(plan) else (f"{clean(plan.model)} on {serving_words(plan)}",)
+    subject = () if has_fleet(plan) else (f"{clean(plan.model)} on {words.serving_words(plan)}",)
     return Document(
-        headline=said(*headlines(plan), *caveats),
+        headline=said(*verdict.headlines(plan), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not missed_classes(plan),
+        positive=has_fleet(plan) and not words.missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
             *subject,
             moment(plan.provenance.run.created),
-            *((basis_words(plan),) if has_fleet(plan) else ()),
-            search_outcome(plan),
+            *((words.basis_words(plan),) if has_fleet(plan) else ()),
+            verdict.search_outcome(plan),
         ),
     )
 
@@ -151,46 +75,35 @@ def plan_document(
 def plan_page(plan: Plan, document: Document | None = None) -> str:
     """The report of a plan: its whole answer (made here when None) as a page, with the plan itself in it."""
     document = document or plan_document(plan)
-    return html_view(replace(document, next_step=""), plan_record(plan), "plan")
-
-
-def write_outputs(plan: Plan, document: Document, directory: Path, *, force: bool = False) -> list[Path]:
-    """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
-
-    Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
-    document: the whole answer.
-    """
-    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan, document)}
-    check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
-    write_whole(texts)
-    return list(texts)
+    return html_view(replace(document, next_step=""), record_of(plan), "plan")
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
-    cut = len(plan.pools) - len(shown_pools(plan.pools, brief=True))
+    cut = len(plan.pools) - len(figures.shown_pools(plan.pools, brief=True))
+    more = len(words.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(
-            table=fleet_table(plan, brief=True),
+            table=figures.fleet_table(plan, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=brief_slo_table(plan), notes=said(_risk_sentence(plan))),
+        Section(table=figures.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
                 " ".join(
                     said(
-                        proof_sentence(plan),
-                        capacity_sentence(plan),
-                        waste_sentence(plan),
-                        prefix_sentence(plan, brief=True),
-                        deploy_sentence(plan, runs, brief=True),
-                        _more_sentence(plan),
+                        verdict.proof_sentence(plan),
+                        verdict.capacity_sentence(plan),
+                        verdict.waste_sentence(plan),
+                        verdict.prefix_sentence(plan, brief=True),
+                        plan_details.deploy_sentence(plan, runs, brief=True),
+                        f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
-                overload_sentence(plan),
-                volume_sentence(plan),
-                speculation_sentence(plan),
+                verdict.overload_sentence(plan),
+                verdict.volume_sentence(plan),
+                verdict.speculation_sentence(plan),
             )
         ),
     )
@@ -198,78 +111,74 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
 
 def _risk_sentence(plan: Plan) -> str:
     """The risk, with the number of the fleet that survives."""
-    kinds = [{row.kind for row in group} for group in alternative_groups(plan)]
+    kinds = [{row.kind for row in group} for group in words.alternative_groups(plan)]
     number = next((f": fleet {number}." for number, names in enumerate(kinds, 1) if "safe" in names), ".")
-    return f"{risk.removesuffix('.')}{number}" if (risk := risk_sentence(plan)) else ""
-
-
-def _more_sentence(plan: Plan) -> str:
-    """Say how many alternatives the brief answer leaves out."""
-    more = len(alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
-    return f"-v shows {plural(more, 'more alternative')}." if more > 0 else ""
+    return f"{risk.removesuffix('.')}{number}" if (risk := verdict.risk_sentence(plan)) else ""
 
 
 def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     """All that is known of a plan with a fleet, by subject."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
+    dtypes = {f"; {clean(pool.weight_dtype, 12)} weights, {clean(pool.kv_dtype, 12)} KV cache" for pool in plan.pools}
+    precision = dtypes.pop() if len(dtypes) == 1 else ""  # where pools differ, their cells say it
     fleet = Section(
-        f"Fleet: {gpu_words(plan)}{spare}{precision_words(plan.pools)}",
-        table=fleet_table(plan, brief=False),
+        f"Fleet: {words.gpu_words(plan)}{spare}{precision}",
+        table=figures.fleet_table(plan, brief=False),
         tiles=_tiles(plan),
-        fleet=fleet_diagram(plan),
+        fleet=figures.fleet_diagram(plan),
     )
     return (
         fleet,
         Section(
             "Cost and capacity",
             said(
-                day_price_words(plan, DAY_PRICE),
-                overload_sentence(plan),
-                disaggregation_sentence(plan),
-                proof_sentence(plan),
-                growth_sentence(plan),
-                volume_sentence(plan),
-                waste_sentence(plan),
-                prefix_sentence(plan),
-                router_sentence(plan),
-                precision_sentence(plan),
-                speculation_sentence(plan),
-                backend_sentence(runs),
-                deploy_sentence(plan, runs),
+                verdict.day_price_words(plan, verdict.DAY_PRICE),
+                verdict.overload_sentence(plan),
+                verdict.disaggregation_sentence(plan),
+                verdict.proof_sentence(plan),
+                verdict.growth_sentence(plan),
+                verdict.volume_sentence(plan),
+                verdict.waste_sentence(plan),
+                verdict.prefix_sentence(plan),
+                verdict.router_sentence(plan),
+                verdict.precision_sentence(plan),
+                verdict.speculation_sentence(plan),
+                plan_details.backend_sentence(runs),
+                plan_details.deploy_sentence(plan, runs),
             ),
         ),
         Section(
             "SLOs",
-            table=slo_table(plan),
-            notes=said(_risk_sentence(plan), missed_lengths_sentence(plan), *error_bar_sentences(plan)),
+            table=figures.slo_table(plan),
+            notes=said(_risk_sentence(plan), figures.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=(simulation_section(plan),),
+            sections=(plan_details.simulation_section(plan),),
         ),
-        *((Section("How it is routed", table=routing_table(plan)),) if is_routed_apart(plan) else ()),
+        *((Section("How it is routed", table=figures.routing_table(plan)),) if figures.is_routed_apart(plan) else ()),
         Section(
             "What binds",
             table=_limits(plan),
-            notes=said(hand_over_sentence(plan), features_sentence(plan)),
+            notes=said(plan_details.hand_over_sentence(plan), plan_details.features_sentence(plan)),
             charts=why_charts(plan),
         ),
         front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
-        workload_section(plan, workload_charts(plan)),
-        settings_section(plan, runs),
+        plan_details.workload_section(plan, workload_charts(plan)),
+        plan_details.settings_section(plan, runs),
         _trust(plan),
     )
 
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = tightest_first(plan)[0], "✗" if missed_classes(plan) else "✓"
+    worst, mark = words.tightest_first(plan)[0], "✗" if words.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
+    rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, day_price_words(plan)))),
+        (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
@@ -279,10 +188,10 @@ def _limits(plan: Plan) -> Table:
     columns = (Column("limit", shrink=True, lines=2), "where", "#used", Column("because", shrink=True, lines=12))
     rows = [
         (
-            constraint_words(item.constraint),
+            words.constraint_words(item.constraint),
             clean(item.where, 20),
-            used_words(item),
-            binding_sentence(item),
+            words.used_words(item),
+            words.binding_sentence(item),
         )
         for item in tightest_limits(plan)
     ]
@@ -294,15 +203,23 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     classes = asked(plan)
     obstacles = violated(plan) or tightest_limits(plan)[:1]
     question = [
-        f"Asked: {demand_sentence(plan)}",
-        *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES]),
+        f"Asked: {words.demand_sentence(plan)}",
+        *(f"{words.slo_words(item)}." for item in classes[:MOST_CLASSES]),
     ]
     cut = len(classes) - MOST_CLASSES
     question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
+    sentences = []
+    for limit in obstacles:
+        obstacle = words.binding_sentence(limit)
+        # where not every fleet was tried, another one may need less
+        if plan.status is Status.TIME_LIMIT and limit.constraint in {*FLEET_LIMITS, "inventory"}:
+            used, most = (quantity(value, limit.unit) for value in (limit.used, limit.limit))
+            obstacle = f"The nearest fleet found needs {used}; {words.limit_words(limit)} is {most}."
+        sentences.append(f"{obstacle} {words.relax_sentence(limit)}")
     return (
         Section(sentences=tuple(question)),
-        Section(sentences=tuple(miss_sentences(plan))),
-        Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
+        Section(sentences=tuple(words.miss_sentences(plan))),
+        Section(sentences=tuple(sentences)),
     )
 
 
@@ -310,7 +227,7 @@ def _alternative_rows(plan: Plan, *, brief: bool) -> list[tuple[int, Alternative
     """The cheapest fleet of each kind, by number; brief: few, and without the recommended one and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
     left_out |= set() if has_fleet(plan) else {"recommended", "nearest_miss"}
-    distinct = [group[0] for group in alternative_groups(plan)] if brief else distinct_alternatives(plan)
+    distinct = [group[0] for group in words.alternative_groups(plan)] if brief else words.distinct_alternatives(plan)
     rows = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     return rows[:BRIEF_ALTERNATIVES] if brief else rows
 
@@ -320,9 +237,18 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     shown = _alternative_rows(plan, brief=brief)
     if all(row.kind == "recommended" for _, row in shown):
         return Section()
-    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
+    tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
-    table = table_of(_alternative_columns(brief=brief), cells, tones)
+    columns = [
+        Column("#", "right"),
+        Column("alternative", shrink=True, lines=6),
+        Column("replicas × GPU" if brief else words.FLEET_WITH_LIMITS, shrink=True, lines=8),
+        *([Column("max seqs/chunk", spacious=True)] if brief else []),
+        Column("$/h", "right"),
+        Column("extra", "right"),
+        *([] if brief else [Column("SLO met", "right", optional=True)]),
+    ]
+    table = table_of(columns, cells, tones)
     if brief:
         return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
@@ -338,32 +264,19 @@ BRIEF_ALTERNATIVES: Final = 3
 """Alternatives in the brief answer, which is to fit 25 lines."""
 
 
-def _alternative_columns(*, brief: bool) -> list[Column]:
-    limits, met = Column("max seqs/chunk", spacious=True), Column("SLO met", "right", optional=True)
-    return [
-        Column("#", "right"),
-        Column("alternative", shrink=True, lines=6),
-        Column("replicas × GPU" if brief else FLEET_WITH_LIMITS, shrink=True, lines=8),
-        *([limits] if brief else []),
-        Column("$/h", "right"),
-        Column("extra", "right"),
-        *([] if brief else [met]),
-    ]
-
-
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
     pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
-    name, extra = alternative_name(row), MISSING
-    if row.kind != "recommended" and is_feasible(row) and price and own:
+    name, extra = words.alternative_name(row), MISSING
+    if row.kind != "recommended" and words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
-        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < WHOLE else 0)
-    fleet = fleet_line(pools, limits=not brief) if pools else ""
+        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
+    fleet = words.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),
         name,
-        fleet or why_not_sentence(row) or MISSING,
-        *([limits_by_role(pools)] if brief else []),
+        fleet or words.why_not_sentence(row) or MISSING,
+        *([words.limits_by_role(pools)] if brief else []),
         money(price),
         extra,
         *([] if brief else [percent(row.attainment)]),
@@ -376,8 +289,8 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = f"The cheapest fleet {clean(row.label, ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
-    return " ".join(said(without, "" if row.why_not in prices else why_not_sentence(row)))
+    without = f"The cheapest fleet {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
+    return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
 def front_section(plan: Plan) -> Section:
@@ -389,7 +302,7 @@ def front_section(plan: Plan) -> Section:
     if tuning is None or "tail" not in tuning.objectives:
         return Section()
     own_latencies = [item.latencies for item in plan.classes]
-    tails = worst_tails(own_latencies, plan.classes)
+    tails = figures.worst_tails(own_latencies, plan.classes)
     own_tail, names = max(share for share, _ in tails.values()), {item.name for item in plan.classes}
     dearer_fleets = [
         fleet
@@ -407,10 +320,9 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
     for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else OUTCOMES[fleet.outcome]
-        figures = fleet.cost_usd_per_hour, fleet.tail
-        rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
-    at = goal_words(plan.classes)
+        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
+        rows.append(_front_row(plan, fleet.pools, (fleet.cost_usd_per_hour, fleet.tail), fleet.latencies, basis))
+    at = figures.goal_words(plan.classes)
     headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
     return Section(
@@ -427,16 +339,16 @@ def front_section(plan: Plan) -> Section:
 def _front_row(
     plan: Plan,
     pools: Sequence[EnginePool],
-    figures: tuple[float, float],
+    place: tuple[float, float],
     latencies: Sequence[ClassLatencies],
     basis: str,
 ) -> tuple[str, ...]:
-    """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
-    price, tail = figures
-    own, (_, met, _) = plan.cost_usd_per_hour, tightest({i.name: i.attainment for i in latencies}, plan.classes)
-    times = [duration(seconds) for _, seconds in worst_tails(latencies, plan.classes).values()]
+    """One fleet of the front; place: its price [$/h], and its slowest latency over the limit [1]."""
+    price, tail = place
+    own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
+    times = [duration(seconds) for _, seconds in figures.worst_tails(latencies, plan.classes).values()]
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = fleet_line(pools[:6], limits=True)
+    fleet = words.fleet_line(pools[:6], limits=True)
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
@@ -447,26 +359,21 @@ def _trust(plan: Plan) -> Section:
     basis = "Latencies, request rates and utilization are by formula. "
     if plan.simulated:
         basis = "Latencies and request rates are simulated; utilization is by formula. "
-    elif is_simulated_row(plan):
+    elif words.is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
+        f"Demand: {words.demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
-    return Section("Trust", said(*facts), code=command_of(plan), sections=trust_sections(plan))
+    return Section("Trust", said(*facts), code=command_of(plan), sections=plan_details.trust_sections(plan))
 
 
 SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
-
-
-def evaluation_record(evaluation: FleetEvaluation) -> dict[str, Any]:
-    """The evaluation as plain values."""
-    return evaluation.model_dump(mode="python", by_alias=True)
 
 
 def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next_step: str = "") -> Document:
@@ -478,30 +385,32 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     limits = sorted(tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
-    risk = "" if evaluation.outcome is Outcome.MISSES else risk_sentence(plan)
+    risk = "" if evaluation.outcome is Outcome.MISSES else verdict.risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
         twice_sentence(evaluation),
-        *((router_sentence(plan),) if brief else ()),
+        *((verdict.router_sentence(plan),) if brief else ()),
         cheapest_sentence(evaluation),
     )
     facts = said(
-        day_price_words(plan, DAY_PRICE),
-        growth_sentence(plan),
-        f"Binds first: {binding_sentence(limits[0])}" if limits else "",
+        verdict.day_price_words(plan, verdict.DAY_PRICE),
+        verdict.growth_sentence(plan),
+        f"Binds first: {words.binding_sentence(limits[0])}" if limits else "",
     )
-    sections = (
-        Section(table=fleet_table(plan, brief=True)),
-        Section(table=brief_slo_table(plan), notes=said(risk)),
+    sections: tuple[Section, ...] = (
+        Section(table=figures.fleet_table(plan, brief=True)),
+        Section(table=figures.brief_slo_table(plan), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
+    if not brief:
+        sections = (Section(sentences=advice), *complete_sections(plan, plan_details.what_runs(plan)))
     return Document(
         headline=said(
-            f"{slo_result_sentence(plan, misses=evaluation.outcome is Outcome.MISSES)}{_but(evaluation)}",
+            f"{verdict.slo_result_sentence(plan, evaluation.outcome)}{_but(evaluation)}",
             _price_sentence(evaluation),
             *plan.price_remarks,
         ),
-        sections=sections if brief else (Section(sentences=advice), *complete_sections(plan, what_runs(plan))),
+        sections=sections,
         positive=evaluation.outcome is Outcome.MEETS,
         next_step=next_step,
         about=(clean(plan.name), "evaluated"),
@@ -509,12 +418,14 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
 
 
 def _but(evaluation: FleetEvaluation) -> str:
-    """Why the fleet misses an SLO that its runs might meet; empty where they say it themselves."""
+    """Why the fleet is not shown to meet an SLO that its runs might meet; empty where they say it themselves."""
     if evaluation.stuck:
         return " A burst that fills its KV memory leaves it behind for good."
     if evaluation.replayed:
         return " It misses when the recorded requests come in their own order."
     classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
+    if evaluation.outcome is Outcome.UNDECIDED and all(c.outcome is Outcome.MEETS for c in classes):
+        return " The interval that decides is wider and contains the goal."
     is_slow = evaluation.outcome is Outcome.MISSES and all(c.attainment_high >= c.attainment_goal for c in classes)
     falling = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     return falling if is_slow else ""
@@ -525,7 +436,7 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
     plan = evaluation.plan
     per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {words.serving_words(plan)}"
     misses = evaluation.outcome is Outcome.MISSES
     if per_token is None or (misses and not (is_number(goodput) and goodput > 0.0)):
         return f"{price} for {load}."
@@ -537,17 +448,13 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
     return f"{price} for {load}: {able}."
 
 
-def _slos(plan: Plan) -> str:
-    return "its SLO" if len(plan.classes) == 1 else "its SLOs"
-
-
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     """Say by how many replicas the fleet is too small or too large."""
     if not provisioning.pools:
         return f"Under-provisioned: {_nothing_helps(provisioning)}."
     missing, spare = bool(provisioning.missing), bool(provisioning.spare)
     if not missing and not spare:
-        return losses_sentence(provisioning.one_replica_fewer, plan)
+        return verdict.losses_sentence(provisioning.one_replica_fewer, plan)
     word = "Unbalanced" if missing and spare else "Under-provisioned" if missing else "Over-provisioned"
     return f"{word}: {_change_words(provisioning, plan)}."
 
@@ -565,7 +472,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
     fewer = _replica_words(less, "fewer") if less else ""
     enough = f"{fewer} {'is' if provisioning.spare == 1 else 'are'} enough"
-    still = f"with {fewer} the fleet still meets {slo_name(plan)}"
+    still = f"with {fewer} the fleet still meets {words.slo_name(plan)}"
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         (enough if more else still) if less else "",
@@ -581,30 +488,26 @@ def _replica_words(changes: Mapping[str, int], word: str) -> str:
     return join_words([replicas, *(f"{number} {word} in {pool}" for pool, number in rest)])
 
 
-def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
-    """The share of the class that suffers most, and why it misses."""
-    name, share, goal = tightest(row.attainment, plan.classes)
-    stuck = "; it does not recover from a burst that fills its KV memory"
-    why = stuck if row.stuck else "; its queues grow" if row.overloaded else ""
-    return f"({percent_beside(share, goal)} of {requests_of(name, plan.classes)} meet it){why}"
-
-
 def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = evaluation.twice, evaluation.plan
-    result, at = _attainment_words(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
+    name, share, goal = words.tightest(twice.stated.attainment, plan.classes)
+    result = f"({percent_beside(share, goal)} of {words.requests_of(name, plan.classes)} meet it)"
+    if twice.stated.stuck:
+        result += "; it does not recover from a burst that fills its KV memory"
+    elif twice.stated.overloaded:
+        result += "; its queues grow"
+    at, slos = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = capital(_change_words(twice, plan) if twice.pools else _nothing_helps(twice))
     more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
     stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
     if stuck:
-        needs += (
-            f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills its "
-        )
-        needs += "KV memory"
+        needs += f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills "
+        needs += "its KV memory"
     if twice.stated.held:
-        return f"{at} meets {_slos(plan)} too {result}.{f' {needs}.' if twice.spare else ''}"
+        return f"{at} meets {slos} too {result}.{f' {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
-    return f"{at} {verb} {_slos(plan)} {result}. {needs}."
+    return f"{at} {verb} {slos} {result}. {needs}."
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:
@@ -616,10 +519,10 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if best is None:
         return f"Cheapest fleet: none. {evaluation.no_cheapest}" if evaluation.no_cheapest else ""
     if not has_fleet(best) or evaluation.saving_usd_per_hour is None:
-        return f"Cheapest fleet: none. {no_fleet_headline(best)}"
+        return f"Cheapest fleet: none. {verdict.no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
     basis = "" if best.simulated else " by formula"
-    fleet = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
+    fleet = f"{words.fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
     if abs(saving) <= SAME_PRICE * cost:
         return f"Cheapest fleet found{basis}: {fleet}, the same price."
     if saving < 0.0 and evaluation.outcome is Outcome.MEETS:
@@ -628,4 +531,4 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if saving < 0.0:
         return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
     found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
-    return " ".join(said(found, risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))
+    return " ".join(said(found, verdict.risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))

@@ -14,36 +14,9 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from optimizer.verification.judge import Curve
+from reports import charts, figures, words
 from reports.asked import HOURS, arrivals, day_rate
-from reports.charts import (
-    Axis,
-    Bar,
-    Drawing,
-    HeatCell,
-    Panel,
-    Series,
-    decade_range,
-    decades,
-    draw_bars,
-    draw_heat_map,
-    draw_panels,
-    draw_stacks,
-    round_steps,
-    tone_of,
-)
 from reports.document import Chart, table_of
-from reports.figures import (
-    QUANTILES,
-    TONES,
-    LengthMap,
-    dearest_first,
-    goal_label,
-    goal_words,
-    latencies,
-    length_map,
-    pool_label,
-    worst_tails,
-)
 from reports.numbers import (
     MISSING,
     count,
@@ -59,21 +32,6 @@ from reports.numbers import (
 )
 from reports.text import capital, clean, sentence
 from reports.verdict import growth_sentence
-from reports.words import (
-    ORIGINS,
-    OUTCOMES,
-    alternative_name,
-    busiest_words,
-    dearest_of_each_role,
-    distinct_alternatives,
-    fleet_line,
-    has_tpot,
-    in_words,
-    is_feasible,
-    outcome_words,
-    tightest_first,
-    tried_fleets,
-)
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -89,18 +47,18 @@ PARTS: Final = {
 """Parts of an engine's step, and their names."""
 BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
-OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
+OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
 RECOMMENDED: Final = "recommended"
-HOLDS, UNDECIDED = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
+HOLDS, UNDECIDED = words.OUTCOMES[Outcome.MEETS], words.OUTCOMES[Outcome.UNDECIDED]
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = tightest_first(plan)[:MOST_CLASSES]
+    classes = words.tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
@@ -132,25 +90,27 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
+    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
     panels, rows, spans = [], [], []
     for key, limit, times, quantiles in metrics:
-        metric, tone = METRICS[key].label, TONES[key]
+        metric, tone = METRICS[key].label, figures.TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
         spread = " to ".join(duration(points[at][0]) for at in (0, -1))
         spans.append(f"{metric} from {spread}, limit {duration(limit)}")
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
-        hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
+        hollow = [(getattr(quantiles, label), share) for label, share in figures.QUANTILES.items()]
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
-            Panel(
-                Axis("", 0.0, limit * BEYOND, [(step, duration(step)) for step in round_steps(limit * BEYOND, 4)]),
-                Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
+            charts.Panel(
+                charts.Axis(
+                    "", 0.0, limit * BEYOND, [(step, duration(step)) for step in charts.round_steps(limit * BEYOND, 4)]
+                ),
+                charts.Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
                 (
-                    Series(points, line=f"curve {tone}"),
-                    Series(hollow, symbol=f"hollow {tone}", tips=tips),
+                    charts.Series(points, line=f"curve {tone}"),
+                    charts.Series(hollow, symbol=f"hollow {tone}", tips=tips),
                 ),
                 title=f"{metric}, share of requests that are faster",
                 levels=((goal, "goal", f"goal {percent(goal)}"),),
@@ -159,15 +119,15 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
-    label = goal_label(goal)
+    label = figures.goal_label(goal)
     tails = [
         f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
-        for metric, times, limit, _ in latencies(item)
+        for metric, times, limit, _ in figures.latencies(item)
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
-        drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
+        drawing=charts.draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
 
@@ -242,16 +202,18 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     for metric, name in names.items():
         heights = [(point.x, point.used[metric]) for point in points]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
-        series.append(Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
-    panel = Panel(
-        Axis("requests per second", 0.0, top, [(value, significant(value)) for value in round_steps(top)]),
+        series.append(charts.Series(heights, f"curve {figures.TONES[metric]}", figures.TONES[metric], tips))
+    panel = charts.Panel(
+        charts.Axis(
+            "requests per second", 0.0, top, [(value, significant(value)) for value in charts.round_steps(top)]
+        ),
         OF_LIMIT,
         series,
         levels=AT_LIMIT,
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
+    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", figures.goal_words(plan.classes)
     at = "the percentile of the goal" if at == "at goal" else at
     shares = [", ".join(f"{names[metric]} {percent(share)}" for metric, share in p.used.items()) for p in points]
     summary = "; ".join(f"{rate(point.x)}: {share}" for point, share in zip(points, shares, strict=True))
@@ -259,9 +221,9 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     return Chart(
         title=title,
         caption=f"Latency at {at} over its limit{worst}; {runs}.",
-        drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
+        drawing=charts.draw_panels([panel], f"latency over limit against load: {summary}"),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
-        legend=tuple((TONES[metric], name) for metric, name in names.items()),
+        legend=tuple((figures.TONES[metric], name) for metric, name in names.items()),
     )
 
 
@@ -272,7 +234,7 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     name, goal = clean(item.name, 30), item.attainment_goal
     met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
-    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
+    figure = figures.length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     below, number = sum(route.attainment < goal for route in routes), plural(len(routes), "length")
     verb = "is" if below == 1 else "are"
@@ -291,14 +253,14 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     )
 
 
-def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) -> Drawing:
+def draw_lengths(figure: figures.LengthMap, tone: Callable[[float], str], summary: str) -> charts.Drawing:
     """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
     cells = []
     for row, column in itertools.product(reversed(range(len(figure.osl_edges) - 1)), range(len(figure.isl_edges) - 1)):
         share, where = figure.shares.get((row, column)), figure.words(row, column)
         text = "" if share is None else percent(share).removesuffix(" %")
         cells.append(
-            HeatCell(
+            charts.HeatCell(
                 power_of_two(figure.osl_edges[row]),
                 power_of_two(figure.isl_edges[column]),
                 (text,),
@@ -306,7 +268,7 @@ def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) 
                 f"{where}: {'none' if share is None else f'{text} %'}",
             )
         )
-    return draw_heat_map(cells, "output tokens from", "input tokens from", summary)
+    return charts.draw_heat_map(cells, "output tokens from", "input tokens from", summary)
 
 
 # --- cost against other fleets ---------------------------------------------------------------------------------------
@@ -319,27 +281,30 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
         return []
     fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
     fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNDECIDED))
-    for row in distinct_alternatives(plan):
+    for row in words.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if is_feasible(row) else UNDECIDED
-            name = fleet_line(row.pools[:12]) if row.kind == "other_engines" else alternative_name(row)
+            outcome = HOLDS if words.is_feasible(row) else UNDECIDED
+            name = words.fleet_line(row.pools[:12]) if row.kind == "other_engines" else words.alternative_name(row)
             fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
-    for fleet in tried_fleets(plan):
+    for fleet in words.tried_fleets(plan):
         if fleet.latencies:
-            outcome = outcome_words(fleet, plan)
-            origin = in_words(fleet.what, ORIGINS)
+            doubt = Outcome.UNDECIDED if words.undecided(fleet, plan) else Outcome.MISSES
+            outcome = words.OUTCOMES[Outcome.MEETS if fleet.held else doubt]
+            if not fleet.held and (fleet.overloaded or fleet.stuck):
+                outcome = "overloaded"
+            origin = words.in_words(fleet.what, words.ORIGINS)
             fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = fleet_line(pools[:12], limits=True)
+        fleet_text = words.fleet_line(pools[:12], limits=True)
         points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
 def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
     """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
-    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
+    return {metric: share for metric, (share, _) in figures.worst_tails(latencies, classes).items()}
 
 
 FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": "misses the SLO, overloaded or undecided"}
@@ -365,33 +330,28 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
         places = [(point.x, min(point.slowest, OF_LIMIT.high)) for point in members]
         tips = [f"{p.name}: {hourly(p.x)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
         names = [f"{RECOMMENDED} {money(point.x)}" for point in members] if tone == "good" else ()
-        series.append(Series(places, symbol=tone, tips=tips, names=names))
+        series.append(charts.Series(places, symbol=tone, tips=tips, names=names))
+    cheaper = [point for point in points if point.x < next(point.x for point in points if point.tone == "good")]
+    title = f"The cheapest of the {len(points)} fleets drawn"
+    if cheaper:
+        holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
+        title = f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room
-    prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
-    panel = Panel(Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
+    prices = [(value, f"${significant(value)}") for value in charts.round_steps(right, 8) if value >= left]
+    panel = charts.Panel(charts.Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
     summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
     metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
     headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
     chart = Chart(
-        title=fleets_sentence(points),
+        title=title,
         caption=f"The slowest latency at the goal's quantile over its limit, in the worst class.{note}",
-        drawing=draw_panels([panel], f"cost against latency: {summary}"),
+        drawing=charts.draw_panels([panel], f"cost against latency: {summary}"),
         table=table_of(headers, rows),
         legend=tuple(FLEET_TONES.items()),
     )
     return (chart,)
-
-
-def fleets_sentence(points: Sequence[TailPoint]) -> str:
-    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
-    own = next(point for point in points if point.tone == "good")
-    cheaper = [point for point in points if point.x < own.x]
-    if not cheaper:
-        return f"The cheapest of the {len(points)} fleets drawn"
-    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
 
 
 def _worth_chart(plan: Plan) -> Chart:
@@ -402,7 +362,7 @@ def _worth_chart(plan: Plan) -> Chart:
     bars = []
     for name, tone, price in prices:
         note = "no fleet" if price is None else hourly(price)
-        bars.append(Bar(name, note, () if price is None else ((tone, price, f"{name}: {note}"),)))
+        bars.append(charts.Bar(name, note, () if price is None else ((tone, price, f"{name}: {note}"),)))
     most = max(
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
@@ -413,7 +373,7 @@ def _worth_chart(plan: Plan) -> Chart:
     return Chart(
         title=sentence(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
-        drawing=draw_bars(bars, f"dollars per hour: {summary}", base),
+        drawing=charts.draw_bars(bars, f"dollars per hour: {summary}", base),
         table=table_of(("without", "#price", "finding"), rows),
     )
 
@@ -423,19 +383,31 @@ def _worth_chart(plan: Plan) -> Chart:
 
 def _roofline_chart(plan: Plan) -> Chart:
     """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
-    pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
+    pools, total = figures.dearest_first(plan.pools), plan.cost_usd_per_hour
     rows, ridges = [], {}
     for pool in pools:
         at = pool.operating_point
         ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
-        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
+        used = {name: value for name, value in at.utilization.items() if is_number(value)}
+        busiest = max(used, key=lambda name: used[name], default="")
+        busy = f"{percent(used[busiest])} ({words.constraint_words(busiest)})" if used else MISSING
+        bound = words.in_words(at.bound_by, BOUNDS)
+        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
+    by_bound: dict[str, list[str]] = {}  # the steps of each role; where its pools differ, of the one that costs most
+    for pool in words.dearest_of_each_role(plan.pools):
+        bound = pool.operating_point.bound_by
+        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
+    sentences = [
+        f"{join_words(steps)}{'' if number else ' are bound'} by {words.in_words(bound, BOUNDS)}"
+        for number, (bound, steps) in enumerate(by_bound.items())
+    ]
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
     roles = {pool.role for pool in pools}
     return Chart(
-        title=roofline_sentence(plan.pools),
+        title=capital(join_words(sentences)) or "No pool runs",
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
         f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
         drawing=draw_roofline(plan.pools),
@@ -444,7 +416,7 @@ def _roofline_chart(plan: Plan) -> Chart:
     )
 
 
-def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
+def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
     """Draw the roof of each GPU, then each pool's operating point below its roof.
 
     Pools without a positive intensity and MFU have no place on logarithmic axes.
@@ -452,39 +424,43 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
     values = attrgetter("arithmetic_intensity", "mfu", "ridge_point")
     pools = [
         pool
-        for pool in dearest_first(all_pools)
+        for pool in figures.dearest_first(all_pools)
         if all(is_number(value) and value > 0 for value in values(pool.operating_point))
     ][:MOST_POINTS]
     points = [pool.operating_point for pool in pools]
     intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
-    low, high = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
-    least, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
-    powers, shares = decades(low, high), decades(least, 1.0)
+    low, high = charts.decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
+    least, _ = charts.decade_range([*(point.mfu / 1.2 for point in points), 0.5])
+    powers, shares = charts.decades(low, high), charts.decades(least, 1.0)
     series = []
     for name, ridge in sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools}):
         start = max(low, least * ridge)
         corners = ((start, start / ridge), (ridge, 1.0), (high, 1.0))
-        series.append(Series(corners, "roof", tips=[f"{name}: ridge at {significant(ridge)} FLOP/byte"]))
+        series.append(charts.Series(corners, "roof", tips=[f"{name}: ridge at {significant(ridge)} FLOP/byte"]))
     for point in points:
         x = point.arithmetic_intensity
-        series.append(Series(((x, point.mfu), (x, attainable(point))), "drop"))
-    tips = [_roofline_tip(pool) for pool in pools]
-    for pool, tip in zip(pools, tips, strict=True):
-        place = (pool.operating_point.arithmetic_intensity, pool.operating_point.mfu)
-        series.append(Series([place], symbol=pool.role, tips=[tip], names=[clean(pool.id, 20)]))
-    panel = Panel(
-        Axis(
+        series.append(charts.Series(((x, point.mfu), (x, attainable(point))), "drop"))
+    tips = []
+    for pool, point in zip(pools, points, strict=True):
+        gpu, intensity = clean(pool.accelerator, 24), significant(point.arithmetic_intensity)
+        peak = f"{percent(point.mfu)} of peak, {percent(attainable(point))} attainable"
+        bound = f"bound by {clean(point.bound_by, 20)}"
+        tips.append(f"{clean(pool.id, 20)} ({pool.role}, {gpu}): {intensity} FLOP/byte, {peak}; {bound}")
+        place = (point.arithmetic_intensity, point.mfu)
+        series.append(charts.Series([place], symbol=pool.role, tips=tips[-1:], names=[clean(pool.id, 20)]))
+    panel = charts.Panel(
+        charts.Axis(
             "arithmetic intensity, FLOP/byte",
             low,
             high,
             [(at, si(at, "").replace(" ", "")) for at in powers],
             log=True,
         ),
-        Axis("share of peak FLOP/s (MFU)", least, 1.0, [(at, percent(at)) for at in shares], log=True),
+        charts.Axis("share of peak FLOP/s (MFU)", least, 1.0, [(at, percent(at)) for at in shares], log=True),
         series,
         height=270.0,
     )
-    return draw_panels([panel], f"roofline: {'; '.join(tips[:6])}")
+    return charts.draw_panels([panel], f"roofline: {'; '.join(tips[:6])}")
 
 
 def attainable(point: OperatingPoint) -> float:
@@ -492,70 +468,38 @@ def attainable(point: OperatingPoint) -> float:
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
 
 
-def _roofline_tip(pool: Pool) -> str:
-    point = pool.operating_point
-    return (
-        f"{clean(pool.id, 20)} ({pool.role}, {clean(pool.accelerator, 24)}): {significant(point.arithmetic_intensity)} "
-        f"FLOP/byte, {percent(point.mfu)} of peak, {percent(attainable(point))} attainable; bound by "
-        f"{clean(point.bound_by, 20)}"
-    )
-
-
-def roofline_sentence(pools: Sequence[Pool]) -> str:
-    """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
-    by_bound: dict[str, list[str]] = {}
-    for pool in dearest_of_each_role(pools):
-        bound = pool.operating_point.bound_by
-        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
-    if not by_bound:
-        return "No pool runs"
-    (bound, first), *rest = by_bound.items()
-    largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {in_words(limit, BOUNDS)}" for limit, steps in rest)])
-
-
-def step_parts(pool: Pool) -> list[tuple[str, float]]:
-    """The share of a pool's step that each part takes [1], of those that are known."""
-    shares = [(name, float(getattr(pool.operating_point.time_split, name))) for name in PARTS]
-    return [(name, share) for name, share in shares if is_number(share)]
-
-
 def _split_chart(plan: Plan) -> Chart:
     """Draw the parts of each pool's step as one bar of full width."""
-    rows, bars = [], []
+    rows, bars, parts = [], [], dict[str, list[tuple[str, float]]]()
     for pool in plan.pools:
         at = pool.operating_point
+        terms = [(key, float(getattr(at.time_split, key))) for key in PARTS]
+        parts[pool.id] = [(key, share) for key, share in terms if is_number(share)]
         shares = (percent(share) for share in at.time_split.model_dump().values())
-        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    for pool in dearest_first(plan.pools)[:MOST_ROWS]:
-        time_parts, step = step_parts(pool), duration(pool.operating_point.step_s)
+        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    for pool in figures.dearest_first(plan.pools)[:MOST_ROWS]:
+        time_parts, step = parts[pool.id], duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
         stack = [
             (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}")
             for key, share in time_parts
         ]
         texts = tuple(percent(share) for _, share in time_parts)
-        bars.append(Bar(pool_label(pool), f"{step} a step", stack, texts))
+        bars.append(charts.Bar(figures.pool_label(pool), f"{step} a step", stack, texts))
     summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
+    largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
+    for pool in words.dearest_of_each_role(plan.pools):
+        key, share = max(parts[pool.id], key=lambda item: item[1], default=("", math.nan))
+        if is_number(share):
+            largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
+    largest_words = join_words([f"{part} ({', '.join(roles)})" for part, roles in largest.items()])
     return Chart(
-        title=split_sentence(plan.pools),
+        title=f"Largest part of a step: {largest_words}" if largest_words else "No step times are known",
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=draw_bars(bars, f"time of one step: {summary}"),
+        drawing=charts.draw_bars(bars, f"time of one step: {summary}"),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
         legend=tuple((f"part-{key}", name) for key, name in PARTS.items()),
     )
-
-
-def split_sentence(pools: Sequence[Pool]) -> str:
-    """Say what takes most of a step in each role, by the pools that cost most."""
-    shares: dict[str, list[str]] = {}
-    for pool in dearest_of_each_role(pools):
-        name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
-        if is_number(share):
-            shares.setdefault(PARTS[name], []).append(f"{pool.role} {percent(share)}")
-    largest = [f"{name} ({', '.join(roles)})" for name, roles in shares.items()]
-    return f"Largest part of a step: {join_words(largest)}" if largest else "No step times are known"
 
 
 # --- the workload ----------------------------------------------------------------------------------------------------
@@ -566,7 +510,7 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     load = plan.workload
     if not load.share:
         return None
-    figure = length_map(load.isl, load.osl, load.share)
+    figure = figures.length_map(load.isl, load.osl, load.share)
     (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
     peaks = sum(math.isclose(cell, share) for cell in figure.shares.values())
     more_cells = f", as often as in {plural(peaks - 1, 'other cell')}" if peaks > 1 else ""
@@ -578,7 +522,7 @@ def _lengths_chart(plan: Plan) -> Chart | None:
         caption=f"Cells: % of requests. {plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
         drawing=draw_lengths(
             figure,
-            lambda cell: tone_of(cell or None, (0.0, share)),
+            lambda cell: charts.tone_of(cell or None, (0.0, share)),
             f"share of requests by length, largest cell {percent(share)}",
         ),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
@@ -594,7 +538,7 @@ def arrivals_chart(plan: Plan) -> Chart | None:
     over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
     rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(rates)]
     high = max(*rates, planned_rate) * 1.05
-    heights = [(value, significant(value)) for value in round_steps(high, 4)]
+    heights = [(value, significant(value)) for value in charts.round_steps(high, 4)]
     stacks = [
         [
             layer
@@ -607,10 +551,10 @@ def arrivals_chart(plan: Plan) -> Chart | None:
     return Chart(
         title=f"Planned for {rate(planned_rate)}, of which the day's mean uses {used}{over}",
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
-        drawing=draw_stacks(
+        drawing=charts.draw_stacks(
             stacks,
             [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)],
-            Axis("requests per second", 0.0, high, heights),
+            charts.Axis("requests per second", 0.0, high, heights),
             f"arrivals by hour: {', '.join(map(' '.join, rows))}",
             limit=(planned_rate, f"planned {rate(planned_rate)}"),
         ),

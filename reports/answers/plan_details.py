@@ -7,14 +7,14 @@ import json
 import posixpath
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
 from reports.asked import again_command, arrival_facts, arrivals, command_words, has_fleet, offered, readable_inputs
-from reports.deploy.deployment import default_options
+from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
@@ -137,32 +137,28 @@ def settings_section(plan: Plan, runs: Deployable | None) -> Section:
     rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
     cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     reasons = table_of(("setting", "value", "why"), cells)
+    drafts = any(pool.speculative_tokens for pool in plan.pools)
+    names = ("role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:])
+    columns = [("setting", *(clean(pool.id, 20) for pool in plan.pools))]
+    columns += [
+        (LABELS.get(name, name), *(_setting(pool, name) for pool in plan.pools))
+        for name in names
+        if drafts or name != "speculative_tokens"
+    ]
+    engines = table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
+    if len(plan.pools) > MOST_COLUMNS:
+        pools = list(zip(*(column[1:] for column in columns), strict=True))
+        engines = table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), pools)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
-        table=engines_table(plan.pools),
+        table=engines,
         sections=(
             Section("Deployment files", said(*deploying), code=command),
             Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,
     )
-
-
-def engines_table(pools: Sequence[Pool]) -> Table:
-    """What each pool is run with: a column for each pool, or a row where they are many."""
-    drafts = any(pool.speculative_tokens for pool in pools)
-    names = ("role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:])
-    columns = [("setting", *(clean(pool.id, 20) for pool in pools))]
-    columns += [
-        (LABELS.get(name, name), *(_setting(pool, name) for pool in pools))
-        for name in names
-        if drafts or name != "speculative_tokens"
-    ]
-    if len(pools) <= MOST_COLUMNS:
-        return table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
-    rows = list(zip(*(column[1:] for column in columns), strict=True))
-    return table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), rows)
 
 
 def _setting(pool: Pool, name: str) -> str:
@@ -315,12 +311,15 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
         return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
     able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
     targets_by_reason: dict[str, list[str]] = {}
-    for name, why in runs.refused.items():
+    another = ""  # the first target that could run another plan of the same problem
+    for name, error in runs.refused.items():
+        why = str(error)
+        if isinstance(error, UndeployableError):
+            why = error.reason
+            another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
         targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
     reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
-    if runs.again is None:
-        return f"{able}{reasons}"
-    return f"{able}{reasons} For a plan that --target {runs.again} runs: {again_command(plan, runs.flags)}"
+    return f"{able}{reasons}{another}"
 
 
 def backend_sentence(runs: Deployable | None) -> str:

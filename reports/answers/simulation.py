@@ -17,7 +17,7 @@ from costmodel.units import MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
-from optimizer.verification.judge import Curve, Judgement, RatePoint, half_width
+from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
@@ -39,8 +39,21 @@ MISMATCH: Final = 1.1
 def simulation_document(simulation: Simulated, *, next_step: str = "") -> Document:
     """The answer of a simulation; next_step: the command that a reader would want next."""
     judgement = simulation.judgement
+    at, state = rate(judgement.rate), judgement.overload
+    deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
+    worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
+    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
+    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
+    if state.overloaded:
+        result = (
+            f"Overloaded at {at}: {clean(simulation.behind or 'the fleet', 30)} falls behind. {percent(state.growth)} "
+            f"of the requests pile up, and each second adds {duration(state.drift)} of delay, most of it in the "
+            f"{state.where}."
+        )
+    elif judgement.outcome is Outcome.UNDECIDED:
+        result += f" {deciding_words([judgement], simulation.most)}"
     return Document(
-        headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
+        headline=(result,),
         sections=(
             Section(sentences=_basis_sentences(simulation)),
             Section("SLOs", table=_classes(simulation), notes=_origins(simulation)),
@@ -60,22 +73,6 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
         next_step=next_step,
         about=(clean(simulation.plan.name), "simulated"),
     )
-
-
-def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str:
-    """Say whether the fleet meets its SLOs; behind: the pool that falls behind; most: requests that a run can have."""
-    at = rate(judgement.rate)
-    if judgement.overload.overloaded:
-        state, pool = judgement.overload, clean(behind or "the fleet", 30)
-        return (
-            f"Overloaded at {at}: {pool} falls behind. {percent(state.growth)} of the requests pile up, and each "
-            f"second adds {duration(state.drift)} of delay, most of it in the {state.where}."
-        )
-    deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
-    worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
-    ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
-    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
-    return f"{result} {deciding_words([judgement], most)}" if judgement.outcome is Outcome.UNDECIDED else result
 
 
 def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
@@ -204,31 +201,15 @@ def _pools(simulation: Simulated) -> Table:
         Column("power", "right", optional=True),
         Column("most running", "right", optional=True),
     )
-    rows = [
-        (
-            clean(pool.name, 20),
-            count(pool.engines),
-            percent(pool.utilization),
-            percent(pool.mfu),
-            percent(pool.mbu),
-            f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}",
-            _share_of(pool.preemptions, pool.preemption_rate),
-            _share_of(pool.rejected, pool.rejection_rate),
-            si(pool.power, "W"),
-            count(pool.peak_running),
-        )
-        for pool in simulation.use.pools
-    ]
+    rows = []
+    for pool in simulation.use.pools:
+        shares = (pool.utilization, pool.mfu, pool.mbu)
+        memory = f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}"
+        events = (pool.preemptions, pool.preemption_rate), (pool.rejected, pool.rejection_rate)
+        refusals = (f"{count(number)} ({percent(share)})" if number else "0" for number, share in events)
+        cells = clean(pool.name, 20), count(pool.engines), *map(percent, shares), memory, *refusals
+        rows.append((*cells, si(pool.power, "W"), count(pool.peak_running)))
     return table_of(columns, rows)
-
-
-def _share_of(events: int, per_request: float) -> str:
-    """Write a number of events, and how many per request there were.
-
-    >>> _share_of(0, 0.0), _share_of(12, 0.006)
-    ('0', '12 (0.6 %)')
-    """
-    return f"{count(events)} ({percent(per_request)})" if events else "0"
 
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
@@ -240,22 +221,17 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     )
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
-        *_gap_sentences(simulation),
+        *(
+            f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
+            f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
+            for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
+        ),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
         f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
         "from published measurements.",
         _slot_sentence(simulation) if simulation.slots else "",
         loss_sentence if unfinished_count else "",
     )
-
-
-def _gap_sentences(simulation: Simulated) -> list[str]:
-    """Say how long the longest gap between two tokens of a request was."""
-    return [
-        f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
-        f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
-        for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
-    ]
 
 
 def _slot_sentence(simulation: Simulated) -> str:
@@ -274,18 +250,9 @@ def _slot_sentence(simulation: Simulated) -> str:
             for item, share in zip(simulation.judgement.classes, worst.attainment, strict=True)
         ]
     )
-    hours = f"{_clock(number * length)} to {_clock((number + 1) * length)} at {rate(worst.rate)}"
-    return f"Worst part of the day: {hours}; {shares} meet the SLO."
-
-
-def _clock(hours: float) -> str:
-    """Write a time of day.
-
-    >>> _clock(7.5), _clock(24.0)
-    ('07:30', '24:00')
-    """
-    whole, minutes = divmod(round(60 * hours), 60)
-    return f"{whole:02d}:{minutes:02d}"
+    ends = (divmod(round(60 * at * length), 60) for at in (number, number + 1))
+    hours = " to ".join(f"{hour:02d}:{minute:02d}" for hour, minute in ends)
+    return f"Worst part of the day: {hours} at {rate(worst.rate)}; {shares} meet the SLO."
 
 
 def _rates(simulation: Simulated) -> Section:
@@ -471,9 +438,10 @@ def timeline_json(simulation: Simulated, window: float) -> str:
     for lane, begin, finish, prompts, decodes, context, steps in result.steps_log.tolist():
         if begin < start + window and finish > start:
             engine, batch = lanes[int(lane)]
+            contents = [f"{int(prompts)} prompt tokens"] * bool(prompts) + [f"{int(decodes)} decodes"] * bool(decodes)
             events.append(
                 {
-                    "name": _step_name(int(prompts), int(decodes), int(steps)),
+                    "name": " + ".join(contents) + (f" x {int(steps)}" if steps > 1 else ""),
                     "cat": "prefill" if prompts and not decodes else "decode" if not prompts else "mixed",
                     "ph": "X",
                     "ts": round(begin / MICRO, 3),
@@ -489,13 +457,3 @@ def timeline_json(simulation: Simulated, window: float) -> str:
                 }
             )
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
-
-
-def _step_name(prompts: int, decodes: int, steps: int) -> str:
-    """Name a step by what it holds.
-
-    >>> _step_name(512, 3, 1), _step_name(0, 40, 12)
-    ('512 prompt tokens + 3 decodes', '40 decodes x 12')
-    """
-    words = [f"{prompts} prompt tokens"] * bool(prompts) + [f"{decodes} decodes"] * bool(decodes)
-    return " + ".join(words) + (f" x {steps}" if steps > 1 else "")

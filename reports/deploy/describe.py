@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,12 +19,11 @@ from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
-from costmodel.transformer import Transformer
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
-from reports.asked import asked
+from reports.asked import arrivals, asked
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
 from reports.words import engine_title
@@ -81,7 +80,12 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         )
     ids = [pool.id for pool in plan.pools]
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
-    least = _least(plan, base) if target_of(options.target).scales else [pool.replicas for pool in plan.pools]
+    demand, least = demand_of(plan, problem=problem), [pool.replicas for pool in plan.pools]
+    if (
+        target_of(options.target).scales and demand.quietest < 1.0
+    ):  # what the quietest hour needs by formula, and spares
+        needed_replicas = replicas_at(*fleet_of_plan(plan, base), demand.quietest)
+        least = [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,
@@ -97,7 +101,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
         routes=tuple(plan.routing),
-        demand=demand_of(plan, problem=problem),
+        demand=demand,
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=tightest(plan),
         classes=classes_of(plan),
@@ -169,10 +173,6 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
                 f"{engine_title(plan.engine)} does not convert it while loading; name a "
                 f"checkpoint in {dtype} with --model"
             )
-    return _findable(_checkpoint_name(plan, problem), "the model's name")
-
-
-def _checkpoint_name(plan: Plan, problem: Problem) -> str:
     model_input = plan.provenance.inputs.get("model") or {}
     config, architecture = model_input.get("config"), model_input.get("architecture")
     name = str(model_input.get("name") or problem.model.name)
@@ -181,12 +181,12 @@ def _checkpoint_name(plan: Plan, problem: Problem) -> str:
         raise InputError(f"{described} with --model")
     if config and not Path(config).is_absolute():
         raise InputError(f"{described} or its whole path with --model")
-    if config:
-        return str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     checkpoint = name if "/" in name else served_checkpoint(name)
+    if config:
+        checkpoint = str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     if checkpoint is None:
         raise InputError(f"no published checkpoint of {name} is known; name one, or its folder, with --model")
-    return checkpoint
+    return _findable(checkpoint, "the model's name")
 
 
 def _findable(text: str, label: str) -> str:
@@ -225,21 +225,6 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
 
 
-def quietest(plan: Plan) -> float:
-    """The rate of the day's quietest hour over the planned one [1]; 1 where the plan has no day."""
-    day = (plan.provenance.inputs.get("workload", {}).get("diurnal") or {}).get("requests_per_second_by_hour")
-    return min(min(day) / plan.workload.request_rate_rps, 1.0) if day else 1.0
-
-
-def _least(plan: Plan, base: Path | None) -> list[int]:
-    """Replicas of each pool that the quietest hour needs by formula, and its spares; all where the plan has no day."""
-    volume = quietest(plan)
-    if volume >= 1.0:
-        return [pool.replicas for pool in plan.pools]
-    needed_replicas = replicas_at(*fleet_of_plan(plan, base), volume)
-    return [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
-
-
 def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
     names = [offer.accelerator.name for offer in problem.offers]
     if pool.accelerator not in names:
@@ -251,6 +236,12 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
     vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
     used = pool.operating_point.utilization
+    rate = 0.0  # at which an engine prefills in full chunks, on all of its ranks [token/s]
+    if config.role is not Role.DECODE:
+        overhead = load_engine_overhead(problem.engine, problem.engine_changes)
+        engines = engine_arrays(problem.model, [config], overhead)
+        chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
+        rate = chunk / prompt_seconds(problem.model, config, engines, chunk)
     return DeployedPool(
         id=pool.id,
         name=name,
@@ -258,7 +249,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         node_label=options.labels.get(pool.accelerator, config.accelerator.node_label),
         replicas=pool.replicas,
         settings=_settings(plan, problem, config, options, vendor),
-        prompt_rate=_prompt_rate(problem, config),
+        prompt_rate=rate,
         running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
         config=config,
@@ -275,16 +266,19 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
             load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
         )
     converts = stored_dtype == "bf16" and config.weight_dtype in fact("on_the_fly", plan.engine)
+    # requests that engines accept: the workload's longest, with room for a template, in whole KV blocks, and no more
+    # than the model was made for, or than the KV memory holds of one request
+    longest, free = config.max_model_len, kv_capacity_bytes(model, config)
+    wanted_length = min(-(-(longest + TEMPLATE_TOKENS) // block) * block, model.max_position)
+    lengths = range(wanted_length, longest, -block)
+    fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
     return WorkerSettings(
-        tensor=split.tensor,
-        pipeline=split.pipeline,
-        expert=split.expert,
-        data=split.data,
+        **asdict(split),
         quantization=config.weight_dtype if converts else None,
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=_accepted_length(model, config, block),
+        max_model_len=next(fitting, longest),
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
@@ -324,18 +318,6 @@ def _is_known(checkpoint: str) -> bool:
     return checkpoint.lower() in {name.lower() for name in known_names()}
 
 
-def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> int:
-    """Tokens of prompt and answer that engines accept: the workload's longest, with room for a template [token].
-
-    Whole KV blocks, and no more than the model was made for, or than the KV memory holds of one request.
-    """
-    longest, free = config.max_model_len, kv_capacity_bytes(model, config)
-    wanted_length = min(-(-(longest + TEMPLATE_TOKENS) // block) * block, model.max_position)
-    lengths = range(wanted_length, longest, -block)
-    fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
-    return next(fitting, longest)
-
-
 def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str) -> str | None:
     """One kernel for all where GPUs that hand over are of several generations, for which engines choose different ones.
 
@@ -353,16 +335,6 @@ def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str)
             f"{', '.join(gpus)}; plan with kv_dtype: bf16, or with one accelerator"
         )
     return str(kernels["latent" if model.is_latent else "plain"])
-
-
-def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
-    """Tokens per second that an engine prefills in full chunks, on all of its ranks [token/s]; 0 for decode."""
-    if config.role is Role.DECODE:
-        return 0.0
-    overhead = load_engine_overhead(problem.engine, problem.engine_changes)
-    engines = engine_arrays(problem.model, [config], overhead)
-    chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
-    return chunk / prompt_seconds(problem.model, config, engines, chunk)
 
 
 def tightest(plan: Plan) -> LabelledSlo:
@@ -420,7 +392,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None 
         slo_class=tuple(numbers),
         recorded=None if problem is None else problem.recorded,
         sessions=None if problem is None else problem.workload.sessions,
-        quietest=quietest(plan),
+        quietest=min(min(arrivals(plan), default=math.inf) / load.request_rate_rps, 1.0),
     )
 
 

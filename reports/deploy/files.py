@@ -26,8 +26,7 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.describe import describe
 from reports.deploy.formats import READERS, title
-from reports.deploy.gateway import by_size, gateway_rules
-from reports.deploy.hosts import host_files
+from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests
@@ -79,28 +78,15 @@ def planned_target(plan: Plan) -> str:
     return plan.engine if target in {None, NO_TARGET} else target_of(str(target)).name
 
 
-def default_target(plan: Plan) -> str:
-    """Where a plan is deployed unless a target is named: what it was planned for, else the first that runs it.
-
-    The plain target of its engine where none does, whose refusal then says why.
-    """
-    if plan.provenance.inputs.get("target") not in {None, NO_TARGET} or len(targets_of(plan)) == 1:
-        return planned_target(plan)
-    return deployable(plan).target or planned_target(plan)
-
-
 @dataclass(frozen=True, slots=True)
 class Deployable:
     """What runs a plan; target: the first that does, the plan's own or its engine's before all; None where none does.
 
-    refused: by target, why it does not; again: the first target that does not run this plan, but could run another of
-    its problem, else None; flags: to plan that one with; engines: what the plain target of its engine is told.
+    refused: by target, why it does not; engines: what the plain target of its engine is told.
     """
 
     target: str | None
-    refused: Mapping[str, str]
-    again: str | None
-    flags: str
+    refused: Mapping[str, InputError]
     engines: Deployment | None
 
 
@@ -114,15 +100,11 @@ def deployable(plan: Plan) -> Deployable:
         errors[target] = error
     else:
         target = None
-    plannable = {name: error for name, error in errors.items() if isinstance(error, UndeployableError)}
-    refused = {name: str(error) for name, error in errors.items()}
-    refused |= {name: error.reason for name, error in plannable.items()}
-    again = next(iter(plannable), None)
     try:
         engines = describe(plan, default_options(plan.engine))
     except InputError:
         engines = None
-    return Deployable(target, refused, again, plannable[again].again if again else "", engines)
+    return Deployable(target, errors, engines)
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -174,14 +156,16 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
     options, target = deployment.options, deployment.target
-    vendor = _vendor(deployment)
-    checks = (vendor,) if vendor else (_lengths(deployment), _balancing(plan, deployment))
-    reasons = [reason for reason in checks if reason]
+    able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
+    reasons = [
+        f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
+        for pool in deployment.pools
+        if pool.vendor not in able
+    ][:1] or [reason for reason in (_lengths(deployment), _balancing(plan, deployment)) if reason]
     if reasons:
         pool_choice = (plan.provenance.inputs.get("constraints") or {}).get("pools")
-        apart = (
-            pool_choice == Pools.PER_CLASS and not target.by_class
-        )  # pools of each class, which it cannot tell apart
+        # pools of each class, which the target cannot tell apart
+        apart = pool_choice == Pools.PER_CLASS and not target.by_class
         shared = f" --set constraints.pools={Pools.SHARED}" * apart
         raise UndeployableError("; and ".join(reasons), f"--target {target.name}{shared}")
     if options.bytes_per_token is not None and not (deployment.parted and by_size(gateway_rules(deployment))):
@@ -194,16 +178,6 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         raise InputError(
             f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
         )
-
-
-def _vendor(deployment: Deployment) -> str:
-    """GPUs of a vendor for which the target has no files; empty: it has them for all."""
-    target = deployment.target
-    able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
-    pool = next((pool for pool in deployment.pools if pool.vendor not in able), None)
-    if pool is None:
-        return ""
-    return f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
 
 
 def _lengths(deployment: Deployment) -> str:
@@ -328,7 +302,12 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
     plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     rest = strays([*plan_files, SUMS], there)
-    return checked_files(describe(plan, options), plan_files, _present(directory, plan_files, rest), rest)
+    present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
+    for path in rest:
+        if PurePosixPath(path).suffix in {*READERS, ".yml"}:  # which look like files of a deployment
+            with suppress(InputError):  # somebody else's file may be anything
+                present[path] = _text(directory / path)
+    return checked_files(describe(plan, options), plan_files, present, rest)
 
 
 def checked_files(
@@ -341,16 +320,6 @@ def checked_files(
     differs = list(differences(plan_files, present))
     has_changes = differs or present.keys() - plan_files.keys()
     return Checked(differs, rule_faults(deployment, present) if has_changes else [], list(rest))
-
-
-def _present(directory: Path, plan_files: Iterable[str], rest: Iterable[str]) -> dict[str, str]:
-    """The texts of the planned files that are there, and of others that look like files of a deployment."""
-    present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
-    for path in rest:
-        if PurePosixPath(path).suffix in {*READERS, ".yml"}:
-            with suppress(InputError):  # somebody else's file may be anything
-                present[path] = _text(directory / path)
-    return present
 
 
 def _text(path: Path) -> str:
@@ -421,7 +390,10 @@ def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
             yield _length_fault(place, ("entry", "entries"), plan_value, present)
             return
         for number, (wanted, stated) in enumerate(zip(plan_value, present, strict=True)):
-            yield from (f"{fault}{_line(stated)}" for fault in _between(f"{place}[{number}]", wanted, stated))
+            # people find a line that was read as a list of words by its text
+            is_line = isinstance(stated, list) and bool(stated) and all(isinstance(word, str) for word in stated)
+            line = f", in the line {_shown(' '.join(stated))}" if is_line else ""
+            yield from (f"{fault}{line}" for fault in _between(f"{place}[{number}]", wanted, stated))
     elif type(plan_value) is not type(present) or plan_value != present:
         yield f"{place} is {_beside(present, plan_value)}, not {_beside(plan_value, present)}"
 
@@ -438,12 +410,6 @@ def _length_fault(place: str, noun: tuple[str, str], planned: list[Any], present
     else:
         strange = f"they part at number {at + 1:,}, which is {_shown(present[at])}, not {_shown(planned[at])}"
     return f"{place} has {few}, not {len(planned):,}: {strange}"
-
-
-def _line(value: Any) -> str:
-    """The text of a line that was read as a list of words, by which people find it."""
-    words = value if isinstance(value, list) and all(isinstance(word, str) for word in value) else []
-    return f", in the line {_shown(' '.join(words))}" if words else ""
 
 
 def _shown(value: Any) -> str:

@@ -23,7 +23,7 @@ from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
 from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
-from search_spaces.engines import engine_support
+from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
@@ -300,7 +300,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
+    first, title = SUPPORT[engine].staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and version_numbers(deployment.engine_version) < version_numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"
@@ -326,12 +326,28 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     engine = deployment.engine
     if engine == "trtllm":
         options = _options_of_dynamo(deployment, where, values) if deployment.target.workers else values
-        return _trtllm_settings(deployment, where, options)
+        if unknown := sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)}):
+            raise InputError(
+                f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
+            )
+        engine_values = _read_flags(deployment, FlagReader(where, options))
+        engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
+        absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
+        return WorkerSettings(**absent | engine_values)
     reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    if engine == "vllm":
-        return _vllm_settings(deployment, reader)
-    return WorkerSettings(**_read_flags(deployment, reader))
+    engine_values = _read_flags(deployment, reader)
+    if engine == "sglang":
+        return WorkerSettings(**engine_values)
+    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
+        if flag.read is not None and flag.setting not in engine_values:
+            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
+    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
+    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
+    for tier in _connectors(reader.where, reader.values)[1:]:
+        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
+    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
+    return WorkerSettings(**engine_values)
 
 
 def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -385,23 +401,20 @@ def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
         if host_bytes:
             connectors = _beside_host_cache(deployment, connectors, host_bytes)
         transfer = json.dumps(connectors, separators=(",", ":"))
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
+    name = deployment.model.name
+    in_chunks = len(kinds) > 1 and is_model(name) and "attention_chunk_size" in config_of(name)
     engine_values = _common(deployment, pool) | {
         "expert": settings.expert > 1,
         "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
         "offloading": "native" if host_bytes and transfer is None else None,
         "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
         "transfer": transfer,
-        "whole_caches": False if transfer and _keeps_whole_caches(deployment) else None,
+        # layers of several kinds need a window or a state alone, as the plan has their memory
+        "whole_caches": False if transfer and len(kinds) > 1 and not in_chunks else None,
         "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
     }
     return _flags(deployment, pool, engine_values)
-
-
-def _keeps_whole_caches(deployment: Deployment) -> bool:
-    """Whether vLLM may have to be told that layers need a window or a state alone, as the plan has their memory."""
-    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
-    name = deployment.model.name
-    return len(kinds) > 1 and not (is_model(name) and "attention_chunk_size" in config_of(name))
 
 
 def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
@@ -419,19 +432,6 @@ def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) 
     }
     extra = {"connectors": [hand_over, tier]}
     return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
-
-
-def _vllm_settings(deployment: Deployment, reader: FlagReader) -> WorkerSettings:
-    engine_values = _read_flags(deployment, reader)
-    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
-        if flag.read is not None and flag.setting not in engine_values:
-            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
-    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
-    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
-    for tier in _connectors(reader.where, reader.values)[1:]:
-        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
-    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
-    return WorkerSettings(**engine_values)
 
 
 def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
@@ -483,18 +483,6 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "host_bytes": settings.host_cache * int(GIGA) or None,
     }
     return _stated(deployment, pool, engine_values)
-
-
-def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> WorkerSettings:
-    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)})
-    if unknown:
-        raise InputError(
-            f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
-        )
-    engine_values = _read_flags(deployment, FlagReader(where, options))
-    engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
-    absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
-    return WorkerSettings(**absent | engine_values)
 
 
 OVERRIDES: Final = "--override-engine-args"

@@ -114,15 +114,6 @@ def _environment(ending: str) -> Environment:
     )
 
 
-def compose_text(text: str) -> str:
-    """Keep docker compose from filling in variables: it takes $$ for a dollar.
-
-    >>> compose_text("${HOME}")
-    '$${HOME}'
-    """
-    return text.replace("$", "$$")
-
-
 def pod_text(text: str) -> str:
     """Keep Kubernetes from filling in variables in commands, arguments and environment: it takes $$( for $(.
 
@@ -179,8 +170,14 @@ def load_documents(path: str, text: str) -> list[Any]:
     >>> load_documents("x.yaml", "a: 1\n---\nb: 2\n---\n")
     [{'a': 1}, {'b': 2}]
     """
+    depth = 0
     try:
-        _refuse_mazes(path, text)
+        for event in yaml.parse(text, Loader=_LOADER):  # anchors can hold themselves or grow without end
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
         for node in yaml.compose_all(text, Loader=_LOADER):
             _refuse_twice(path, node)
         documents = list(yaml.load_all(text, Loader=_LOADER))
@@ -197,17 +194,6 @@ def title(document: Any) -> str:
     """
     name = dig(document, "metadata", "name")
     return "one without a name" if name is None else f"{dig(document, 'kind')} {name}"
-
-
-def _refuse_mazes(path: str, text: str) -> None:
-    """Refuse anchors, which can hold themselves or grow without end, and endless nesting."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
 
 
 def _refuse_twice(path: str, node: yaml.Node) -> None:
@@ -230,15 +216,6 @@ def dig(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def unescaped(text: str) -> str:
-    """What Kubernetes makes of an argument with $$(.
-
-    >>> unescaped("$$(HOME)")
-    '$(HOME)'
-    """
-    return text.replace("$$(", "$(")
 
 
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
@@ -272,14 +249,12 @@ def _addresses(path: str, text: str) -> list[str]:
     return list(names.values())
 
 
-def _json_lines(path: str, text: str) -> list[Any]:
-    return [JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)]
-
-
 READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     ".yaml": load_documents,
     ".json": lambda path, text: JsonText(path, text).value(),
-    ".jsonl": _json_lines,
+    ".jsonl": lambda path, text: [
+        JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)
+    ],
     ".sh": _commands,
     ".env": _addresses,
     ".cfg": _commands,

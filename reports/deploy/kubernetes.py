@@ -153,13 +153,19 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of llm-d: what starts the replicas, the endpoint picker and the InferencePool."""
     files = _pool_files(deployment)
     files |= support_files(deployment, tuple(files), account=True)
+
+    def tier_blocks(pool: DeployedPool) -> int:
+        """KV blocks that a replica keeps in host memory, of which the endpoint picker has to know."""
+        settings, of_token = pool.settings, kv_bytes_per_token_per_gpu(deployment.model, pool.config)
+        return int(GIGA * settings.host_cache * settings.data / (of_token * settings.block_tokens))
+
     # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
     rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
     plugins = fleet_objects(
         "llmd/picker.yaml",
         deployment,
         prefixes=deployment.routes_by_prefix,
-        kept=max(map(partial(_tier_blocks, deployment), deployment.pools)),
+        kept=max(map(tier_blocks, deployment.pools)),
         block=deployment.pools[0].settings.block_tokens,
         counts_tokens=deployment.router is Balancing.LEAST_TOKENS,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
@@ -196,12 +202,17 @@ def router_command(deployment: Deployment) -> str:
 def _pool_files(deployment: Deployment) -> dict[str, str]:
     """A Deployment for each pool, or a LeaderWorkerSet where it spans nodes; one DisaggregatedSet of both ends."""
 
+    def taker(pool: DeployedPool) -> dict[str, str]:
+        """Labels of pods that take requests, by which the endpoint picker knows them."""
+        role = "prefill" if pool.role is Role.PREFILL else "decode"
+        return {"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role}
+
     def engines(template: str, **values: Any) -> list[Any]:
         return fleet_objects(
             template,
             deployment,
             pod=partial(_pod, deployment),
-            taker=partial(_pool_labels, deployment),
+            taker=taker,
             group=lambda pool: engines("llmd/group.yaml", pool=pool)[0],
             **values,
         )
@@ -217,12 +228,6 @@ def _pool_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def _pool_labels(deployment: Deployment, pool: DeployedPool) -> dict[str, str]:
-    """Labels of pods that take requests, by which the endpoint picker knows them."""
-    role = "prefill" if pool.role is Role.PREFILL else "decode"
-    return {"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role}
-
-
 def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     """A pod of an engine; serves: whether it takes requests, as the first of those that an engine has does."""
     has_proxy = serves and pool.role is Role.DECODE
@@ -231,6 +236,12 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     if not serves and pool.settings.data > 1:  # its first data rank is a product, which only a shell computes
         start = f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))"
         serve = ["sh", "-c", pod_text(f'exec vllm serve "$@" --data-parallel-start-rank {start}'), "vllm"]
+    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]  # the model without its flag
+    if pool.nodes > 1:  # the controller gives every container of a group the address of the first and its own place
+        words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(fact("ports", kind)))
+        place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
+        words += place_words(pool, 0) if serves else [*place, "--headless"]
+    words += ["--host", "0.0.0.0", "--port", str(port)] if serves else []  # noqa: S104
     return fleet_objects(
         "llmd/pod.yaml",
         deployment,
@@ -241,27 +252,8 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         http=fact("ports", "http"),
         port=port,
         command=serve,
-        args=_args(deployment, pool, port if serves else None),
+        args=words,
     )[0]
-
-
-def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[str]:
-    """What an engine is told on one of its nodes, the model first and without its flag; port: where it serves.
-
-    The controller gives every container of a group the address of the first and its own place.
-    """
-    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]
-    if pool.nodes > 1:
-        words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(fact("ports", kind)))
-        place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
-        words += [*place, "--headless"] if port is None else place_words(pool, 0)
-    return words if port is None else [*words, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
-
-
-def _tier_blocks(deployment: Deployment, pool: DeployedPool) -> int:
-    """KV blocks that a replica keeps in host memory, of which the endpoint picker has to know."""
-    settings, of_token = pool.settings, kv_bytes_per_token_per_gpu(deployment.model, pool.config)
-    return int(GIGA * settings.host_cache * settings.data / (of_token * settings.block_tokens))
 
 
 FLEET_FILE: Final = "dgd.yaml"
@@ -317,18 +309,27 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
     space = f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", space, "--model-name", deployment.weights]
-    grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
-    reads = (grid, GRID_FOLDER)
+    config_map, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
+    reads = (config_map, GRID_FOLDER)
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
         _component(deployment, "GlobalRouter", "", "global_router", [*config, *names], reads=reads),
     ]
     about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
     lengths = "Which pool takes which prompt lengths, as the plan routes them."
-    mapping = {GRID_FILE: json.dumps(grid_config(deployment, space)) + "\n"}
+    (global_router,) = fleet_objects(
+        "dynamo/grid.yaml",
+        deployment,
+        stages=[(role, *words) for role, words in STAGES.items()],
+        namespaces=lambda role: [f"{space}-{pool.name}" for pool in deployment.of_role(role)],
+        mapping=lambda role: [[number] for number in grid(deployment, role)],
+        end=_end(deployment),
+        cells=CELLS,
+    )
+    mapping = {GRID_FILE: json.dumps(global_router) + "\n"}
     files = {
         "control.yaml": manifest(about, _graph(deployment, deployment.name, way_in)),
-        "router-configmap.yaml": _config_map(deployment, grid, mapping, lengths),
+        "router-configmap.yaml": _config_map(deployment, config_map, mapping, lengths),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
@@ -365,9 +366,21 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
+    """An engine with its flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    words = plain_words(worker_flags(deployment, pool))
-    return _component(deployment, pool.name, kind, deployment.engine, words, replicas=pool.replicas, pool=pool)
+    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": kind}
+    events = KV_EVENTS
+    if deployment.engine == "vllm":
+        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
+    elif deployment.engine == "sglang":
+        flags = sglang_flags(deployment, pool)
+    else:
+        flags = dynamo_trtllm_flags(deployment, pool) | mode
+    if deployment.routes_by_prefix and pool.role is not Role.DECODE:
+        events_flag = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
+        flags |= {"--publish-kv-events": True} if deployment.engine == "trtllm" else events_flag
+    words, engine = plain_words(flags), deployment.engine
+    return _component(deployment, pool.name, kind, engine, words, replicas=pool.replicas, pool=pool)
 
 
 def router_words(deployment: Deployment) -> list[str]:
@@ -381,23 +394,6 @@ def router_words(deployment: Deployment) -> list[str]:
     if deployment.routes_by_prefix:
         words += ["--kv-cache-block-size", str(deployment.pools[0].settings.block_tokens), "--router-replica-sync"]
     return words
-
-
-def worker_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """The engine's flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": pool.role.value}
-    events = KV_EVENTS
-    if deployment.engine == "vllm":
-        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
-    elif deployment.engine == "sglang":
-        flags = sglang_flags(deployment, pool)
-    else:
-        flags = dynamo_trtllm_flags(deployment, pool) | mode
-    if not deployment.routes_by_prefix or pool.role is Role.DECODE:
-        return flags
-    if deployment.engine == "trtllm":
-        return {**flags, "--publish-kv-events": True}
-    return {**flags, "--kv-events-config": json.dumps(events, separators=(",", ":"))}
 
 
 POINTS: Final = 12
@@ -469,19 +465,6 @@ def grid(deployment: Deployment, role: Role) -> list[int]:
     used = weight.max(axis=1) > 0.0
     nearest = np.maximum.accumulate(np.where(used, np.arange(CELLS), used.argmax()))
     return [int(number) for number in weight.argmax(axis=1)[nearest]]
-
-
-def grid_config(deployment: Deployment, space: str) -> Any:
-    """The global router's configuration; space: what the pools' namespaces of Dynamo begin with."""
-    return fleet_objects(
-        "dynamo/grid.yaml",
-        deployment,
-        stages=[(role, *words) for role, words in STAGES.items()],
-        namespaces=lambda role: [f"{space}-{pool.name}" for pool in deployment.of_role(role)],
-        mapping=lambda role: [[number] for number in grid(deployment, role)],
-        end=_end(deployment),
-        cells=CELLS,
-    )[0]
 
 
 def coarse_words(deployment: Deployment) -> str:

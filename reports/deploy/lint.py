@@ -21,13 +21,13 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, shown
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
+from reports.deploy.hosts import GATEWAY_FILE, check_words
 from search_spaces.enumeration import cannot_talk
 
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
-from .formats import dig, load_documents, unescaped
-from .gateway import GATEWAY_FILE, check_words
+from .formats import dig, load_documents
 from .hosts import ROUTER_FILE, health_flags
 from .kubernetes import POOL, vendor_fact
 
@@ -159,7 +159,7 @@ def _pods(value: Any, replicas: Any = 1, nodes: Any = 1) -> Iterator[tuple[Mappi
 def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: int, nodes: int) -> Launch:
     name, container = str(pod["metadata"]["labels"][POOL]), pod["spec"]["containers"][0]
     where = path if path == f"pools/{name}.yaml" else f"{path}: {name}"
-    text = [unescaped(str(word)) for word in container.get("args") or []]
+    text = [str(word).replace("$$(", "$(") for word in container.get("args") or []]  # as Kubernetes takes them
     named = not text or text[0].startswith("-")  # `vllm serve` is told the model without a flag
     words = words_of(where, text if named else ["--model", *text])
     plan_pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules

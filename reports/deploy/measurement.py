@@ -24,6 +24,7 @@ from costmodel.workload import gamma_arrivals
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
+from reports.deploy import hosts
 from reports.deploy.deployment import (
     TEMPLATE_TOKENS,
     DeployedPool,
@@ -38,18 +39,6 @@ from reports.deploy.deployment import (
 from reports.deploy.describe import told_apart
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
-from reports.deploy.gateway import (
-    HEADER,
-    by_size,
-    bytes_per_token,
-    chosen_by,
-    class_header,
-    class_names,
-    gateway_rules,
-    pool_lines,
-    tolerance_sentence,
-)
-from reports.deploy.hosts import hosts_of, place, router_hosts
 from reports.deploy.kubernetes import (
     AUTOSCALE_FILE,
     CACHE_FILE,
@@ -81,7 +70,13 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     answers = ["--osl", str(osl), "--osl-stddev", str(round(SWEEP_SPREAD * osl))]
-    files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
+    # together the traces of the classes are the planned arrivals
+    classes = demand.slo_class or (0,) * len(demand.share)
+    lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
+    files = {
+        f"{FOLDER}/workload{slo.ending}.jsonl": "".join(line for number, line in lines if number == of_class)
+        for of_class, slo in enumerate(deployment.classes)
+    }
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(fact("benchmark", "tool")),
@@ -103,27 +98,6 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
         files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
     return files
-
-
-def trace_file(slo: LabelledSlo) -> str:
-    """Name of the trace of a class."""
-    return f"workload{slo.ending}.jsonl"
-
-
-def results_folder(slo: LabelledSlo) -> str:
-    """Where the result of a class lies, beside its trace."""
-    return f"results{slo.ending}"
-
-
-def class_traces(deployment: Deployment) -> dict[str, str]:
-    """The trace of each class by file name: together they are the planned arrivals."""
-    drawn = drawn_rows(deployment.demand)
-    classes = deployment.demand.slo_class or (0,) * len(deployment.demand.share)
-    lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn]
-    return {
-        trace_file(slo): "".join(line for number, line in lines if number == of_class)
-        for of_class, slo in enumerate(deployment.classes)
-    }
 
 
 def job_script(command: str) -> str:
@@ -161,10 +135,10 @@ def replay_words(
     goals = " ".join(f"{name}:{slo.limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in slo.limits)
     return [
         *aiperf_words(deployment, url, tokenizer),
-        *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
+        *("--input-file", f"{trace}workload{slo.ending}.jsonl", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *class_header(deployment, slo.label),
-        *("--output-artifact-dir", results or results_folder(slo)),
+        *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
+        *("--output-artifact-dir", results or f"results{slo.ending}"),
     ]
 
 
@@ -291,7 +265,7 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         ttft=ttft,
         tpot=tpot,
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
-        routers=int(fact("routers")) if target.pods else len(router_hosts(place(deployment))),
+        routers=int(fact("routers")) if target.pods else len(hosts.router_hosts(hosts.place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
     return [{"limit": None, "says": "", "minutes": 5} | row for row in (rows[0] if rows else [])]
@@ -314,13 +288,13 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
     else:
         about = "Recording rules, and alerts at the limits of the plan: rule_files of Prometheus."
         files["rules.yaml"] = manifest(about, rules)
-        engines = place(deployment)
+        engines = hosts.place(deployment)
         scraped = objects(
             "monitoring/prometheus.yaml",
             fleet=deployment,
             fact=fact,
             engines=engines,
-            routers=router_hosts(engines),
+            routers=hosts.router_hosts(engines),
         )
         about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
         files["prometheus.yaml"] = manifest(about, *scraped)
@@ -349,8 +323,11 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
     speculation = drafting.config.speculation
     scatters = deployment.behind_gateway or scattering(target, apart=apart)
-    router = _router_words(deployment.router, by_prefix=deployment.routes_by_prefix and not scatters)
-    planned = _router_words(deployment.balancing, by_prefix=deployment.by_prefix(deployment.balancing))
+    routers = (
+        (deployment.router, deployment.routes_by_prefix and not scatters),
+        (deployment.balancing, deployment.by_prefix(deployment.balancing)),
+    )
+    router, planned = ("the prompt's prefix, then " * by_prefix + balancing.value for balancing, by_prefix in routers)
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
@@ -370,10 +347,6 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     return [(setting, text, why) for setting, text, why in rows]
 
 
-def _router_words(balancing: Balancing, *, by_prefix: bool) -> str:
-    return ("the prompt's prefix, then " if by_prefix else "") + balancing.value
-
-
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
     text = render(template, fleet=deployment, support=SUPPORT_FILE, **values)
@@ -383,26 +356,26 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
 def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
     target = target_of(deployment.options.target)
-    instances = () if target.pods else place(deployment)
+    instances = () if target.pods else hosts.place(deployment)
     lines = _lines(
         "readme/steps.md",
         deployment,
         files=files,
         title=target.title,
         pods=target.pods,
-        chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
+        chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=fact("gateway", "version"),
         port=fact("ports", "http"),
-        hosts=[host.name for host in hosts_of(instances)],
-        routers=[host.name for host in router_hosts(instances)],
+        hosts=[host.name for host in hosts.hosts_of(instances)],
+        routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
         image="" if target.pods else image_of(target.name, deployment.options.version, deployment.engine),
         watched=bool(watches(deployment)),
         charts=fact("charts"),
         helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
         url=deployment.url,
-        header=HEADER,
-        labels=[slo.label for slo in deployment.classes] if class_names(deployment) else [],
+        header=hosts.HEADER,
+        labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
         secret=SECRET,
         cache=CACHE_FILE,
         autoscale=AUTOSCALE_FILE,
@@ -432,16 +405,6 @@ def scattered_words(deployment: Deployment) -> str:
     )
 
 
-def stack_words(deployment: Deployment) -> str:
-    """Which versions of which programs the files are for."""
-    target, version = deployment.target, deployment.options.version
-    engine = target_of(deployment.engine).title
-    if target.title == engine:
-        return f"{engine} {version}"
-    own = "" if version == deployment.engine_version else f" {version}"  # llm-d's versions are those of its engine
-    return f"{target.title}{own} with {engine} {deployment.engine_version}"
-
-
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     pods = target_of(deployment.options.target).pods
@@ -450,15 +413,20 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
-    chosen_by_size = deployment.behind_gateway and by_size(gateway_rules(deployment))
+    chosen_by_size = deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment))
+    stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
+    if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
+        own = "" if options.version == deployment.engine_version else f" {options.version}"
+        stack = f"{deployment.target.title}{own} with {stack}"
     source = STATED_SOURCE if plan.status is Status.STATED else "plan.json"
+    job = f"{deployment.name}-benchmark"
     return render(
         "readme/README.md",
         title=deployment.title,
-        stack=stack_words(deployment),
+        stack=stack,
         sha=deployment.plan_sha,
         pools=deployment.pools,
-        routes=pool_lines(deployment) if deployment.parted else [],
+        routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
         fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
@@ -473,7 +441,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         space=Raw(options.namespace),
         job=Raw(deployment.name),
         runs=[
-            [Raw(f"{deployment.name}-benchmark{slo.ending}"), Raw(f"{FOLDER}/{trace_file(slo)}"), Raw(job_result(slo))]
+            list(map(Raw, (f"{job}{slo.ending}", f"{FOLDER}/workload{slo.ending}.jsonl", job_result(slo))))
             for slo in deployment.classes
         ],
         requests=requests_of(deployment.demand),
@@ -489,9 +457,9 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             "readme/notes.md",
             deployment,
             scattered=scattered_words(deployment),
-            tolerance=tolerance_sentence(deployment) if chosen_by_size else "",
-            bytes_per_token=f"{bytes_per_token(deployment):g}",
-            names=class_names(deployment),
+            tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
+            bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
+            names=hosts.class_names(deployment),
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
             monitoring=fact("monitoring", "namespace"),
         ),
@@ -516,7 +484,7 @@ def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> 
     result = str(fact("benchmark", "result"))
     checks = []
     for slo in deployment.classes:
-        file = job_result(slo) if pods else f"{FOLDER}/{results_folder(slo)}/{result}"
+        file = job_result(slo) if pods else f"{FOLDER}/results{slo.ending}/{result}"
         flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
         flags += f" --balancing {deployment.router}" if other else ""
         checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
