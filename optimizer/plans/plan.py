@@ -334,7 +334,7 @@ class Plan(Record):
     """How wrong predictions of serving were where they were measured, by accelerator and way of serving."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
-    """No fleet of one or two pools that holds, by formula or as simulated, costs less; the floor where this one does."""
+    """No fleet of one or two pools that holds, by formula or simulated, costs less; the floor where this one does."""
     gap: float | None
     """What the fleets of that bound could save at most, as a share of the cost; of goodput, what they could have more;
     none where the bound and the floor are above the cost."""
