@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
-from costmodel.lengths import Buckets  # noqa: E402
+from costmodel.workload import Buckets  # noqa: E402
 from search_spaces.trace_summary import TraceSummary, compact_rows, read_trace  # noqa: E402
 
 EXAMPLES = ROOT / "examples"

@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
+from .attention import Part
 from .engine import NO_OVERHEAD, EngineConfig, EngineOverhead, ServingPolicy
 from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
 from .step import StepLoad, step_time_one
-from .transformer import Part, Transformer
+from .transformer import Transformer
 
 Array = NDArray[np.float64]
 Pair = tuple[str, str]

@@ -15,9 +15,10 @@ from costmodel.queues.waits import largest_of
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
+from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Role, draft_layer
 from .errors import InputError
-from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
+from .transformer import DTYPE_BYTES, LayerGroup, Transformer
 
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import KernelEfficiency, Origin
+from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Parallelism, Role
 from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency
 from .errors import InputError
@@ -21,7 +22,7 @@ from .memory import (
     weight_bytes_per_gpu,
 )
 from .step import StepLoad, StepTime, chunked_steps, step_time
-from .transformer import Part, Transformer
+from .transformer import Transformer
 from .words import percentage
 
 PARTS = ("gemm", "attention", "experts", "communication", "host")

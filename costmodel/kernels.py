@@ -16,18 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
+from .attention import Attention, CompressedAttention, LatentAttention, Matrix, Part, Sharding, SoftmaxAttention
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .transformer import (
     DTYPE_BYTES,
-    Attention,
-    CompressedAttention,
     FeedForward,
-    LatentAttention,
     LayerGroup,
-    Matrix,
-    Part,
-    Sharding,
-    SoftmaxAttention,
     Transformer,
     busiest_expert_rank,
     expert_slots,

@@ -17,8 +17,9 @@ import numpy as np
 
 from .accelerator import Link
 from .arrays import FloatArray
+from .attention import LatentAttention, Part, Sharding
 from .engine import EngineConfig, FractionOf, Parallelism, with_draft
-from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer, expert_slots
+from .transformer import DTYPE_BYTES, LayerGroup, Transformer, expert_slots
 
 Amount = TypeVar("Amount", float, FloatArray)
 

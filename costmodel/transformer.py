@@ -18,33 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
-from .attention import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Matrix,
-    Part,
-    Sharding,
-    SoftmaxAttention,
-    nonempty,
-)
-
-__all__ = [
-    "DTYPE_BYTES",
-    "Attention",
-    "CompressedAttention",
-    "FeedForward",
-    "LatentAttention",
-    "LayerGroup",
-    "LinearAttention",
-    "Matrix",
-    "Part",
-    "Sharding",
-    "SoftmaxAttention",
-    "Transformer",
-    "WeightScale",
-]
+from .attention import Attention, CompressedAttention, Matrix, Part, Sharding, nonempty
 
 Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
@@ -331,7 +305,7 @@ class Transformer:
         kv_bytes_per_token = sum over layers of n_kv (d_k + d_v) x bytes;
         for equal K and V heads this is 2 L n_kv d_head x bytes.
 
-        >>> from costmodel.transformer import *
+        >>> from costmodel.attention import SoftmaxAttention
         >>> attention = SoftmaxAttention(hidden=4096, heads=32, kv_heads=32, head_dim=128, value_dim=128)
         >>> layer = LayerGroup(32, attention, FeedForward(4096, 11008, gated=True))
         >>> Transformer("Llama-2-7B", 4096, 32000, (layer,), False, 4096).kv_bytes_per_token("bf16")
@@ -345,7 +319,7 @@ class Transformer:
         kv_bytes = sum over layers of min(context, kept) x bytes per token + state; windowed layers keep their window
         only, linear attention a state of fixed size. context [token] may be an array.
 
-        >>> from costmodel.transformer import *
+        >>> from costmodel.attention import SoftmaxAttention
         >>> attention = SoftmaxAttention(hidden=4096, heads=32, kv_heads=8, head_dim=128, value_dim=128, window=4096)
         >>> layer = LayerGroup(32, attention, FeedForward(4096, 14336, gated=True))
         >>> model = Transformer("Mistral-7B", 4096, 32000, (layer,), False, 32768)

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel import lengths as discrete
 from costmodel.errors import InputError, shown
-from costmodel.lengths import Buckets
 from costmodel.prefix_cache import uniform_reuse
-from costmodel.workload import Sessions, Workload, requests_of
+from costmodel.workload import Buckets, Sessions, Workload, coarsen, joint, requests_of
 
 from . import bounds
 from .fields import Reader, number, read_cell
@@ -112,7 +110,7 @@ def _buckets(lengths: LengthsSection, base: Path, context_length: int) -> tuple[
     if lengths.isl is not None and lengths.osl is not None:
         isl_lengths, osl_lengths = lengths.isl.lengths(), lengths.osl.lengths()
         longest = math.ceil(isl_lengths.longest + osl_lengths.longest)
-        return discrete.joint(isl_lengths, osl_lengths, JOINT_BUCKETS), min(longest, context_length or longest)
+        return joint(isl_lengths, osl_lengths, JOINT_BUCKETS), min(longest, context_length or longest)
     if isinstance(lengths.histogram, str):
         rows = read_histogram(base / lengths.histogram)
     else:
@@ -126,7 +124,7 @@ def _buckets(lengths: LengthsSection, base: Path, context_length: int) -> tuple[
     buckets = Buckets(isl[nonempty], osl[nonempty], weight[nonempty] / math.fsum(weight[nonempty]))
     longest = math.ceil(float((buckets.isl + buckets.osl).max()))
     if buckets.share.size > bounds.BUCKETS.high:
-        buckets = discrete.coarsen(buckets.isl, buckets.osl, buckets.share, int(bounds.BUCKETS.high))
+        buckets = coarsen(buckets.isl, buckets.osl, buckets.share, int(bounds.BUCKETS.high))
     return buckets, longest
 
 

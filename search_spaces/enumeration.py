@@ -29,10 +29,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from costmodel.attention import LinearAttention, SoftmaxAttention
 from costmodel.engine import Draft, EngineConfig, Parallelism, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
+from costmodel.transformer import Transformer
 
 from .engines import SUPPORT, EngineSupport, load_engine_memory
 from .hf_quantization import split_refused

@@ -9,20 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from costmodel.attention import Attention, CompressedAttention, LinearAttention, Part, Sharding, SoftmaxAttention
 from costmodel.engine import Parallelism
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import (
     DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
-    Attention,
-    CompressedAttention,
     FeedForward,
     LayerGroup,
-    LinearAttention,
-    Part,
-    Sharding,
-    SoftmaxAttention,
     Transformer,
     WeightScale,
 )

@@ -12,18 +12,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.errors import ArchitectureError, shown
-from costmodel.transformer import (
-    Attention,
-    CompressedAttention,
-    FeedForward,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    Part,
-    SoftmaxAttention,
-    Transformer,
-)
+from costmodel.transformer import FeedForward, LayerGroup, Transformer
 
 from .hf_config import (
     OTHER_SECTIONS,

@@ -15,6 +15,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.attention import Part
 from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role, ServingPolicy
 from costmodel.engine_arrays import MARLIN_MXFP4, TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
@@ -27,7 +28,7 @@ from costmodel.memory import (
 )
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Steady, WorkerPools, closed_loop, engine_times
 from costmodel.step import StepLoad, step_time
-from costmodel.transformer import Part, Transformer
+from costmodel.transformer import Transformer
 from costmodel.units import GIB
 from costmodel.words import percentage
 

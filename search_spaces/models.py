@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import yaml
 from pydantic import Field, create_model
 
+from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.errors import (
     LONGEST_NAME,
     UNWRITABLE,
@@ -38,20 +39,7 @@ from costmodel.errors import (
     nearest_name,
     shown,
 )
-from costmodel.transformer import (
-    DTYPE_BYTES,
-    STORED_BYTES,
-    Attention,
-    CompressedAttention,
-    FeedForward,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    Part,
-    SoftmaxAttention,
-    Transformer,
-    WeightScale,
-)
+from costmodel.transformer import DTYPE_BYTES, STORED_BYTES, FeedForward, LayerGroup, Transformer, WeightScale
 from costmodel.units import MIB
 
 from .bounds import Bounds

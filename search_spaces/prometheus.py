@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.errors import InputError, name_list
-from costmodel.lengths import coarsen
+from costmodel.workload import coarsen
 
 from .benchmark_results import documents
 from .quantities import rounded

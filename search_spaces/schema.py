@@ -25,12 +25,11 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from costmodel import lengths as discrete
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, shortened, shown
-from costmodel.lengths import Lengths
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
 from costmodel.prefix_cache import TimeDistribution, exponential, from_quantiles
+from costmodel.workload import Lengths
 
 from . import bounds
 from .bounds import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
@@ -214,8 +213,8 @@ class LengthDistribution(FileSection):
         """The same made discrete."""
         if self.lognormal is not None:
             tail = self.lognormal
-            return discrete.lognormal(median=tail.median, p99=tail.p99, maximum=tail.maximum)
-        return discrete.fixed(self.fixed or 0.0) if self.quantiles is None else discrete.from_quantiles(self.quantiles)
+            return Lengths.lognormal(median=tail.median, p99=tail.p99, maximum=tail.maximum)
+        return Lengths.fixed(self.fixed or 0.0) if self.quantiles is None else Lengths.from_quantiles(self.quantiles)
 
 
 Distribution = Annotated[LengthDistribution, short_for(LengthDistribution, "fixed", Tokens)]

@@ -23,11 +23,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError, shown
-from costmodel.lengths import Buckets, coarsen, whole_parts
 from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.units import MILLI
 from costmodel.words import percentage
-from costmodel.workload import Workload
+from costmodel.workload import Buckets, Workload, coarsen, whole_parts
 
 from .problem import LEAST
 from .quantities import rounded

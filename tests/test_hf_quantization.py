@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from costmodel.transformer import Part, WeightScale
+from costmodel.attention import Part
+from costmodel.transformer import WeightScale
 from search_spaces.engines import ENGINES
 from search_spaces.enumeration import usual_kv_dtype
 from search_spaces.huggingface import parse_config

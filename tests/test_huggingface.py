@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.attention import CompressedAttention
+from costmodel.attention import CompressedAttention, SoftmaxAttention
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import SoftmaxAttention, Transformer
+from costmodel.transformer import Transformer
 from optimizer.fleets.error_bars import assumptions
 from pdplan.cli import cli
 from search_spaces import models

@@ -1,4 +1,4 @@
-"""costmodel.lengths: exact means, closed-form moments, and buckets that keep what a plan depends on."""
+"""Lengths of requests: exact means, closed-form moments, and buckets that keep what a plan depends on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from costmodel.lengths import Buckets, Lengths, coarsen, fixed, from_quantiles, joint, lognormal
+from costmodel.workload import Buckets, Lengths, coarsen, joint
 
 Z99 = NormalDist().inv_cdf(0.99)
 
@@ -19,7 +19,7 @@ Z99 = NormalDist().inv_cdf(0.99)
 def of_mean(mean: float, sigma: float, buckets: int = 16) -> Lengths:
     """A log-normal of a mean [token] and a standard deviation of the logarithm [1]."""
     median = mean / math.exp(sigma**2 / 2)
-    return lognormal(median=median, p99=median * math.exp(Z99 * sigma), buckets=buckets)
+    return Lengths.lognormal(median=median, p99=median * math.exp(Z99 * sigma), buckets=buckets)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 0.5, 1.0, 1.5])
@@ -38,7 +38,7 @@ def test_maximum_cuts_as_an_engine_does() -> None:
     cut = (math.log(limit) - mu) / sigma
     normal = NormalDist()
     expected = 1000 * math.exp(sigma**2 / 2) * normal.cdf(cut - sigma) + limit * (1 - normal.cdf(cut))
-    made = lognormal(median=1000, p99=1000 * math.exp(Z99 * sigma), maximum=limit)
+    made = Lengths.lognormal(median=1000, p99=1000 * math.exp(Z99 * sigma), maximum=limit)
     assert made.mean == pytest.approx(expected, rel=1e-6)
     assert made.value.max() == pytest.approx(limit)
     assert made.longest == limit
@@ -46,7 +46,7 @@ def test_maximum_cuts_as_an_engine_does() -> None:
 
 def test_quantiles_are_met() -> None:
     points = {0.5: 600, 0.9: 2400, 0.99: 5500, 1.0: 6000}
-    made = from_quantiles(points, buckets=200)
+    made = Lengths.from_quantiles(points, buckets=200)
     for probability, tokens in points.items():
         below = float(made.share[made.value <= tokens].sum())
         assert below == pytest.approx(probability, abs=0.01)
@@ -57,11 +57,11 @@ def test_quantiles_are_met() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: fixed(0), "fixed length is 0, it must be a finite number of at least 1 token"),
-        (lambda: lognormal(median=100, p99=90), "p99 90 must not be below the median 100"),
-        (lambda: lognormal(median=1, p99=1e6), "sigma 5.93871 must lie between 0 and 3"),
-        (lambda: from_quantiles({0.5: 600, 99: 700}), "quantile 99 of the lengths must lie between 0 and 1"),
-        (lambda: from_quantiles({0.5: 600, 0.51: 5000}), "too steeply"),
+        (lambda: Lengths.fixed(0), "fixed length is 0, it must be a finite number of at least 1 token"),
+        (lambda: Lengths.lognormal(median=100, p99=90), "p99 90 must not be below the median 100"),
+        (lambda: Lengths.lognormal(median=1, p99=1e6), "sigma 5.93871 must lie between 0 and 3"),
+        (lambda: Lengths.from_quantiles({0.5: 600, 99: 700}), "quantile 99 of the lengths must lie between 0 and 1"),
+        (lambda: Lengths.from_quantiles({0.5: 600, 0.51: 5000}), "too steeply"),
     ],
 )
 def test_bad_parameters_are_named(make: object, sentence: str) -> None:
@@ -77,7 +77,7 @@ def test_joint_is_the_independent_product() -> None:
     assert float(made.share @ made.isl) == pytest.approx(isl.mean, rel=1e-9)
     assert float(made.share @ made.osl) == pytest.approx(osl.mean, rel=1e-9)
     assert float(made.share @ (made.isl * made.osl)) == pytest.approx(isl.mean * osl.mean, rel=0.01)
-    small = joint(fixed(7), osl, 400)
+    small = joint(Lengths.fixed(7), osl, 400)
     np.testing.assert_allclose(small.osl, osl.value)
     np.testing.assert_allclose(small.share, osl.share)
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import VLLM_V1, Role
 from costmodel.errors import InputError
-from costmodel.lengths import fixed as tokens
 from costmodel.prefix_cache import (
     FARTHEST,
     CacheTier,
@@ -31,7 +30,7 @@ from costmodel.prefix_cache import (
 )
 from costmodel.simulator.run import simulate
 from costmodel.units import GIB
-from costmodel.workload import Sessions, Trace, Workload, draw_turns, requests_of
+from costmodel.workload import Lengths, Sessions, Trace, Workload, draw_turns, requests_of
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
@@ -51,7 +50,7 @@ from tests.simulator_cases import colocated
 from tests.small_fleets import each_of
 from tests.workload_texts import load
 
-AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
+AGENTS = Sessions(Lengths.fixed(8), exponential(30.0), 2000.0, Lengths.fixed(2500), Lengths.fixed(300))
 
 
 def test_entries_that_nobody_uses_again_stay_until_the_rest_has_come() -> None:
@@ -105,7 +104,7 @@ def test_more_memory_finds_more_and_longer_pauses_less(
 
 def test_a_turn_begins_with_the_turn_before() -> None:
     """Three turns of 100 + 40 tokens after 1,000: prompts of 1,100, 1,240, 1,380; the last finds 1,240 of its own."""
-    buckets, reuse = requests_of(Sessions(tokens(3), fixed(9.0), 1000.0, tokens(100), tokens(40)))
+    buckets, reuse = requests_of(Sessions(Lengths.fixed(3), fixed(9.0), 1000.0, Lengths.fixed(100), Lengths.fixed(40)))
     assert buckets.isl.tolist() == [1100.0, 1240.0, 1380.0]
     assert (reuse.shared + reuse.history).tolist() == [1000.0, 1100.0, 1240.0]
     assert reuse.followed == pytest.approx([2 / 3, 1 / 3])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
+from costmodel.attention import Part
 from costmodel.engine import NO_OVERHEAD, EngineConfig, Role
 from costmodel.engine_arrays import (
     MARLIN_MXFP4,
@@ -33,7 +34,7 @@ from costmodel.kernels import (
     attended_pairs,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
-from costmodel.transformer import Part, Transformer, WeightScale, touched_experts
+from costmodel.transformer import Transformer, WeightScale, touched_experts
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
@@ -53,6 +54,9 @@ from tests.toy import (
 )
 
 MODELS = {model.name: model for model in (llama_8b(), llama_70b(), windowed(), mixtral(), deepseek_v3())}
+
+GPUS = [toy_accelerator(), *map(load_catalog().accelerator, ("A100-80", "H100", "B200", "L40S", "MI300X"))]
+"""One whose figures are round, and some whose efficiency curves are fitted."""
 
 models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
 counts = st.integers(0, 300)
@@ -75,8 +79,8 @@ def engines(draw: st.DrawFn) -> EngineConfig:
     expert = draw(st.sampled_from([1, tensor * data]))
     pipeline = draw(st.sampled_from([1, 2]))
     dtype = draw(st.sampled_from(["bf16", "fp8", "int4"]))
-    kv = draw(st.sampled_from(["bf16", "fp8"]))
-    return toy_config(weight_dtype=dtype, kv_dtype=kv, tensor=tensor, data=data, expert=expert, pipeline=pipeline)
+    kv, gpu = draw(st.sampled_from(["bf16", "fp8"])), draw(st.sampled_from(GPUS))
+    return toy_config(gpu, weight_dtype=dtype, kv_dtype=kv, tensor=tensor, data=data, expert=expert, pipeline=pipeline)
 
 
 def total(model: Transformer, config: EngineConfig, load: StepLoad) -> float:
@@ -212,7 +216,7 @@ def test_better_hardware_is_never_slower(
         link = getattr(gpu, field)
         better = Link(link.bandwidth * factor, link.latency / factor)
     improved = replace(config, accelerator=replace(gpu, **{field: better}))
-    assert total(model, improved, load) <= total(model, config, load) * (1 + 1e-12)
+    assert total(model, improved, load) <= total(model, config, load) * (1 + 1e-9)
 
 
 @given(
@@ -226,7 +230,7 @@ def test_more_work_is_never_faster(
     model: Transformer, config: EngineConfig, load: StepLoad, more: int, field: str
 ) -> None:
     heavier = replace(load, **{field: getattr(load, field) + more})
-    assert total(model, config, heavier) >= total(model, config, load) * (1 - 1e-12)
+    assert total(model, config, heavier) >= total(model, config, load) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3"])
@@ -404,32 +408,6 @@ def test_more_than_a_pair_share_a_link_in_the_host() -> None:
     assert all_reduce_time(arrays, np.array([[1e9]]))[:, 0] == pytest.approx(
         [ideal[0] / 0.6, ideal[1] / (0.5 / 4), ideal[2] / (0.5 / 8)]
     )
-
-
-@given(
-    model=models,
-    name=st.sampled_from(["A100-80", "H100", "B200", "L40S", "MI300X"]),
-    dtype=st.sampled_from(["bf16", "fp8", "int4"]),
-    tensor=st.sampled_from([1, 2, 8]),
-    expert=st.booleans(),
-    load=loads(),
-)
-def test_fitted_curves_never_beat_the_roofline_and_more_work_never_helps(
-    model: Transformer, name: str, dtype: str, tensor: int, expert: bool, load: StepLoad
-) -> None:
-    gpu = load_catalog().accelerator(name)
-    config = toy_config(gpu, weight_dtype=dtype, tensor=tensor, expert=tensor if expert else 1)
-    step = step_time_one(model, config, NO_OVERHEAD, load)
-    floor = max(step.flop[0, 0] / max(gpu.peak_flops.values()), step.traffic[0, 0] / gpu.bandwidth)
-    assert step.total[0, 0] >= floor * (1 - 1e-12)
-    for change in (
-        {"prefill_tokens": load.prefill_tokens + 100},
-        {"prefill_requests": load.prefill_requests + 1},
-        {"decode_requests": load.decode_requests + 1},
-        {"decode_context": load.decode_context + 100},
-    ):
-        more = step_time_one(model, config, NO_OVERHEAD, replace(load, **change))
-        assert more.total[0, 0] >= step.total[0, 0] * (1 - 1e-9), change
 
 
 @pytest.mark.parametrize(

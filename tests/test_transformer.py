@@ -10,19 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.attention import Attention, LatentAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.queues.waits import largest_of
-from costmodel.transformer import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    Part,
-    SoftmaxAttention,
-    Transformer,
-    busiest_expert_rank,
-    imbalance,
-)
+from costmodel.transformer import FeedForward, LayerGroup, Transformer, busiest_expert_rank, imbalance
 from search_spaces.models import load_model, model_names
 
 with (Path(__file__).parent / "published_models.csv").open(encoding="utf-8", newline="") as stream:

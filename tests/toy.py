@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.accelerator import KERNEL_CLASSES, Accelerator, KernelEfficiency, Link, Origin, Price
+from costmodel.attention import LatentAttention, SoftmaxAttention
 from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role
-from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, SoftmaxAttention, Transformer
+from costmodel.transformer import FeedForward, LayerGroup, Transformer
 from costmodel.units import GIB, GIGA, TERA
 from search_spaces.engines import load_engine_memory
 

@@ -16,11 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.lengths import whole_parts
 from costmodel.metric import Metric
 from costmodel.units import MILLI
 from costmodel.words import join_words, percentage, plural
-from costmodel.workload import gamma_arrivals
+from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
 from reports.asked import asked
