@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -107,16 +107,14 @@ def resilience(
     """
     needed_engines = tuple(pool.replicas for pool in fleet.pools)
     engines = needed_engines if spares is None else tuple(map(sum, zip(needed_engines, spares, strict=True)))
-    fleet = fleet.resized(engines)
+    fleet, run = fleet.resized(engines), partial(judge_long, instance, requests=requests, seed=seed, volume=volume)
 
     @cache
     def judged(engines_left: Engines) -> Judgement | None:
         fewer = without(instance, fleet, engines_left)
-        return None if fewer is None else judge_long(instance, fewer, requests=requests, seed=seed, volume=volume)
+        return None if fewer is None else run(fewer)
 
-    whole = judged(engines)
-    if whole is None:
-        raise ValueError("the fleet does not serve all of its requests")
+    whole = run(fleet)
     cases = list(_losses(instance, fleet, count, needed_engines))
     losses = []
     for number, case in enumerate(cases):

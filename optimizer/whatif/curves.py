@@ -190,7 +190,11 @@ def frontier(
     tell, by_budget = progress or silent, name == "budget"
     ramp = ramp_of(problem, name)
     low, high = bounds or usual_range(problem, ramp.key)
-    _check_range(name, low, high)
+    if not 0.0 < low < high:
+        raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
+    if name == "attainment" and high >= 1.0:
+        hint = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
+        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{hint}")
     ends, affordable = (low, high) if ramp.upwards else (high, low), list[Step]()
     if by_budget and bounds is not None:
         affordable = _within(_rising(Stairs(ramp, rates_for(ramp, bounds), tell).climb()), bounds)
@@ -210,14 +214,6 @@ def frontier(
         return curve
     tell("searching at the file's own value", 1.0)
     return _with_own(ramp, curve, answer(problem, ScenarioEffort.SIMULATED))
-
-
-def _check_range(name: str, low: float, high: float) -> None:
-    if not 0.0 < low < high:
-        raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
-    if name == "attainment" and high >= 1.0:
-        hint = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
-        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{hint}")
 
 
 @dataclass(slots=True)
@@ -332,14 +328,10 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
         cost = ramp.answer(rate).cost
         return cost is None or cost > budget * (1.0 + ROUNDING)
 
-    low = high = ramp.problem.workload.request_rate
-    for _ in range(QUICK_CANDIDATES):
-        if not dearer(low, budgets[0]):
-            break
+    low = high = here = ramp.problem.workload.request_rate
+    while dearer(low, budgets[0]) and low > here / 2.0**QUICK_CANDIDATES:
         low /= 2.0
-    for _ in range(QUICK_CANDIDATES):
-        if dearer(high, budgets[1]):
-            break
+    while not dearer(high, budgets[1]) and high < here * 2.0**QUICK_CANDIDATES:
         high *= 2.0
     return low, max(high, low * 2.0)
 

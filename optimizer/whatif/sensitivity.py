@@ -79,11 +79,6 @@ class MovedLever:
     answers: tuple[Answer, ...] = ()
 
     @property
-    def is_cheap(self) -> bool:
-        """Whether it leaves the engines and the demand alone."""
-        return lever_of(self.key).cheap
-
-    @property
     def swing(self) -> float:
         """Difference between the dearest and the cheapest of the answers [$/h]; infinite where one has no fleet."""
         costs = [best.cost for best in self.answers if best.cost is not None]
@@ -138,12 +133,8 @@ def tornado(
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
     here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks)
     pairs = zip(rows, answers[::2], answers[1::2], strict=True)
-    return by_swing(replace(row, answers=(here, low, high)) for row, low, high in pairs)
-
-
-def by_swing(rows: Iterable[MovedLever]) -> list[MovedLever]:
-    """The rows, the largest swing first."""
-    return sorted(rows, key=lambda row: -row.swing)
+    moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
+    return sorted(moved, key=lambda row: -row.swing)
 
 
 # --- the sensitivity of a plan ---------------------------------------------------------------------------------------
@@ -174,7 +165,10 @@ def sensitivity(
         effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL)
     if here.cost is None:
         return None
-    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[MovedLever]()
+    moved_levers, rows = (
+        [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap],
+        list[MovedLever](),
+    )
     for number, lever in enumerate(moved_levers):
         if brake.stopped():
             complete = False
@@ -193,7 +187,7 @@ def sensitivity(
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and is_own else here.pools),
-        levers=[row.record(_flips(problem, row, effort)) for row in by_swing(rows)],
+        levers=[row.record(_flips(problem, row, effort)) for row in sorted(rows, key=lambda row: -row.swing)],
         break_even=break_evens,
     )
 
