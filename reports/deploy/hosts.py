@@ -158,9 +158,7 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
     route_labels = [deployment.label(route.slo_class) for route in routes]
     labels = sorted(set(route_labels))
     rows = [[placed(rules, size, label) for size in (*edges, math.inf)] for label in labels]
-    got = np.array(
-        [[[shares.get(name, 0.0) for name in names] for shares in row] for row in rows], dtype=np.float64
-    )
+    got = np.array([[[shares.get(name, 0.0) for name in names] for shares in row] for row in rows], dtype=np.float64)
     label_of = np.array([labels.index(label) for label in route_labels])
     length, share = (np.array(values) for values in zip(*((route.isl, route.share) for route in routes), strict=True))
     plan_shares = np.array([[route.decode.get(pool.id, 0.0) for pool in deployment.pools] for route in routes])
